@@ -8,8 +8,8 @@ Each run is ``examples/cifar10_resnet20.yaml`` with its profile "adapted": the F
 fine-tuned on these images, quantized, calibrated, fine-tuned again with fake quantization, built
 and evaluated on the test part; once with unsigned integers behind ReLUs, once with signed ones.
 Since the fine-tuning after the quantization is training as well, the FP32 network is also trained
-for as long in all. Finished steps are reused, so the command can be stopped and started again. The
-weights are looked for beside the data.
+for as long, the same way (``qat.control``). Finished steps are reused, so the command can be
+stopped and started again. The weights are looked for beside the data.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from applications_images import SHARED
 
 CONFIG = Path(__file__).resolve().parents[1] / "examples" / "cifar10_resnet20.yaml"
 VARIANTS = {
-    "unsigned": ["quantization.unsigned=always"],
+    "unsigned": ["quantization.unsigned=always", "qat.control=true"],
     "signed": ["quantization.unsigned=never"],
-    "longer": ["training.epochs={longer}", "qat.epochs=0"],
 }
 ROWS = {
     "fp32": ("unsigned", "fp32"),
-    "fp32_longer": ("longer", "fp32"),
+    "fp32_longer": ("unsigned", "fp32_control"),
     "ptq_signed": ("signed", "ptq_engine"),
     "ptq_unsigned": ("unsigned", "ptq_engine"),
     "qat_signed": ("signed", "qat_engine"),
@@ -51,7 +50,7 @@ def run(seed: int, variant: str, arguments: argparse.Namespace) -> dict[str, flo
     }
     options = [f"{key}={value}" for key, value in epochs.items()]
     options.append(f"model.framework={arguments.framework}")
-    options += [option.format(longer=2 * arguments.epochs) for option in VARIANTS[variant]]
+    options += VARIANTS[variant]
     command = [
         sys.executable,
         "-m",

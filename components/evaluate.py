@@ -9,13 +9,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported, ResultRow
+from components.artifacts import (
+    Baseline,
+    Dataset,
+    Engines,
+    Evaluation,
+    Exported,
+    FineTuned,
+    ResultRow,
+)
 from components.artifacts.evaluation import BatchTiming, FileCheck, Measurements, row_metrics
+from components.artifacts.models import Control, ModelFolder
 from components.data.reader import numpy_batches
 from components.evaluation import metrics as figures
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import CANDIDATE, CONTROL, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.evaluation.speed import speed_sentences
 from components.runtime.events import Progress
@@ -33,6 +42,7 @@ Outputs = NDArray[np.float32]
 def evaluate_step(
     dataset: Path,
     baseline: Path,
+    qat: Path,
     onnx: Path,
     engines: Path,
     out: Path,
@@ -46,6 +56,8 @@ def evaluate_step(
     Args:
         dataset: directory of prepare_data.
         baseline: directory of train_baseline; its ``predictions.npy`` is the FP32 reference.
+        qat: directory of finetune_qat; the predictions of its control, if any, are a row of their
+            own.
         onnx: directory of export_onnx, for the numeric reference.
         engines: directory of build_engine.
         out: existing empty directory; receives ``evaluation.json`` and the pictures in
@@ -72,10 +84,13 @@ def evaluate_step(
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
         device = loaded[CANDIDATE].manifest.device
-    outputs = {REFERENCE: reference, **outputs}
+    control = FineTuned(qat).control()
+    outputs = {REFERENCE: reference, **_control_outputs(control), **outputs}
     checks = _check_files(built, Exported(onnx), seed, progress)
     for name, check in checks.items():
         rows[name] = rows[name].with_memory(check.memory_mib)
+    if CONTROL in outputs:
+        rows = {CONTROL: _reference_row(control, rows[FP32_ENGINE]), **rows}
     rows = {REFERENCE: _reference_row(fp32, rows[FP32_ENGINE]), **rows}
     confusions, agreement, calibration = {}, {}, {}
     for name, values in outputs.items():
@@ -198,7 +213,12 @@ def _engine_row(engine: Engine, latencies: list[BatchTiming]) -> ResultRow:
     )
 
 
-def _reference_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
+def _control_outputs(control: Control) -> dict[str, Outputs]:
+    """Return the predictions of the FP32 model that was trained as long, if it was."""
+    return {CONTROL: control.predictions()} if control.has(control.PREDICTIONS) else {}
+
+
+def _reference_row(baseline: ModelFolder, fp32_engine: ResultRow) -> ResultRow:
     """Return the row of the FP32 model, without latencies: nothing measures them."""
     model = baseline.model_file
     return ResultRow(

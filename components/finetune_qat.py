@@ -30,16 +30,17 @@ def finetune_qat_step(
             distillation.
         ptq: directory of the quantized and calibrated model.
         out: existing empty directory; gets the model, plan.json, ranges.json, history.json,
-            metrics.json, predictions.npy.
-        qat: epochs, rate and the like.
+            metrics.json, predictions.npy; in ``control`` those of the control, if any.
+        qat: epochs, rate, teacher and the like.
         seed: of shuffling and augmentation.
         progress: told of every batch.
 
     Returns:
-        Accuracy on the validation and test parts, its change against the baseline, and the epoch
-        whose weights were kept (0: the calibrated model, see
-        ``components.training.history.is_clear_gain``).
+        Accuracy on the validation and test parts, its change against the baseline (and against
+        the control, the baseline trained for as long, if any), and the epoch whose weights were
+        kept (0: the calibrated model, see ``components.training.history.is_clear_gain``).
     """
+    from components.training.control import choose_teacher, train_control
     from components.training.finetuning import final_epoch, finetune
     from components.training.framework import framework_of
     from components.training.prepared_data import (
@@ -47,22 +48,29 @@ def finetune_qat_step(
         predict_split,
         split_accuracy,
     )
-    from components.training.ranges import describe_ranges
+    from components.training.ranges import describe_ranges, with_oscillation
+    from components.training.recipe import Oscillation
 
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
     framework = framework_of(calibrated)
+    control = None
+    if qat.trains_control:
+        control = train_control(
+            framework, reference, dataset, tuned, qat, seed=seed, progress=progress
+        )
     framework.make_deterministic(seed)
     network = framework.load(calibrated)
     plan = calibrated.plan()
-    teacher = framework.load(reference) if qat.distillation else None
+    oscillation = Oscillation()
     history = finetune(
         network,
         dataset,
         qat,
         seed=seed,
         progress=progress,
-        teacher=teacher,
+        teacher=choose_teacher(framework, reference, control, qat),
         framework=framework,
+        oscillation=oscillation,
     )
     outputs = predict_split(framework, network, dataset, "test")
     accuracy = outputs_accuracy(outputs, dataset, "test")
@@ -75,10 +83,14 @@ def finetune_qat_step(
     }
     if (before := reference.test_accuracy()) is not None:
         metrics["test_accuracy_change"] = accuracy - before
+    if control is not None and (longer := tuned.control().test_accuracy()) is not None:
+        metrics["control_test_accuracy"] = longer
+        metrics["test_accuracy_change_from_control"] = accuracy - longer
     framework.save(network, tuned)
     tuned.write_predictions(outputs)
     calibrated.copy_plan(tuned)
-    tuned.write_ranges(describe_ranges(framework.quantizers(network), plan))
+    ranges = describe_ranges(framework.quantizers(network), plan)
+    tuned.write_ranges(with_oscillation(ranges, oscillation))
     tuned.write_history(history)
     tuned.write_metrics(metrics)
     return metrics

@@ -7,13 +7,16 @@ is also what its cache key is made of.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model, field_validator
 
 from components.settings_base import Batch, Settings
 from components.source_settings import DataSettings, ModelSettings, PreprocessingSettings
+from components.training_options import Augmentation, FinetuningOptions, Optimizer
 from qat_lib.export.options import ExportOptions, option_fields
+from qat_lib.option_fields import OptionField, fields_of
 from qat_lib.options import (
     BackendChoice,
     CalibratorName,
@@ -47,10 +50,10 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(
         2e-3, gt=0, le=100, description="Peak learning rate; cosine decay to zero."
     )
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Optimizer = "adam"
     weight_decay: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    augment: Literal["none", "shift", "flip_crop"] = Field(
+    augment: Augmentation = Field(
         "shift", description="shift: up to one pixel in eight; flip_crop: mirror and shift."
     )
 
@@ -102,40 +105,49 @@ class QuantizationSettings(Settings):
         return spec
 
 
-class QATSettings(Settings):
-    """Quantization-aware fine-tuning: a short schedule at a low rate, with cosine decay.
-
-    About 10% of the epochs of the training at a few percent of its learning rate are usual.
-    """
-
-    epochs: int = Field(6, ge=0, le=10_000)
-    batch_size: Batch = 64
-    learning_rate: float = Field(5e-5, gt=0, le=100)
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    weight_decay: float = Field(0.0, ge=0)
-    augment: Literal["none", "shift", "flip_crop"] = "shift"
-    distillation: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description=(
-            "Weight of the baseline's outputs as soft targets beside the labels; 0 = labels only."
-        ),
-    )
-
-
-def _derived_fields() -> dict[str, Any]:
-    """Return the fields of the section that are options of ``qat_lib.export_onnx``."""
+def _derived_fields(options: Sequence[OptionField]) -> dict[str, Any]:
+    """Return the fields of a section that stand for options of a dataclass."""
     derived: dict[str, Any] = {}
-    for each in option_fields():
-        if each.info.in_config:
-            info = each.info
-            described = Field(each.default, description=info.help, ge=info.least, le=info.most)
+    for each in options:
+        info = each.info
+        if info.in_config:
+            bounds = {"ge": info.least, "le": info.most, "gt": info.above, "lt": info.below}
+            given: dict[str, Any] = {}
+            for name, bound in bounds.items():
+                if bound is not None:
+                    given[name] = bound
+            described = Field(each.default, description=info.help, **given)
             derived[each.name] = (each.kind, described)
     return derived
 
 
-_DerivedExport: Any = create_model("_DerivedExport", __base__=Settings, **_derived_fields())
+if TYPE_CHECKING:
+
+    class _DerivedQAT(FinetuningOptions, Settings):
+        """The section as a type checker sees it."""
+
+else:
+    _DerivedQAT = create_model(
+        "_DerivedQAT", __base__=Settings, **_derived_fields(fields_of(FinetuningOptions))
+    )
+
+
+class QATSettings(_DerivedQAT):
+    """Quantization-aware fine-tuning: a short schedule at a low rate, with cosine decay.
+
+    About 10% of the epochs of the training at a few percent of its learning rate are usual.
+    Epochs count from 1.
+    """
+
+    @property
+    def trains_control(self) -> bool:
+        """Whether the control is trained, for itself or as the teacher."""
+        return bool(self.control or (self.teacher == "control" and self.distillation > 0))
+
+
+_DerivedExport: Any = create_model(
+    "_DerivedExport", __base__=Settings, **_derived_fields(option_fields())
+)
 
 
 class ExportSettings(_DerivedExport):

@@ -76,6 +76,13 @@ class DataSettings(Settings):
         ge=10,
         description="Use at most this many samples of the source (stratified); for quick trials.",
     )
+    storage: Literal["auto", "files", "shards"] = Field(
+        "auto",
+        description=(
+            "How the prepared data set holds a folder's images: as paths of their files, or copied "
+            "into shards (.tar). auto: files; shards on a cluster, where other pods read them."
+        ),
+    )
     skip_broken: bool = Field(
         False,
         description="Leave out images that can't be read, with a warning, instead of stopping.",

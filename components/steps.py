@@ -23,6 +23,7 @@ from components.artifacts import (
     Promotion,
     Quantized,
 )
+from components.evaluation.rows import CANDIDATE
 from components.variants import CANDIDATE_VARIANT
 
 
@@ -62,9 +63,10 @@ class Step:
         name: name of its module and function, in ``components``.
         artifact: name of its output directory, which is also that of the inputs that read it.
         tracked: what the tracking server gets of its output.
-        kind: type of the artifact in Kubeflow: ``Artifact`` or ``Model``.
+        kind: type of the artifact in Kubeflow: ``Artifact``, ``Dataset`` or ``Model``.
         image: image that it runs in: ``train``, or ``engine``, which has no TensorFlow.
         page: file of its output that Kubeflow shows as a page; empty for none.
+        confusion: row of the measurements whose confusion matrix Kubeflow shows; empty for none.
         machine_bound: whether its output depends on the processor or the GPU: no other machine may
             reuse it.
         help: what a user should know who gives the step's pod resources of its own.
@@ -73,9 +75,10 @@ class Step:
     name: str
     artifact: str
     tracked: TrackedOutputs = field(default_factory=TrackedOutputs)
-    kind: Literal["Artifact", "Model"] = "Artifact"
+    kind: Literal["Artifact", "Dataset", "Model"] = "Artifact"
     image: Literal["train", "engine"] = "train"
     page: str = ""
+    confusion: str = ""
     machine_bound: bool = False
     help: str = ""
 
@@ -84,6 +87,7 @@ STEPS = (
     Step(
         name="prepare_data",
         artifact="dataset",
+        kind="Dataset",
         tracked=TrackedOutputs(
             artifacts=(Dataset.INFO, Dataset.PREPROCESSING), dataset=(Dataset.INFO,)
         ),
@@ -112,13 +116,17 @@ STEPS = (
         artifact="qat",
         kind="Model",
         tracked=TrackedOutputs(
-            artifacts=(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),
+            artifacts=(
+                *(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),
+                *(FineTuned.CONTROL_HISTORY, FineTuned.CONTROL_METRICS),
+            ),
             history=(FineTuned.HISTORY,),
         ),
     ),
     Step(
         name="export_onnx",
         artifact="onnx",
+        kind="Model",
         tracked=TrackedOutputs(
             artifacts=(
                 *(Exported.PLAN, Exported.SUMMARY),
@@ -130,6 +138,7 @@ STEPS = (
     Step(
         name="build_engine",
         artifact="engines",
+        kind="Model",
         image="engine",
         machine_bound=True,
         help=(
@@ -145,6 +154,7 @@ STEPS = (
         name="evaluate",
         artifact="evaluation",
         image="engine",
+        confusion=CANDIDATE,
         machine_bound=True,
         tracked=TrackedOutputs(
             artifacts=(Evaluation.MEASUREMENTS, Evaluation.PICTURES),

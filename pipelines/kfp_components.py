@@ -51,8 +51,8 @@ def component_source(step: Step, definition: StepDefinition) -> str:
     """Return the text of a step's component.
 
     Its parameters are the artifacts that the step reads, its own artifact, ``report`` if it has a
-    page, ``metrics``, its sections, and the seed. A section of an artifact's name has the suffix
-    ``_settings``.
+    page, ``confusion`` if it has a confusion matrix, ``metrics``, its sections, and the seed. A
+    section of an artifact's name has the suffix ``_settings``.
     """
     required: list[str] = []
     optional: list[str] = []
@@ -66,6 +66,8 @@ def component_source(step: Step, definition: StepDefinition) -> str:
     ]
     if step.page:
         lines.append("    report: dsl.Output[dsl.HTML],")
+    if step.confusion:
+        lines.append("    confusion: dsl.Output[dsl.ClassificationMetrics],")
     lines.append("    metrics: dsl.Output[dsl.Metrics],")
     lines += map("    {}: dict = {{}},".format, sections)
     lines.append("    seed: int = 0,")
@@ -102,6 +104,8 @@ def _call(step: Step, sections: Mapping[str, str]) -> list[str]:
         f"        output={step.artifact}.path,",
         "        metrics_artifact=metrics,",
     ]
+    if step.confusion:
+        lines.append("        confusion_artifact=confusion,")
     if step.page:
         lines.append("        page=report.path,")
     return [*lines, "    )"]

@@ -7,6 +7,7 @@ else; what a step does not read is not part of its cache key.
 # No "from __future__ import annotations" here: KFP reads the annotations of a pipeline as objects.
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from kfp import dsl
@@ -16,12 +17,24 @@ from pipelines.kfp_components import component_of, section_of
 from qat_lib.errors import StepError
 
 
-def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) -> Any:
-    """Return the pipeline; ``prepare`` may configure each task's pod."""
+def build_pipeline(
+    prepare: Callable[[dsl.PipelineTask], object] | None = None,
+    *,
+    timeout: int | None = None,
+    at_exit: Callable[[], dsl.PipelineTask] | None = None,
+) -> Any:
+    """Return the pipeline.
+
+    Args:
+        prepare: Configures each task's pod.
+        timeout: Longest time of a run in seconds. Default: no limit.
+        at_exit: Makes the task that runs when all others have ended, however they ended.
+    """
 
     @dsl.pipeline(
         name="qatline",
         description="From a Keras model to a checked INT8 engine.",
+        pipeline_config=dsl.PipelineConfig(active_deadline_seconds=timeout),
     )
     def qat_pipeline(
         seed: int = 0,
@@ -46,18 +59,25 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) 
             "engine": engine,
             "gate": gate,
         }
-        artifacts: dict[str, Any] = {}
-        for step in STEPS:
-            component = component_of(step)
-            inputs = component.component_spec.inputs
-            task = component(
-                **{name: _source(step, name, artifacts, parameters) for name in inputs}
-            )
-            if prepare is not None:
-                prepare(task)
-            artifacts[step.artifact] = task.outputs[step.artifact]
+        with dsl.ExitHandler(at_exit(), name="pipeline") if at_exit else nullcontext():
+            _chain(parameters, prepare)
 
     return qat_pipeline
+
+
+def _chain(
+    parameters: Mapping[str, Any], prepare: Callable[[dsl.PipelineTask], object] | None
+) -> None:
+    artifacts: dict[str, Any] = {}
+    for step in STEPS:
+        component = component_of(step)
+        sources: dict[str, Any] = {}
+        for name in component.component_spec.inputs:
+            sources[name] = _source(step, name, artifacts, parameters)
+        task = component(**sources)
+        if prepare is not None:
+            prepare(task)
+        artifacts[step.artifact] = task.outputs[step.artifact]
 
 
 def _source(

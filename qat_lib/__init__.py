@@ -15,14 +15,17 @@ if TYPE_CHECKING:
         analysis,
         calibration,
         custom_qdq_cases,
+        diagnosis,
         engines,
         errors,
         export,
+        placement,
         plan,
         quantize,
         quantize_wrappers,
         quantizers,
         spec,
+        training,
         utils,
     )
     from qat_lib.analysis import (
@@ -52,6 +55,10 @@ if TYPE_CHECKING:
         TensorRTQDQCase,
         check_is_quantizable_by_layer_name,
     )
+    from qat_lib.diagnosis import (
+        Diagnosis,
+        diagnose,
+    )
     from qat_lib.engines import (
         BuildSpec,
         build_engine,
@@ -64,6 +71,10 @@ if TYPE_CHECKING:
     )
     from qat_lib.graph.layer_graph import LayerGraph
     from qat_lib.loading import load_model
+    from qat_lib.placement import (
+        PlacementResult,
+        search,
+    )
     from qat_lib.plan import (
         QuantizationPlan,
         QuantizerEntry,
@@ -71,6 +82,7 @@ if TYPE_CHECKING:
     )
     from qat_lib.planner import plan_quantization
     from qat_lib.preprocessing import Preprocessing
+    from qat_lib.ptq import PtqRecipe
     from qat_lib.quantize import (
         model_quantizers,
         quantize_model,
@@ -104,6 +116,7 @@ __all__ = [
     "CalibrationReport",
     "CreateAssetsFolders",
     "CustomQDQInsertionCase",
+    "Diagnosis",
     "EfficientNetQDQCase",
     "FusionReport",
     "InceptionQDQCase",
@@ -112,7 +125,9 @@ __all__ = [
     "MaxPoolQDQCase",
     "MobileNetQDQCase",
     "NonWeightedBaseQuantizeWrapper",
+    "PlacementResult",
     "Preprocessing",
+    "PtqRecipe",
     "QuantizationPlan",
     "QuantizationSpec",
     "QuantizerEntry",
@@ -136,6 +151,8 @@ __all__ = [
     "convert_saved_model_to_onnx",
     "correct_bias",
     "custom_qdq_cases",
+    "diagnose",
+    "diagnosis",
     "engines",
     "equalize",
     "errors",
@@ -145,14 +162,17 @@ __all__ = [
     "load_engine",
     "load_model",
     "model_quantizers",
+    "placement",
     "plan",
     "plan_quantization",
     "quantize",
     "quantize_model",
     "quantize_wrappers",
     "quantizers",
+    "search",
     "spec",
     "trace_tensor",
+    "training",
     "utils",
     "verify_onnx",
 ]
@@ -177,6 +197,8 @@ _HOMES = {
     "ResidualConnectionQDQCase": "qat_lib.custom_qdq_cases",
     "TensorRTQDQCase": "qat_lib.custom_qdq_cases",
     "check_is_quantizable_by_layer_name": "qat_lib.custom_qdq_cases",
+    "Diagnosis": "qat_lib.diagnosis",
+    "diagnose": "qat_lib.diagnosis",
     "BuildSpec": "qat_lib.engines",
     "build_engine": "qat_lib.engines",
     "load_engine": "qat_lib.engines",
@@ -185,10 +207,13 @@ _HOMES = {
     "verify_onnx": "qat_lib.export",
     "LayerGraph": "qat_lib.graph.layer_graph",
     "load_model": "qat_lib.loading",
+    "PlacementResult": "qat_lib.placement",
+    "search": "qat_lib.placement",
     "QuantizationPlan": "qat_lib.plan",
     "QuantizerEntry": "qat_lib.plan",
     "SkippedLayer": "qat_lib.plan",
     "plan_quantization": "qat_lib.planner",
+    "PtqRecipe": "qat_lib.ptq",
     "Preprocessing": "qat_lib.preprocessing",
     "model_quantizers": "qat_lib.quantize",
     "quantize_model": "qat_lib.quantize",

@@ -22,7 +22,8 @@
     │   └── StepStoppedError          its process ended with an error (pipelines.run.launch)
     ├── RunFailedError                a run ended before its result (pipelines.run.local)
     ├── RunInterruptedError           a signal ended the run (pipelines.run.local)
-    └── ClusterError                  the Kubeflow server failed or refused (pipelines.cluster.server)
+    └── ClusterError                  the Kubeflow server failed or refused (pipelines.cluster.connection)
+        └── ClusterRunError           a run there failed or is late (pipelines.cluster.progress)
 
 Those with a module live there, beside what they tell of; all others live here.
 

@@ -35,6 +35,8 @@ class LayerConfig:
         quantize_weight: whether its weights are (layers without weights ignore it).
         quantization_index: which inputs, of a layer with several; None or ``["all"]`` = all.
         num_bits: width of the integers, 2 to 16; None = 8. TensorRT and OpenVINO run 8.
+        weight_num_bits: width of its weights' integers where they have another one; None =
+            ``num_bits``. TensorRT has no convolution with 4-bit weights.
         per_channel: whether weights get one range for each output channel; None = yes.
         calibrator: calibrator of the layer's inputs; None = the one given to ``calibrate``.
         range_policy: what training does to the ranges of the layer's inputs; None = the quantizer's
@@ -56,6 +58,7 @@ class LayerConfig:
     calibrator: str | None = None
     range_policy: str | None = None
     weight_range_policy: str | None = None
+    weight_num_bits: int | None = None
 
     def __post_init__(self) -> None:
         """Check every value once."""
@@ -75,13 +78,8 @@ class LayerConfig:
                 f"{self.name!r} can't be a class and a regular expression at once: choose one."
             )
         self.__dict__["quantization_index"] = _index_tuple(self.name, self.quantization_index)
-        if self.num_bits is not None and not (
-            isinstance(self.num_bits, int) and 2 <= self.num_bits <= 16
-        ):
-            raise SpecError(
-                f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: "
-                f"{self.num_bits!r}."
-            )
+        _check_bits(self.name, "num_bits", self.num_bits)
+        _check_bits(self.name, "weight_num_bits", self.weight_num_bits)
         if self.per_channel is not None and not isinstance(self.per_channel, bool):
             raise SpecError(
                 f"per_channel of {self.name!r} must be true or false. Received: "
@@ -155,6 +153,11 @@ def _index_tuple(name: str, value: Any) -> tuple[int | str, ...] | None:
             f"Received: {value!r}."
         )
     return tuple(sorted({int(i) for i in items})) or None
+
+
+def _check_bits(name: str, key: str, value: Any) -> None:
+    if value is not None and not (isinstance(value, int) and 2 <= value <= 16):
+        raise SpecError(f"{key} of {name!r} must be an integer from 2 to 16. Received: {value!r}.")
 
 
 def _check_choice(name: str, key: str, value: Any, choices: Sequence[str]) -> None:

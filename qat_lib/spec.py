@@ -56,6 +56,7 @@ class QuantizationSpec:
         calibrator: str | Sequence[str | None] | None = None,
         range_policy: str | Sequence[str | None] | None = None,
         weight_range_policy: str | Sequence[str | None] | None = None,
+        weight_num_bits: int | Sequence[int | None] | None = None,
     ) -> QuantizationSpec:
         """Add one entry, or several at once when ``name`` is a list.
 
@@ -80,6 +81,7 @@ class QuantizationSpec:
             "calibrator": calibrator,
             "range_policy": range_policy,
             "weight_range_policy": weight_range_policy,
+            "weight_num_bits": weight_num_bits,
         }
         if not isinstance(name, (list, tuple)):
             single: Any = name

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Dataset(StepFolder):
     """A prepared data set.
 
-    The samples of a part are two arrays, or a list of image files with their labels.
+    The samples of a part are two arrays, a list of image files with their labels, or shards with
+    an index.
     """
 
     STEP: ClassVar[str] = "prepare_data"
@@ -58,3 +59,7 @@ class Dataset(StepFolder):
     def listing_file(self, split: str) -> Path:
         """Return the JSON list of a part's image files and labels."""
         return self.file(f"{split}_files.json")
+
+    def shards_file(self, split: str) -> Path:
+        """Return the JSON index of a part's shards."""
+        return self.file(f"{split}_shards.json")

@@ -33,6 +33,8 @@ class Epoch(Record):
     """One epoch of a training.
 
     Attributes:
+        gain: by how much its validation loss is below that of the model as it came.
+        gain_bound: what chance explains of such a gain, at 5 %; a larger gain is clear.
         kept: 1 where the final weights are those of this epoch, else 0; absent where the last
             epoch's are.
     """
@@ -44,6 +46,8 @@ class Epoch(Record):
     val_accuracy: Measured = None
     lr: Measured = None
     seconds: Measured = None
+    gain: Measured = None
+    gain_bound: Measured = None
     kept: Measured = None
 
 
@@ -89,6 +93,8 @@ class QuantizerRange(Record):
 
     Attributes:
         amax: one number, or one for each channel.
+        oscillating: share of a weight's elements that oscillated at the end of QAT, in [0, 1].
+        held: share of them that QAT froze because of that, in [0, 1].
     """
 
     tensor: str | None = None
@@ -98,6 +104,8 @@ class QuantizerRange(Record):
     observed_max: float | None = None
     method: str | None = None
     histogram: RangeHistogram | None = None
+    oscillating: Measured = None
+    held: Measured = None
 
 
 class ModelFolder(StepFolder):
@@ -237,6 +245,19 @@ class Quantized(ModelFolder):
 
 class FineTuned(Quantized):
     """The model after quantization-aware fine-tuning."""
+
+    STEP: ClassVar[str] = "finetune_qat"
+    CONTROL: ClassVar[str] = "control"
+    CONTROL_HISTORY: ClassVar[str] = f"{CONTROL}/{ModelFolder.HISTORY}"
+    CONTROL_METRICS: ClassVar[str] = f"{CONTROL}/{ModelFolder.METRICS}"
+
+    def control(self) -> Control:
+        """Return the folder of the FP32 model trained for as long, which may be missing."""
+        return Control(self.file(self.CONTROL))
+
+
+class Control(ModelFolder):
+    """The FP32 model after as many epochs of training as QAT had, the same way."""
 
     STEP: ClassVar[str] = "finetune_qat"
 

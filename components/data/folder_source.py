@@ -1,6 +1,6 @@
 """A folder of images, one sub-folder a class.
 
-Images stay in their files and are read when they are needed.
+Images stay in their files and are read when they are needed, or they are copied into shards.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from components.artifacts import Dataset
 from components.data.folder_listing import list_images
 from components.data.images import decode_image, read_image, room_for_file
+from components.data.shards import write_shards
 from components.data.source import Samples
 from components.data.splits import Indices, stratified_subset
 from components.runtime.events import Progress
@@ -41,6 +42,7 @@ class FolderSource:
         image_shape: of every image, after resizing.
         resize: ``bilinear`` when images are resized.
         broken: number of images that were left out.
+        shards: whether ``write`` copies the images, so that other machines can read them.
     """
 
     folder: Path
@@ -53,6 +55,7 @@ class FolderSource:
     broken: int
     dtype: str = "uint8"
     scale: float = 1 / 255
+    shards: bool = False
 
     @property
     def labels(self) -> Mapping[str, Indices]:
@@ -65,9 +68,9 @@ class FolderSource:
         return str(self.folder)
 
     @property
-    def root(self) -> str:
-        """The folder, absolute: the images stay there."""
-        return str(self.folder.resolve())
+    def root(self) -> str | None:
+        """The folder, absolute, if the images stay there."""
+        return None if self.shards else str(self.folder.resolve())
 
     def fingerprint(self) -> str:
         """Return the SHA-256 over path, label and content of every image."""
@@ -79,12 +82,33 @@ class FolderSource:
     def write(
         self, dataset: Dataset, split: str, samples: Samples, progress: Progress
     ) -> list[bytes]:
-        """Write a list of ``[path, label]``."""
+        """Write a list of ``[path, label]``, or the images themselves into shards.
+
+        Raises:
+            DataError: an image has changed since it was checked.
+        """
         indices = samples.indices
+        if self.shards:
+            write_shards(dataset, split, self._contents(split, indices, progress))
+            return [self.digests[index] for index in indices]
         listed = [[self.paths[index], int(self.targets[index])] for index in indices]
         dataset.listing_file(split).write_text(json.dumps(listed) + "\n", encoding="utf-8")
         progress.update(f"writing {split}", len(listed), len(listed))
         return [self.digests[index] for index in indices]
+
+    def _contents(
+        self, split: str, indices: Indices, progress: Progress
+    ) -> Iterator[tuple[str, int, bytes]]:
+        for done, index in enumerate(indices, start=1):
+            path = self.folder / self.paths[index]
+            content = read_image(path)
+            if hashlib.sha256(content).digest() != self.digests[index]:
+                raise DataError(
+                    f"the image {path} has changed while it was prepared: run again when nothing "
+                    "writes into the folder"
+                )
+            yield self.paths[index], int(self.targets[index]), content
+            progress.update(f"writing {split}", done, len(indices))
 
 
 def read_folder(
@@ -145,6 +169,7 @@ def read_folder(
         image_shape=(height, width, channels),
         resize="bilinear" if settings.image_size else None,
         broken=broken,
+        shards=settings.storage == "shards",
     )
 
 

@@ -28,8 +28,8 @@ class DatasetInfo:
         splits: number of samples of each part: train, calibration, validation, test.
         fingerprint: SHA-256 over the content of the whole source; splits and seed don't enter.
         source: where it came from, for people.
-        root: the image folder, when the images stay in their files; None when they are arrays
-            beside this.
+        root: the image folder, when the images stay in their files; None when they are arrays or
+            shards beside this.
         duplicates: number of samples outside the training part whose pixels also occur in it.
     """
 

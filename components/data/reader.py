@@ -19,6 +19,7 @@ from components.artifacts import Dataset
 from components.data.images import load_image
 from components.data.info import DatasetInfo
 from components.data.part import Labels, Split
+from components.data.shards import ShardSplit
 from qat_lib.errors import DataError
 from qat_lib.files.npy import load_npy
 from qat_lib.files.text_files import read_json
@@ -32,6 +33,7 @@ __all__ = [
     "DatasetInfo",
     "FileSplit",
     "Labels",
+    "ShardSplit",
     "Split",
     "load_split",
     "numpy_batches",
@@ -111,6 +113,8 @@ def open_split(dataset: Path, split: str) -> Split:
     info = opened.info()
     if split not in info.splits:
         raise DataError(f"{dataset} has the parts {', '.join(info.splits)}; received {split!r}")
+    if opened.shards_file(split).is_file():
+        return ShardSplit(opened, split, info, opened.preprocessing())
     if info.root is None:
         return ArraySplit(opened, split)
     return FileSplit(opened, split, info, opened.preprocessing())

@@ -9,11 +9,15 @@ from components.variants import CANDIDATE_VARIANT, Variant
 REFERENCE = "fp32"
 """FP32 in its framework, on the test part; the row's ``backend`` is the framework's name."""
 
+CONTROL = "fp32_control"
+"""FP32 trained for as long as QAT, the same way; there only where ``qat.control`` asks for it."""
+
 FP32_ENGINE = Variant.FP32.row
 CANDIDATE = CANDIDATE_VARIANT.row
 
 ROWS: Mapping[str, str] = {
     REFERENCE: "FP32 Keras",
+    CONTROL: "FP32 as long",
     FP32_ENGINE: "FP32 engine",
     Variant.FP16.row: "FP16 engine",
     Variant.PTQ.row: "PTQ INT8 engine",

@@ -67,17 +67,31 @@ def kept_epoch(qat: Sequence[Epoch]) -> str:
 
     The QAT model has the weights of that epoch. Empty where none says it.
     """
-    kept = [index for index, epoch in enumerate(qat) if epoch.kept]
-    if not kept:
+    kept = next((epoch for epoch in qat if epoch.kept), None)
+    if kept is None:
         return ""
-    if kept[0] == 0:
+    if kept is qat[0]:
+        tried = [epoch for epoch in qat if epoch.gain is not None]
+        best = max(tried, key=lambda epoch: epoch.gain or 0.0, default=None)
         return (
             "No epoch of the fine-tuning was better on the validation part by more than noise: "
-            "the QAT model is the calibrated one."
+            f"the QAT model is the calibrated one.{_test_of(best)}"
         )
     return (
-        f"The QAT model has the weights of epoch {kept[0]} of the fine-tuning, the best on the "
-        "validation part."
+        f"The QAT model has the weights of epoch {qat.index(kept)} of the fine-tuning, the best on "
+        f"the validation part.{_test_of(kept)}"
+    )
+
+
+def _test_of(epoch: Epoch | None) -> str:
+    """Return a sentence on the test that decided about an epoch."""
+    if epoch is None or epoch.gain is None or epoch.gain_bound is None:
+        return ""
+    change = "fell" if epoch.gain >= 0 else "rose"
+    return (
+        f" In epoch {epoch.epoch:.0f} the mean loss {change} by "
+        f"{significant(abs(epoch.gain))}; noise explains a fall of up to "
+        f"{significant(epoch.gain_bound)} (one-sided paired test at 5 %)."
     )
 
 

@@ -25,6 +25,7 @@ class RangeRow:
     trained: str
     change: str
     clipped: str
+    oscillating: str = DASH
 
 
 _NO_HISTOGRAM = RangeHistogram(counts=(), edges=())
@@ -81,7 +82,16 @@ def _weight(name: str, before: QuantizerRange | None, after: QuantizerRange | No
         trained=_spread(trained),
         change=_change(_mean(calibrated), _mean(trained)),
         clipped=DASH,
+        oscillating=_oscillation(after),
     )
+
+
+def _oscillation(found: QuantizerRange | None) -> str:
+    """Return the share of oscillating weights, and of those that were frozen for it."""
+    if found is None or found.oscillating is None:
+        return DASH
+    held = f", {_share(found.held)} frozen" if found.held else ""
+    return f"{_share(found.oscillating)}{held}"
 
 
 def _channels(found: QuantizerRange | None) -> list[float]:

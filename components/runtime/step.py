@@ -15,12 +15,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from components.data.read_errors import as_data_error
 from components.runtime.events import EventProgress, emit
 from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from components.runtime.scrubbed_output import scrub_output
+from components.runtime.shown_outputs import (
+    ConfusionArtifact,
+    MetricsArtifact,
+    show_metrics,
+    show_outputs,
+)
 from components.runtime.steps import StepDefinition, load_step
 from components.settings import Settings
 from components.steps import STEP_BY_NAME
@@ -49,13 +55,6 @@ from qat_lib.errors import MissingPackageError, QatlineError, StepError
 from qat_lib.extras import missing_hint
 
 
-class MetricsArtifact(Protocol):
-    """The part of ``kfp.dsl.Metrics`` that a step needs."""
-
-    def log_metric(self, metric: str, value: float) -> None:
-        """Put one number into the artifact's metadata."""
-
-
 def run_component(
     step: str,
     *,
@@ -64,6 +63,7 @@ def run_component(
     inputs: Mapping[str, str],
     output: str,
     metrics_artifact: MetricsArtifact | None = None,
+    confusion_artifact: ConfusionArtifact | None = None,
     page: str = "",
 ) -> dict[str, float]:
     """Run the step ``step``, or reuse an equal run's stored result.
@@ -76,6 +76,8 @@ def run_component(
         inputs: path of each input directory, by the name of the function's parameter.
         output: path of the output directory. It is missing or empty before, and finished after.
         metrics_artifact: where the step's metrics also go, such as a ``kfp.dsl.Metrics``.
+        confusion_artifact: where the confusion matrix (``Step.confusion``) also goes, such as a
+            ``kfp.dsl.ClassificationMetrics``.
         page: where the step's page (``Step.page``) also goes; empty for nowhere.
 
     Returns:
@@ -95,11 +97,14 @@ def run_component(
     with _told(step, Path(output)):
         call = _prepare(load_step(step), settings, seed, inputs)
         manifest = _reuse_or_execute(call, Path(output))
-        for name, value in manifest.metrics.items():
-            if metrics_artifact is not None:
-                metrics_artifact.log_metric(name, value)
-        if page:
-            shutil.copyfile(Path(output) / STEP_BY_NAME[step].page, page)
+        show_metrics(manifest.metrics, metrics_artifact)
+        show_outputs(
+            STEP_BY_NAME[step],
+            Path(output),
+            page=page,
+            confusion=confusion_artifact,
+            warn=EventProgress(step).warn,
+        )
     return dict(manifest.metrics)
 
 

@@ -200,17 +200,34 @@ def _module_references(value: Any) -> Iterator[str]:
             yield from _module_references(item)
 
 
-def _user_sources(modules: Iterable[str]) -> list[Path]:
-    """Return the user's source files of modules and their imports."""
-    waiting, seen, files = {name.partition(".")[0] for name in modules}, set[str](), set[Path]()
+def user_modules(modules: Iterable[str]) -> dict[str, list[Path]]:
+    """Return the user's modules that ``modules`` bring along, with their source files.
+
+    Installed packages that a module imports are none of them.
+
+    Args:
+        modules: names such as ``my_networks`` or ``my_networks.small``.
+
+    Raises:
+        ConfigError: one of ``modules`` can't be found.
+    """
+    waiting, seen, found = {name.partition(".")[0] for name in modules}, set[str](), {}
     named = frozenset(waiting)
     while waiting:
         name = waiting.pop()
         seen.add(name)
-        sources = _sources_of(name, required=name in named)
-        files.update(sources)
+        if sources := _sources_of(name, required=name in named):
+            found[name] = sources
         for path in sources:
             waiting |= _imported_names(path) - seen
+    return found
+
+
+def _user_sources(modules: Iterable[str]) -> list[Path]:
+    """Return the user's source files of modules and their imports."""
+    files: set[Path] = set()
+    for sources in user_modules(modules).values():
+        files.update(sources)
     return sorted(files)
 
 

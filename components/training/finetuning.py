@@ -11,6 +11,7 @@ from components.runtime.events import Progress
 from components.settings import QATSettings
 from components.training.framework import Framework, choose_framework
 from components.training.prepared_data import TrainingData
+from components.training.recipe import Oscillation
 
 
 def finetune(
@@ -22,6 +23,7 @@ def finetune(
     progress: Progress,
     teacher: Any = None,
     framework: Framework | None = None,
+    oscillation: Oscillation | None = None,
 ) -> list[Epoch]:
     """Fine-tune a calibrated model in place; end with the best epoch's weights.
 
@@ -39,6 +41,7 @@ def finetune(
         progress: told of every batch.
         teacher: the model in floating point whose outputs serve as soft targets, or None.
         framework: that of the model; None for Keras.
+        oscillation: where to note which quantized weights oscillated, or None.
 
     Returns:
         One record an epoch, from epoch 0, the model as it came.
@@ -53,6 +56,7 @@ def finetune(
         keep_best=True,
         teacher=teacher,
         distillation=qat.distillation,
+        oscillation=oscillation,
     )
 
 

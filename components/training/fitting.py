@@ -6,7 +6,7 @@ Seeded, deterministic, with progress and a history.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
 from components.training.history import History
+from components.training.keras_recipe import KerasRecipe
 from components.training.model_source import gives_probabilities
 from components.training.prepared_data import TrainingData, open_data
+from components.training.recipe import Oscillation, recipe_of, reestimation_batches
+from qat_lib.training import soft_targets
 
 
 def make_deterministic(seed: int) -> None:
@@ -39,6 +42,7 @@ def fit(
     keep_best: bool = False,
     teacher: Any = None,
     distillation: float = 0.0,
+    oscillation: Oscillation | None = None,
 ) -> list[Epoch]:
     """Train a model in place, with cosine decay to zero, and leave it uncompiled.
 
@@ -55,6 +59,7 @@ def fit(
         teacher: a trained model of the same outputs whose probabilities serve as soft targets
             (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1), or None.
         distillation: weight of the soft targets, in [0, 1]; the labels have the rest.
+        oscillation: where to note which quantized weights oscillated, or None.
 
     Returns:
         One record an epoch. With ``keep_best`` the first record is epoch 0, the model as it came,
@@ -62,13 +67,22 @@ def fit(
     """
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
+    recipe = KerasRecipe(model, recipe_of(schedule), _plain_batches(source, schedule), oscillation)
     _compile(model, schedule, steps, source.classes, label_smoothing)
+    recipe.prepare(model.optimizer)
     train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
     validation = source.validation(schedule.batch_size)
     if teacher is not None and distillation > 0:
         train = train.map(_soft_targets(teacher, source.classes, distillation))
-    compiled = CompiledModel(model)
-    record = History(compiled, validation, steps, schedule.epochs, progress, keep_best=keep_best)
+    record = History(
+        CompiledModel(model),
+        validation,
+        steps,
+        schedule.epochs,
+        progress,
+        keep_best=keep_best,
+        candidate=recipe.candidate,
+    )
     if keep_best:
         record.start()
     if schedule.epochs:
@@ -77,12 +91,27 @@ def fit(
             on_epoch_end=record.on_epoch_end,
             on_train_batch_end=record.on_train_batch_end,
         )
-        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[told])
+        callbacks = [*recipe.callbacks(), told]
+        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=callbacks)
+        recipe.finish()
     record.restore_kept()
     # Else its file would hold the optimizer's variables, and a loss that only this package can
     # load.
     model.optimizer, model.compiled = None, False
     return record.rows
+
+
+def _plain_batches(
+    source: TrainingData, schedule: TrainingSettings | QATSettings
+) -> Callable[[], Any]:
+    """Return what gives batches of the training part as they are."""
+    size = schedule.batch_size
+
+    def batches() -> Any:
+        data = source.train(size, shuffle_seed=0, augment="none")
+        return data.take(reestimation_batches(source, size))
+
+    return batches
 
 
 class CompiledModel:
@@ -201,10 +230,4 @@ class _Loss(keras.losses.Loss):
 def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
     """Return a map that blends labels with the teacher's probabilities."""
     probabilities = gives_probabilities(teacher)
-
-    def blend(x: Any, y: Any) -> tuple[Any, Any]:
-        outputs = teacher(x, training=False)
-        soft = outputs if probabilities else tf.nn.softmax(outputs)
-        return x, (1.0 - weight) * tf.one_hot(y, classes) + weight * soft
-
-    return blend
+    return soft_targets(teacher, classes, weight, probabilities=probabilities)

@@ -13,6 +13,7 @@ from components.artifacts.models import Epoch, ModelFolder
 from components.runtime.events import Progress
 from components.settings import ModelSettings, QATSettings, TrainingSettings
 from components.training.prepared_data import TrainingData
+from components.training.recipe import Oscillation
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.options import Framework as FrameworkName
 from qat_lib.options import Mode
@@ -79,6 +80,7 @@ class Framework(Protocol):
         keep_best: bool = False,
         teacher: Any = None,
         distillation: float = 0.0,
+        oscillation: Oscillation | None = None,
     ) -> list[Epoch]:
         """Train a model in place; see ``components.training.fitting.fit``."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,9 +29,18 @@ def is_clear_gain(before: np.ndarray, after: np.ndarray) -> bool:
         before: loss of each sample before, ``(samples,)``.
         after: loss of the same samples after, ``(samples,)``.
     """
+    gain, bound = gain_and_bound(before, after)
+    return gain > bound
+
+
+def gain_and_bound(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """Return by how much a mean loss fell, and what chance explains of it.
+
+    The bound is ``CLEAR`` standard errors of the paired differences; infinite for one sample.
+    """
     gain = np.asarray(before, np.float64) - np.asarray(after, np.float64)
     error = gain.std(ddof=1) / np.sqrt(gain.size) if gain.size > 1 else np.inf
-    return bool(gain.mean() > CLEAR * error)
+    return float(gain.mean()), float(CLEAR * error)
 
 
 class Trained(Protocol):
@@ -65,6 +75,8 @@ class History:
         epochs: number of epochs.
         progress: told of every batch.
         keep_best: see ``components.training.fitting.fit``.
+        candidate: context in which an epoch's weights are those that it is judged by, such as an
+            average; by default they are as trained.
     """
 
     started: float
@@ -78,7 +90,9 @@ class History:
         progress: Progress,
         *,
         keep_best: bool,
+        candidate: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        self._candidate = candidate
         self.trained, self.validation = trained, validation
         self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
         self.rows: list[Epoch] = []
@@ -101,7 +115,8 @@ class History:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Record the epoch."""
-        self._add(epoch + 1, logs)
+        with self._candidate():
+            self._add(epoch + 1, logs)
 
     def _add(self, epoch: int, logs: Any) -> None:
         seconds = time.monotonic() - self.started if epoch else 0.0
@@ -114,6 +129,7 @@ class History:
             val_accuracy=float(hits.mean()),
             lr=self.trained.learning_rate,
             seconds=seconds,
+            **self._gain(losses),
         )
         self.rows.append(row)
         if self.keep_best and self._is_better(losses):
@@ -127,6 +143,13 @@ class History:
             losses.append(self.trained.losses(y, outputs))
             hits.append(np.argmax(outputs, axis=1) == np.reshape(y, -1))
         return np.concatenate(losses), np.concatenate(hits)
+
+    def _gain(self, losses: np.ndarray) -> dict[str, float]:
+        """Return the test that decides about an epoch's weights."""
+        if self.at_first is None:
+            return {}
+        gain, bound = gain_and_bound(self.at_first, losses)
+        return {"gain": gain, "gain_bound": bound} if np.isfinite(gain + bound) else {}
 
     def _is_better(self, losses: np.ndarray) -> bool:
         if self.at_first is None or self.kept is None:

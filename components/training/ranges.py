@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from components.artifacts.models import QuantizerRange, RangeHistogram
+from components.training.recipe import Oscillation
 from qat_lib.export.ranges import RangeOwner
 
 HISTOGRAM_BINS = 128
@@ -41,6 +42,17 @@ def describe_ranges(
             method=statistics.method if statistics else None,
             histogram=_coarse(statistics) if statistics else None,
         )
+    return described
+
+
+def with_oscillation(
+    ranges: Mapping[str, QuantizerRange], oscillation: Oscillation
+) -> dict[str, QuantizerRange]:
+    """Return ranges with the shares of oscillating and of held weights, where measured."""
+    described = dict(ranges)
+    for name, share in oscillation.oscillating.items():
+        shares = {"oscillating": share, "held": oscillation.frozen[name]}
+        described[name] = described[name].model_copy(update=shares)
     return described
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 
 from components.artifacts.models import Epoch
@@ -24,11 +23,15 @@ from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
 from components.training.history import History
 from components.training.prepared_data import TrainingData, open_data
+from components.training.recipe import Oscillation, recipe_of, reestimation_batches
 from components.training.torch_network import TorchNetwork, ends_in_softmax
+from components.training.torch_optimizers import make_optimizer
+from components.training.torch_recipe import TorchTrainingRecipe
 from qat_lib.torch.inference import in_inference
+from qat_lib.torch.training import range_parameters
 
 EPSILON = 1e-7
-"""Keras's: of Adam, and least distance of a probability from 0 and 1."""
+"""Keras's: least distance of a probability from 0 and 1."""
 
 ADAMW_DECAY = 0.004
 """Keras's weight decay of AdamW where none is given."""
@@ -58,6 +61,7 @@ def fit_network(
     keep_best: bool = False,
     teacher: TorchNetwork | None = None,
     distillation: float = 0.0,
+    oscillation: Oscillation | None = None,
 ) -> list[Epoch]:
     """Train a network in place, with cosine decay to zero, and leave it in inference mode.
 
@@ -68,18 +72,44 @@ def fit_network(
     loss = Loss(source.classes, label_smoothing, ends_in_softmax(network.module))
     soft = SoftTargets(teacher, distillation) if teacher is not None and distillation > 0 else None
     training = Training(network, schedule, steps, loss, soft)
+    recipe = TorchTrainingRecipe(
+        network.module, recipe_of(schedule), _plain_batches(network, source, schedule), oscillation
+    )
     train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
-    validation = NumpyBatches(source.validation(schedule.batch_size))
-    record = History(training, validation, steps, schedule.epochs, progress, keep_best=keep_best)
+    record = History(
+        training,
+        NumpyBatches(source.validation(schedule.batch_size)),
+        steps,
+        schedule.epochs,
+        progress,
+        keep_best=keep_best,
+        candidate=recipe.candidate,
+    )
     if keep_best:
         record.start()
     for epoch in range(schedule.epochs):
         record.on_epoch_begin()
-        figures = training.run_epoch(NumpyBatches(train), record)
+        recipe.begin_epoch(epoch)
+        figures = training.run_epoch(NumpyBatches(train), record, recipe.end_step)
         record.on_epoch_end(epoch, figures)
+    recipe.finish()
     record.restore_kept()
     network.module.eval()
     return record.rows
+
+
+def _plain_batches(
+    network: TorchNetwork, source: TrainingData, schedule: TrainingSettings | QATSettings
+) -> Callable[[], Iterator[torch.Tensor]]:
+    """Return what gives inputs of the training part as they are."""
+    size = schedule.batch_size
+
+    def batches() -> Iterator[torch.Tensor]:
+        data = source.train(size, shuffle_seed=0, augment="none")
+        for x, _ in NumpyBatches(data.take(reestimation_batches(source, size))):
+            yield network.tensor(x)
+
+    return batches
 
 
 def predict_network(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
@@ -177,8 +207,14 @@ class Training:
         self._peak, self._total = schedule.learning_rate, max(1, steps * schedule.epochs)
         default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
         self._decay = schedule.weight_decay or default
-        self._parameters = [p for p in network.module.parameters() if p.requires_grad]
-        self._optimizer = make_optimizer(schedule.optimizer, self._parameters)
+        ranges = [p for p in range_parameters(network.module) if p.requires_grad]
+        known = {id(parameter) for parameter in ranges}
+        self._parameters = []
+        for parameter in network.module.parameters():
+            if parameter.requires_grad and id(parameter) not in known:
+                self._parameters.append(parameter)
+        rate = recipe_of(schedule).range_rate
+        self._optimizer = make_optimizer(schedule.optimizer, self._parameters, ranges, rate)
         self._done = 0
 
     @property
@@ -207,19 +243,22 @@ class Training:
         self._network.module.load_state_dict(weights)
 
     def run_epoch(
-        self, batches: Iterable[tuple[np.ndarray, np.ndarray]], record: History
+        self,
+        batches: Iterable[tuple[np.ndarray, np.ndarray]],
+        record: History,
+        after_step: Callable[[], None],
     ) -> dict[str, float]:
         """Train on every batch once; return the epoch's loss and accuracy.
 
         A sample left over at the end is left out.
         """
-        self._network.module.train()
         seen, loss, hits = 0, 0.0, 0.0
         figures: dict[str, float] = {}
         for index, (x, y) in enumerate(batches):
             # Of one sample left over, batch norm may have a single value, which PyTorch refuses.
             if len(y) > 1 or self._batch_size == 1 or not seen:
                 losses, right = self._step(x, y)
+                after_step()
                 seen, loss, hits = seen + len(y), loss + losses, hits + right
                 figures = {"loss": loss / seen, "accuracy": hits / seen}
             record.on_train_batch_end(index, figures)
@@ -245,50 +284,7 @@ class Training:
         rate = self.learning_rate
         with torch.no_grad():
             for parameter in self._parameters if self._decay else ():
-                parameter.mul_(1.0 - rate * self._decay)
+                if parameter.requires_grad:  # else it is frozen by now
+                    parameter.mul_(1.0 - rate * self._decay)
         self._optimizer.step_at(rate)
         self._done += 1
-
-
-class Adam:
-    """Adam with Keras's constants, without weight decay of its own.
-
-    Args:
-        parameters: what it changes.
-    """
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self._optimizer = torch.optim.Adam(parameters, lr=0.0, eps=EPSILON)
-
-    def step_at(self, rate: float) -> None:
-        """Take a step at a learning rate."""
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
-
-
-class Momentum:
-    """Gradient descent with Nesterov's momentum as Keras has it.
-
-    Its velocity holds each gradient times the rate of its own step; that of ``torch.optim.SGD``
-    takes the rate of now for all.
-
-    Args:
-        parameters: what it changes.
-    """
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=0.9, nesterov=True)
-
-    def step_at(self, rate: float) -> None:
-        """Take a step at a learning rate."""
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(rate)
-        self._optimizer.step()
-
-
-def make_optimizer(name: str, parameters: list[nn.Parameter]) -> Adam | Momentum:
-    """Return the optimizer of a config's ``optimizer``."""
-    return Momentum(parameters) if name == "sgd" else Adam(parameters)

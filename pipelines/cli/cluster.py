@@ -1,11 +1,17 @@
-"""``qatline cluster``: send the pipeline to a Kubeflow Pipelines server."""
+"""``qatline cluster``: run the pipeline on a Kubeflow Pipelines server."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipelines.cli.cluster_options import Experiment, Host, Namespace, Token
+from pipelines.cli.cluster_schedules import add_schedule_commands
+from pipelines.cli.cluster_views import image_lines
 from pipelines.cli.errors import reported
 from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
 
@@ -13,12 +19,11 @@ app = typer.Typer(
     no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server."
 )
 
-Host = Annotated[str, typer.Option(envvar="KFP_ENDPOINT", help="URL of the KFP API.")]
-Namespace = Annotated[str, typer.Option(help="Namespace (multi-user servers).", show_default=False)]
-Token = Annotated[
-    str | None, typer.Option(envvar="KFP_TOKEN", help="Bearer token.", show_default=False)
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end of the run.")]
+Timeout = Annotated[
+    str | None,
+    typer.Option(help="Wait at most this long: 90s, 30m, 2h (exit code 124).", show_default=False),
 ]
-Experiment = Annotated[str, typer.Option(help="KFP experiment.")]
 
 
 @app.command()
@@ -28,76 +33,94 @@ def submit(
     profile: ProfileOption = None,
     set_: SetOption = None,
     experiment: Experiment = "qatline",
-    name: Annotated[str, typer.Option(help="Name of the run.")] = "qatline",
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the run (model, data and time).", show_default=False),
+    ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Reuse no step of an earlier run.")
     ] = False,
+    wait: Wait = False,
+    timeout: Timeout = None,
     namespace: Namespace = "",
     token: Token = None,
     debug: DebugOption = False,
 ) -> None:
     """Submit one run."""
     with reported(debug=debug):
+        from datetime import datetime
+
+        from pipelines.cluster.names import run_name
         from pipelines.cluster.server import connect
         from pipelines.config.run_config import load_config
 
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        run = connect(host, namespace=namespace, token=token).submit(
-            loaded, experiment=experiment, name=name, caching=not no_cache
+        limit = _seconds(timeout)
+        cluster = connect(host, namespace=namespace, token=token)
+        run = cluster.submit(
+            loaded,
+            experiment=experiment,
+            name=name or run_name(loaded, datetime.now()),
+            caching=not no_cache,
         )
         typer.echo(run.url)
+        if wait:
+            cluster.wait(run.run_id, typer.echo, timeout=limit)
+
+
+@app.command("wait")
+def wait_(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or address.")],
+    host: Host,
+    timeout: Timeout = None,
+    namespace: Namespace = "",
+    token: Token = None,
+    debug: DebugOption = False,
+) -> None:
+    """Wait for the end of a run and show its steps as they change.
+
+    Exit codes: 0 it succeeded, 1 it failed or was canceled, 124 it did not end in time.
+    """
+    with reported(debug=debug):
+        from pipelines.cluster.progress import run_id_of
+        from pipelines.cluster.server import connect
+
+        wanted, limit = run_id_of(run), _seconds(timeout)
+        cluster = connect(host, namespace=namespace, token=token)
+        cluster.wait(wanted, typer.echo, timeout=limit)
 
 
 @app.command()
-def schedule(
-    name: Annotated[str, typer.Argument(help="Schedule name.")],
-    cron: Annotated[str, typer.Option(help="Six fields, seconds first: '0 0 2 * * *'.")],
-    host: Host,
+def image(
     config: ConfigOption = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
-    experiment: Experiment = "qatline",
-    max_concurrency: Annotated[int, typer.Option(help="Maximum concurrent runs, 1 to 10.")] = 1,
-    namespace: Namespace = "",
-    token: Token = None,
+    output: Annotated[
+        Path, typer.Option("--output-dir", "-o", help="Folder to write; new or empty.")
+    ] = Path("cluster-image"),
     debug: DebugOption = False,
 ) -> None:
-    """Create or update the schedule NAME (idempotent)."""
+    """Write a Dockerfile for images with your modules, files and TensorRT."""
     with reported(debug=debug):
-        from pipelines.cluster.server import Schedule, connect
+        from pipelines.cluster.image import write_image_context
         from pipelines.config.run_config import load_config
 
-        wanted = Schedule(name=name, cron=cron, max_concurrency=max_concurrency)
+        sys.path.append(os.getcwd())  # where the user's modules lie
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        done = connect(host, namespace=namespace, token=token).apply_schedule(
-            loaded, wanted, experiment=experiment
-        )
-        typer.echo(f"Schedule {name}: {done}")
+        context = write_image_context(loaded, output)
+        typer.echo("\n".join(image_lines(loaded.cluster.images, context)))
 
 
-@app.command()
-def unschedule(
-    name: Annotated[str, typer.Argument(help="The schedule to remove.")],
-    host: Host,
-    namespace: Namespace = "",
-    token: Token = None,
-    debug: DebugOption = False,
-) -> None:
-    """Remove the schedule NAME."""
-    with reported(debug=debug):
-        from pipelines.cluster.server import connect
-
-        connect(host, namespace=namespace, token=token).delete_schedule(name)
-        typer.echo(f"Schedule {name}: removed")
+add_schedule_commands(app)
 
 
-@app.command()
-def schedules(
-    host: Host, namespace: Namespace = "", token: Token = None, debug: DebugOption = False
-) -> None:
-    """List the schedules."""
-    with reported(debug=debug):
-        from pipelines.cluster.server import connect
+def _seconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    from pipelines.config.kubernetes_values import parse_seconds
+    from qat_lib.errors import ConfigError
 
-        for each in connect(host, namespace=namespace, token=token).schedules():
-            typer.echo(f"{each.name}\t{each.cron}\tmax {each.max_concurrency}")
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"--timeout: {error}") from error

@@ -1,15 +1,17 @@
-"""The options of ``qatline export``, derived from the fields of ``ExportOptions``."""
+"""Options of commands that are derived from the fields of a dataclass."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from qat_lib.export.options import ExportOptions, OptionField, option_fields
+from components.training_options import FinetuningOptions
+from qat_lib.export.options import ExportOptions, option_fields
+from qat_lib.option_fields import OptionField, fields_of
 
 
 def with_export_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -19,18 +21,45 @@ def with_export_options(function: Callable[..., None]) -> Callable[..., None]:
         function: the command. In place of its parameter ``options`` the options stand; it gets a
             function that makes the ``ExportOptions``, and takes values that differ.
     """
-    derived = [each for each in option_fields() if each.info.in_command]
+    return _with_options(function, option_fields(), ExportOptions, {})
+
+
+def with_finetuning_options(**defaults: Any) -> Callable[..., Callable[..., None]]:
+    """Add a command-line option for each exposed ``FinetuningOptions`` field.
+
+    Args:
+        **defaults: defaults of the command where they are not those of the config.
+
+    Returns:
+        A decorator of the command. In place of its parameter ``options`` the options stand; it
+        gets their values by name.
+    """
+    fields = fields_of(FinetuningOptions)
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        return _with_options(function, fields, dict, defaults)
+
+    return decorate
+
+
+def _with_options(
+    function: Callable[..., None],
+    fields: Sequence[OptionField],
+    make: Callable[..., Any],
+    defaults: Mapping[str, Any],
+) -> Callable[..., None]:
+    derived = [each for each in fields if each.info.in_command]
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
         chosen = {each.name: values.pop(each.name) for each in derived}
-        function(options=functools.partial(ExportOptions, **chosen), **values)
+        function(options=functools.partial(make, **chosen), **values)
 
     parameters: list[inspect.Parameter] = []
     hints = get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "options":
-            parameters += map(_parameter, derived)
+            parameters += [_parameter(each, defaults) for each in derived]
         else:
             parameters.append(parameter.replace(annotation=hints[parameter.name]))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -38,18 +67,21 @@ def with_export_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _parameter(option: OptionField) -> inspect.Parameter:
+def _parameter(option: OptionField, defaults: Mapping[str, Any]) -> inspect.Parameter:
     info = option.info
+    default = defaults.get(option.name, option.default)
+    bounds = (info.command_least, info.least, info.above)
+    least = next((bound for bound in bounds if bound is not None), None)
     declared = typer.Option(
         info.flag or f"--{option.name.replace('_', '-')}",
-        help=info.help,
-        min=info.least,
-        max=info.most,
-        show_default=option.default is not None,
+        help=info.command_help or info.help,
+        min=least,
+        max=info.below if info.most is None else info.most,
+        show_default=default is not None,
     )
     return inspect.Parameter(
         option.name,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        default=option.default,
+        default=default,
         annotation=Annotated[option.kind, declared],
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.cli.data_files import check_inputs, check_labels_fit
+from pipelines.cli.derived_options import with_finetuning_options
 from pipelines.cli.errors import reported
 from pipelines.cli.options import (
     DebugOption,
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
     from components.settings import QATSettings
     from components.training.array_data import ArrayData
 
-Optimizer: TypeAlias = Literal["adam", "adamw", "sgd"]
-Augment: TypeAlias = Literal["none", "shift", "flip_crop"]
 
-
+@with_finetuning_options(augment="none")
 def finetune_file(
     model: Annotated[
         Path,
@@ -35,21 +34,11 @@ def finetune_file(
     output: Annotated[Path, typer.Option("--output", "-o", help="Fine-tuned model to write.")],
     data: TrainingDataOption,
     labels: LabelsOption = None,
-    epochs: Annotated[int, typer.Option(min=1, max=10_000, help="Epochs.")] = 6,
-    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
-    learning_rate: Annotated[
-        float, typer.Option(min=0, max=100, help="Peak rate; cosine decay to zero.")
-    ] = 5e-5,
-    optimizer: Annotated[Optimizer, typer.Option(help="Optimizer.")] = "adam",
-    weight_decay: Annotated[float, typer.Option(min=0, help="Weight decay.")] = 0.0,
-    augment: Annotated[Augment, typer.Option(help="Random changes of training images.")] = "none",
+    options: Any = None,
     teacher: Annotated[
         Path | None,
         typer.Option(help="Model in floating point for distillation.", show_default=False),
     ] = None,
-    distillation: Annotated[
-        float, typer.Option(min=0, max=1, help="With --teacher: weight of its outputs.")
-    ] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     json_: JsonOption = False,
     debug: DebugOption = False,
@@ -65,15 +54,10 @@ def finetune_file(
         from pipelines.cli import accuracy_views, model_views
 
         _check_files(model, output, [data, *filter(None, (labels, teacher))])
-        settings = _settings(
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            optimizer=optimizer,
-            weight_decay=weight_decay,
-            augment=augment,
-            distillation=distillation if teacher is not None else 0.0,
-        )
+        chosen = options()
+        if teacher is None:
+            chosen["distillation"] = 0.0
+        settings = _settings(**chosen)
         fitting.make_deterministic(seed)
         network = qat_lib.load_model(model)
         soft = None if teacher is None else qat_lib.load_model(teacher)

@@ -145,6 +145,26 @@ def compile_(
         typer.echo(f"Wrote {output}")
 
 
+@app.command("components", rich_help_panel="Runs")
+def components_(
+    output: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write.")] = Path(
+        "components"
+    ),
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Write each step as a Kubeflow component, for pipelines of your own."""
+    with reported(debug=debug):
+        from pipelines.cluster.component_files import write_components
+        from pipelines.config.run_config import load_config
+
+        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
+        files = write_components(output, loaded.cluster.images)
+        typer.echo(f"Wrote {len(files)} components to {output}")
+
+
 @app.command(rich_help_panel="Runs")
 def ui(
     run: RunArgument,

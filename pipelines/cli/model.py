@@ -14,12 +14,14 @@ import typer
 
 from pipelines.cli.data_files import check_inputs
 from pipelines.cli.derived_options import with_export_options
+from pipelines.cli.diagnose import diagnose_file
 from pipelines.cli.engine import bench, build
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.evaluate import evaluate_command
 from pipelines.cli.finetune import finetune_file
 from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
 from pipelines.cli.quantize import quantize
+from pipelines.cli.search import search_file
 from qat_lib.export.options import ExportOptions
 from qat_lib.options import FloatPrecision
 
@@ -202,6 +204,8 @@ def register(app: typer.Typer) -> None:
     for name, command in (
         ("quantize", quantize),
         ("finetune", finetune_file),
+        ("diagnose", diagnose_file),
+        ("search", search_file),
         ("export", export),
         ("verify", verify_file),
         ("analyze", analyze),

@@ -14,6 +14,7 @@ import typer
 
 from pipelines.cli.errors import say_renamed
 from qat_lib.errors import ConfigError
+from qat_lib.options import CalibratorName
 
 CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Where, and what to reuse", "What to show"
 
@@ -91,6 +92,23 @@ TestDataOption = Annotated[
 LabelsOption = Annotated[
     Path | None,
     typer.Option(help=".npy of labels, where --data is a .npy.", show_default=False),
+]
+InputDataOption = Annotated[
+    Path, typer.Option(help=".npy of inputs, as the model takes them; no labels.")
+]
+SpecOption = Annotated[
+    Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
+]
+CalibratorOption = Annotated[CalibratorName, typer.Option(help="Method that chooses the ranges.")]
+UnsignedOption = Annotated[
+    bool,
+    typer.Option("--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT)."),
+]
+JournalOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of intermediate results, to resume from.", show_default="beside the model"
+    ),
 ]
 
 

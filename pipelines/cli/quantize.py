@@ -12,9 +12,16 @@ import typer
 
 from pipelines.cli.data_files import check_inputs
 from pipelines.cli.errors import reported, say_renamed
-from pipelines.cli.options import DebugOption, JsonOption, print_json
+from pipelines.cli.options import (
+    CalibratorOption,
+    DebugOption,
+    JsonOption,
+    SpecOption,
+    UnsignedOption,
+    print_json,
+)
 from qat_lib.errors import ConfigError
-from qat_lib.options import CalibratorName, Mode
+from qat_lib.options import Mode
 
 
 def quantize(
@@ -34,25 +41,16 @@ def quantize(
     mode: Annotated[
         Mode, typer.Option(help="partial: only the layers that a spec or case names.")
     ] = "full",
-    spec: Annotated[
-        Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
-    ] = None,
+    spec: SpecOption = None,
     case: Annotated[
         list[str] | None,
         typer.Option(help="Custom Q/DQ case (repeatable).", show_default="TensorRTQDQCase"),
     ] = None,
-    calibrator: Annotated[
-        CalibratorName, typer.Option(help="Method that chooses the ranges.")
-    ] = "percentile",
+    calibrator: CalibratorOption = "percentile",
     percentile: Annotated[
         float, typer.Option(min=50, max=100, help="Percentile of absolute values.")
     ] = 99.99,
-    unsigned: Annotated[
-        bool,
-        typer.Option(
-            "--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT)."
-        ),
-    ] = False,
+    unsigned: UnsignedOption = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
     equalize: Annotated[
         bool,

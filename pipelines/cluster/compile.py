@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pipelines.cluster.run_identity import exit_task_maker, identify_run
 from pipelines.cluster.tasks import for_pods, request
 from pipelines.config.run_config import RunConfig
-from pipelines.steps import step_of_task
+from pipelines.steps import IMAGE_OF, step_of_task
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
@@ -54,19 +56,14 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
     from pipelines.qat_pipeline import build_pipeline
 
     config = for_pods(config)
-    environment = _cluster_environment(config)
-
-    def prepare(task: Any) -> None:
-        for name, value in environment.items():
-            task.set_env_variable(name, value)
-        if not caching:
-            task.set_caching_options(False)
-        request(task, config.cluster.of(step_of_task(task.name)))
-
+    prepare = partial(_prepare, config=config, caching=caching)
+    pipeline = build_pipeline(
+        prepare, timeout=config.cluster.run_timeout, at_exit=exit_task_maker(config)
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"
         compiler.Compiler().compile(
-            build_pipeline(prepare), str(path), pipeline_parameters=config.pipeline_parameters()
+            pipeline, str(path), pipeline_parameters=config.pipeline_parameters()
         )
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     check_ir(documents)
@@ -75,16 +72,10 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
     return yaml.safe_dump_all(documents, sort_keys=False)
 
 
-def _cluster_environment(config: RunConfig) -> dict[str, str]:
-    """Return what tells the steps about the tracking server.
-
-    A store in a file stays on the machine it is on.
-    """
-    uri = config.tracking.uri or ""
-    if not uri.startswith(("http://", "https://")):
-        return {}
-    return {
-        "MLFLOW_TRACKING_URI": uri,
-        "MLFLOW_EXPERIMENT_NAME": config.tracking.experiment,
-        "QATLINE_TRACKING": "required" if config.tracking.required else "optional",
-    }
+def _prepare(task: Any, *, config: RunConfig, caching: bool) -> None:
+    """Configure the pod of a step."""
+    if not caching:
+        task.set_caching_options(False)
+    identify_run(task, config)
+    step = step_of_task(task.name)
+    request(task, config.cluster.of(step), getattr(config.cluster.images, IMAGE_OF[step]))

@@ -8,30 +8,34 @@ something differs.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
-import json
 import tempfile
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from components.runtime.credentials import check_address
 from pipelines.cluster.compile import pipeline_ir
+from pipelines.cluster.connection import ClusterError, client_errors, open_kfp_client
+from pipelines.cluster.progress import ClusterRun, describe_run, follow_run
+from pipelines.cluster.schedule import (
+    Schedule,
+    ScheduleDetails,
+    ScheduledRun,
+    is_same,
+    schedule_of,
+    version_id,
+)
 from pipelines.config.run_config import RunConfig
-from qat_lib.errors import ConfigError, QatlineError
+from qat_lib.errors import ConfigError
+
+__all__ = ["Cluster", "ClusterError", "Schedule", "Submitted", "connect"]
 
 PIPELINE = "qatline"
-_PROBE_SECONDS = 5.0
 _PAGE = 100
-
-
-class ClusterError(QatlineError, RuntimeError):
-    """The Kubeflow Pipelines server can't be reached or refuses."""
+_LATEST_RUNS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,32 +44,6 @@ class Submitted:
 
     run_id: str
     url: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """When the pipeline runs again and again.
-
-    Args:
-        name: Schedule name, unique on the server.
-        cron: Six fields, seconds first, such as ``0 0 2 * * *`` for two o'clock every night.
-        max_concurrency: Runs of this schedule at the same time, 1 to 10.
-    """
-
-    name: str
-    cron: str
-    max_concurrency: int = 1
-
-    def __post_init__(self) -> None:
-        if len(self.cron.split()) != 6:
-            raise ConfigError(
-                "Expected cron with six fields, seconds first, such as '0 0 2 * * *'; received "
-                f"{self.cron!r}."
-            )
-        if not 1 <= self.max_concurrency <= 10:
-            raise ConfigError(
-                f"Expected max_concurrency from 1 to 10, received {self.max_concurrency}."
-            )
 
 
 class Cluster:
@@ -94,9 +72,33 @@ class Cluster:
         with self._told("start the run"):
             pipeline, version = self._version(pipeline_ir(config, caching=caching))
             run = self._client.run_pipeline(
-                self._experiment(experiment), name, pipeline_id=pipeline, version_id=version
+                self._experiment(experiment),
+                name,
+                pipeline_id=pipeline,
+                version_id=version,
+                service_account=config.cluster.service_account,
             )
         return Submitted(run_id=run.run_id, url=f"{self._host}/#/runs/details/{run.run_id}")
+
+    def run(self, run_id: str) -> ClusterRun:
+        """Return what the server knows of a run.
+
+        Raises:
+            ClusterError: There is no such run, or the server can't be reached.
+        """
+        with self._told(f"show the run {run_id}"):
+            return describe_run(self._client.get_run(run_id))
+
+    def wait(
+        self,
+        run_id: str,
+        show: Callable[[str], None],
+        *,
+        poll: float = 5.0,
+        timeout: float | None = None,
+    ) -> ClusterRun:
+        """Wait for the end of a run; see ``pipelines.cluster.progress.follow_run``."""
+        return follow_run(lambda: self.run(run_id), show, poll=poll, timeout=timeout)
 
     def apply_schedule(
         self, config: RunConfig, schedule: Schedule, *, experiment: str
@@ -110,23 +112,28 @@ class Cluster:
             ConfigError: The cluster section does not fit the engine's backend.
             ClusterError: The server can't be reached or refuses.
         """
+        account = config.cluster.service_account
         with self._told(f"apply the schedule {schedule.name!r}"):
             pipeline, version = self._version(pipeline_ir(config, caching=False))
-            experiment_id = self._experiment(experiment)
-            found = [job for job in self._schedules() if job.display_name == schedule.name]
-            wanted = (schedule.cron, schedule.max_concurrency, version, experiment_id, "ENABLED")
-            if len(found) == 1 and _facts(found[0]) == wanted:
+            place = self._experiment(experiment)
+            found = [job for job in self._jobs() if job.display_name == schedule.name]
+            if len(found) == 1 and is_same(
+                found[0], schedule, version=version, experiment=place, account=account or ""
+            ):
                 return "unchanged"
             # The new one first: a server that refuses it must not leave the user without the old
             # one.
             self._client.create_recurring_run(
-                experiment_id,
+                place,
                 schedule.name,
-                cron_expression=schedule.cron,
+                cron_expression=schedule.cron or None,
+                interval_second=schedule.every or None,
                 max_concurrency=schedule.max_concurrency,
                 no_catchup=True,
+                enabled=not schedule.paused,
                 pipeline_id=pipeline,
                 version_id=version,
+                service_account=account,
             )
             for job in found:
                 self._client.delete_recurring_run(job.recurring_run_id)
@@ -140,35 +147,76 @@ class Cluster:
             ClusterError: The server can't be reached or refuses.
         """
         with self._told(f"delete the schedule {name!r}"):
-            jobs = list(self._schedules())
-            found = [job for job in jobs if job.display_name == name]
-            if not found:
-                listed = ", ".join(sorted(job.display_name for job in jobs)) or "none"
-                raise ConfigError(
-                    f"Expected a schedule of this server ({listed}), received {name!r}."
-                )
-            for job in found:
+            for job in self._named(name):
                 self._client.delete_recurring_run(job.recurring_run_id)
 
-    def schedules(self) -> list[Schedule]:
-        """Return the cron schedules of the server."""
-        with self._told("list the schedules"):
-            return [
-                Schedule(name=job.display_name, cron=facts[0], max_concurrency=facts[1])
-                for job in self._schedules()
-                if (facts := _facts(job))[0]
-            ]
+    def pause_schedule(self, name: str) -> None:
+        """Let the schedule of this name start no more runs; those that run go on.
 
-    def _schedules(self) -> Iterator[Any]:
-        token = ""
-        while True:
-            page = self._client.list_recurring_runs(
-                page_token=token, page_size=_PAGE, namespace=self._namespace
+        Raises:
+            ConfigError: There is none.
+            ClusterError: The server can't be reached or refuses.
+        """
+        with self._told(f"pause the schedule {name!r}"):
+            for job in self._named(name):
+                self._client.disable_recurring_run(job.recurring_run_id)
+
+    def resume_schedule(self, name: str) -> None:
+        """Let the schedule of this name start runs again; missed ones are not made up for.
+
+        Raises:
+            ConfigError: There is none.
+            ClusterError: The server can't be reached or refuses.
+        """
+        with self._told(f"resume the schedule {name!r}"):
+            for job in self._named(name):
+                self._client.enable_recurring_run(job.recurring_run_id)
+
+    def show_schedule(self, name: str) -> ScheduleDetails:
+        """Return the schedule of this name, and its latest runs.
+
+        Raises:
+            ConfigError: There is none.
+            ClusterError: The server can't be reached or refuses.
+        """
+        with self._told(f"show the schedule {name!r}"):
+            job = self._named(name)[0]
+            schedule = schedule_of(job)
+            if schedule is None:
+                raise ConfigError(f"Expected {name!r} to have a trigger; it has none.")
+            experiment = self._client.get_experiment(experiment_id=job.experiment_id)
+            return ScheduleDetails(
+                schedule=schedule,
+                experiment=str(experiment.display_name),
+                version=version_id(job),
+                service_account=job.service_account or "",
+                runs=tuple(islice(self._runs_of(job), _LATEST_RUNS)),
             )
-            yield from page.recurring_runs or ()
-            token = page.next_page_token or ""
-            if not token:
-                return
+
+    def schedules(self) -> list[Schedule]:
+        """Return the schedules of the server."""
+        with self._told("list the schedules"):
+            found = map(schedule_of, self._jobs())
+            return [schedule for schedule in found if schedule is not None]
+
+    def _named(self, name: str) -> list[Any]:
+        jobs = list(self._jobs())
+        found = [job for job in jobs if job.display_name == name]
+        if not found:
+            listed = ", ".join(sorted(job.display_name for job in jobs)) or "none"
+            raise ConfigError(f"Expected a schedule of this server ({listed}), received {name!r}.")
+        return found
+
+    def _jobs(self) -> Iterator[Any]:
+        ask = self._client.list_recurring_runs
+        yield from _pages(ask, "recurring_runs", namespace=self._namespace)
+
+    def _runs_of(self, job: Any) -> Iterator[ScheduledRun]:
+        newest = {"experiment_id": job.experiment_id, "sort_by": "created_at desc"}
+        for run in _pages(self._client.list_runs, "runs", **newest):
+            if run.recurring_run_id == job.recurring_run_id:
+                state = str(run.state or "pending").lower()
+                yield ScheduledRun(run_id=run.run_id, started=str(run.created_at), state=state)
 
     def _experiment(self, name: str) -> str:
         return str(self._client.create_experiment(name, namespace=self._namespace).experiment_id)
@@ -187,45 +235,21 @@ class Cluster:
                 pipeline = self._client.upload_pipeline(
                     str(package), pipeline_name=PIPELINE, namespace=self._namespace
                 ).pipeline_id
-            token = ""
-            while True:
-                page = self._client.list_pipeline_versions(
-                    pipeline, page_token=token, page_size=_PAGE
-                )
-                for version in page.pipeline_versions or ():
-                    if version.display_name == name:
-                        return str(pipeline), str(version.pipeline_version_id)
-                token = page.next_page_token or ""
-                if not token:
-                    break
+            ask = self._client.list_pipeline_versions
+            for version in _pages(ask, "pipeline_versions", pipeline_id=pipeline):
+                if version.display_name == name:
+                    return str(pipeline), str(version.pipeline_version_id)
             uploaded = self._client.upload_pipeline_version(
                 str(package), name, pipeline_id=pipeline
             )
         return str(pipeline), str(uploaded.pipeline_version_id)
 
-    @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        from kfp_server_api import ApiException  # type: ignore[import-untyped]
-        from urllib3.exceptions import HTTPError
-
-        try:
-            # The client prints links to stdout.
-            with contextlib.redirect_stdout(io.StringIO()):
-                yield
-        except ApiException as error:
-            raise ClusterError(
-                f"The server {self._host} refused to {what}: {_reason(error)}"
-            ) from error
-        except HTTPError as error:
-            raise ClusterError(
-                f"The server {self._host} went away: {error}. Could not {what}."
-            ) from error
+    def _told(self, what: str) -> AbstractContextManager[None]:
+        return client_errors(self._host, what)
 
 
 def connect(host: str, *, namespace: str = "", token: str | None = None) -> Cluster:
     """Connect to a server, after a quick look whether it is there.
-
-    The client itself would try for half a minute.
 
     Args:
         host: Address of the API, such as ``http://localhost:8080``.
@@ -236,61 +260,16 @@ def connect(host: str, *, namespace: str = "", token: str | None = None) -> Clus
         ConfigError: The address holds credentials.
         ClusterError: Nothing answers, or what answers is no Kubeflow Pipelines server.
     """
-    check_address(host, "--host")
-    address = host.rstrip("/")
-    _probe(address, token)
-    import kfp
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        client = kfp.Client(host=address, namespace=namespace or "kubeflow", existing_token=token)
+    client, address = open_kfp_client(host, namespace=namespace, token=token)
     return Cluster(client, address, namespace)
 
 
-def _probe(address: str, token: str | None) -> None:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        request = urllib.request.Request(f"{address}/apis/v2beta1/healthz", headers=headers)
-        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS) as answer:
-            json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            hint = "Give a token." if error.code in (401, 403) else "Check the address."
-        raise ClusterError(
-            f"Expected a Kubeflow Pipelines server at {address}; it answers {error.code}. {hint}"
-        ) from error
-    except OSError as error:
-        raise ClusterError(
-            f"Expected a Kubeflow Pipelines server at {address}; nothing answers "
-            f"({getattr(error, 'reason', error)}). Check the address; from outside the cluster: "
-            "kubectl port-forward -n kubeflow svc/ml-pipeline 8888"
-        ) from error
-    except ValueError as error:
-        raise ClusterError(
-            f"Expected a Kubeflow Pipelines server at {address}; what answers is another service. "
-            "Check the address."
-        ) from error
-
-
-def _facts(job: Any) -> tuple[str, int, str, str, str]:
-    """What makes a schedule the same.
-
-    When, how often at once, what, where, and whether it is on.
-    """
-    cron = getattr(getattr(job.trigger, "cron_schedule", None), "cron", None) or ""
-    version = getattr(job.pipeline_version_reference, "pipeline_version_id", None) or ""
-    return (
-        cron,
-        int(job.max_concurrency or 1),
-        version,
-        job.experiment_id or "",
-        str(job.status or ""),
-    )
-
-
-def _reason(error: Any) -> str:
-    try:
-        body = json.loads(error.body or "")
-    except ValueError:
-        body = {}
-    text = body.get("message") or body.get("error") or error.reason or "no reason given"
-    return f"{text} ({error.status})"
+def _pages(ask: Callable[..., Any], key: str, **arguments: Any) -> Iterator[Any]:
+    """Yield the items of all pages of a list that the server is asked for."""
+    token = ""
+    while True:
+        page = ask(page_token=token, page_size=_PAGE, **arguments)
+        yield from getattr(page, key) or ()
+        token = page.next_page_token or ""
+        if not token:
+            return

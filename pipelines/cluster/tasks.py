@@ -8,21 +8,26 @@ from __future__ import annotations
 from typing import Any
 
 from components.export.choice import sign_problem
-from pipelines.config.cluster_settings import StepResources
+from pipelines.cluster.portable import portable
+from pipelines.config.pod_settings import StepResources
 from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
 
 
 def for_pods(config: RunConfig) -> RunConfig:
-    """Return the config with ``engine.backend: auto`` resolved if build_engine gets an accelerator.
+    """Return the config as the pods need it.
+
+    Every path is one of theirs (``pipelines.cluster.portable``), and ``engine.backend: auto`` is
+    resolved if build_engine gets an accelerator.
 
     Each step asks its own machine what ``auto`` is. The pod of export_onnx has no GPU and would
     export for another backend than the one that the GPU of build_engine is for.
 
     Raises:
         ConfigError: build_engine and evaluate get different accelerators, or the graphs can't be
-            for TensorRT.
+            for TensorRT; or the config names files or modules of this machine.
     """
+    config = portable(config)
     build, evaluate = (config.cluster.of(step).accelerator for step in ("build_engine", "evaluate"))
     if config.engine.backend not in ("auto", "tensorrt"):
         return config
@@ -53,29 +58,87 @@ def for_pods(config: RunConfig) -> RunConfig:
     )
 
 
-def request(task: Any, resources: StepResources) -> None:
-    """Set a kfp task's pod resources; the cluster decides the rest."""
-    from kfp import kubernetes
+def request(task: Any, pod: StepResources, image: str | None = None) -> None:
+    """Set a kfp task's pod settings; the cluster decides the rest.
 
+    Args:
+        task: A ``kfp.dsl.PipelineTask``.
+        pod: Its pod's settings.
+        image: Its container image; None leaves the component's.
+    """
+    if image is not None:
+        task.set_container_image(image)
+    _request_resources(task, pod)
+    _choose_node(task, pod)
+    _set_environment(task, pod)
+    _mount(task, pod)
+    _set_attempts(task, pod)
+
+
+def _request_resources(task: Any, pod: StepResources) -> None:
     quantities = {
-        task.set_cpu_request: resources.cpu,
-        task.set_cpu_limit: resources.cpu_limit,
-        task.set_memory_request: resources.memory,
-        task.set_memory_limit: resources.memory_limit,
+        task.set_cpu_request: pod.cpu,
+        task.set_cpu_limit: pod.cpu_limit,
+        task.set_memory_request: pod.memory,
+        task.set_memory_limit: pod.memory_limit,
     }
     for setter, quantity in quantities.items():
         if quantity is not None:
             setter(quantity)
-    if resources.accelerator is not None:
-        task.set_accelerator_type(resources.accelerator)
-        task.set_accelerator_limit(resources.accelerator_count)
-    for variable, reference in (resources.secret_env or {}).items():
-        secret, _, key = reference.partition("/")
-        kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={key: variable})
-    for label, value in (resources.node_selector or {}).items():
+    if pod.accelerator is not None:
+        task.set_accelerator_type(pod.accelerator)
+        task.set_accelerator_limit(pod.accelerator_count)
+
+
+def _choose_node(task: Any, pod: StepResources) -> None:
+    from kfp import kubernetes
+
+    for label, value in (pod.node_selector or {}).items():
         kubernetes.add_node_selector(task, label, value)
-    for each in resources.tolerations or ():
+    for each in pod.tolerations or ():
         operator = each.operator or ("Exists" if each.value is None else "Equal")
         kubernetes.add_toleration(
             task, key=each.key, operator=operator, value=each.value, effect=each.effect
+        )
+
+
+def _set_environment(task: Any, pod: StepResources) -> None:
+    from kfp import kubernetes
+
+    for variable, value in (pod.env or {}).items():
+        task.set_env_variable(variable, value)
+    for variable, reference in (pod.secret_env or {}).items():
+        secret, _, key = reference.partition("/")
+        kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={key: variable})
+
+
+def _mount(task: Any, pod: StepResources) -> None:
+    from kfp import kubernetes
+
+    for volume in pod.volumes or ():
+        kubernetes.mount_pvc(
+            task, pvc_name=volume.claim, mount_path=volume.path, sub_path=volume.sub_path
+        )
+    if pod.image_pull_secrets:
+        kubernetes.set_image_pull_secrets(task, list(pod.image_pull_secrets))
+    if pod.image_pull_policy is not None:
+        kubernetes.set_image_pull_policy(task, pod.image_pull_policy)
+
+
+def _set_attempts(task: Any, pod: StepResources) -> None:
+    """Limit the time of an attempt; retry with backoff.
+
+    kfp's own limit on the time of all attempts is one hour: a training that fails later would not
+    be repeated. So the limit is always written.
+    """
+    from kfp import kubernetes
+
+    if pod.timeout is not None:
+        kubernetes.set_timeout(task, pod.timeout)
+    if pod.retry is not None and pod.retry.limit:
+        task.set_retry(
+            pod.retry.limit,
+            backoff_duration=f"{pod.retry.backoff}s",
+            backoff_factor=pod.retry.factor,
+            backoff_max_duration=f"{pod.retry.max_duration}s",
         )

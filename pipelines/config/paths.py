@@ -15,7 +15,7 @@ PATH_KEYS: tuple[tuple[str, ...], ...] = (
     ("model", "weights"),
     ("quantization", "spec"),
 )
-"""Where a config may hold a path."""
+"""Where a config may hold a path; ``cluster.images.files`` is a list of them."""
 
 
 def absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -30,7 +30,19 @@ def absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
         value = inner.get(rest[0]) if isinstance(inner, dict) else None
         if isinstance(value, str) and _is_path(section, rest[0], value):
             result[section] = {**result[section], rest[0]: str(_resolve(value, base))}
+    _resolve_image_files(result, base)
     return result
+
+
+def _resolve_image_files(layer: dict[str, Any], base: Path) -> None:
+    inner: Any = layer
+    for key in ("cluster", "images"):
+        inner = inner.get(key) if isinstance(inner, dict) else None
+    files = inner.get("files") if isinstance(inner, dict) else None
+    if isinstance(files, list):
+        inner["files"] = [
+            str(_resolve(file, base)) if isinstance(file, str) else file for file in files
+        ]
 
 
 def weights_beside_data(values: dict[str, Any]) -> dict[str, Any]:

@@ -15,16 +15,23 @@ from typing import Any, Protocol
 class Collector(Protocol):
     """What calibration hands to the quantizers of a model."""
 
-    def observe(self, quantizer: Any, tensor: Any) -> None:
-        """Take note of ``tensor``, the float input of ``quantizer``."""
+    def observe(self, quantizer: Any, tensor: Any) -> Any:
+        """Take note of ``tensor``, the float input of ``quantizer``.
+
+        Returns:
+            What the quantizer passes on; None for ``tensor`` itself.
+        """
 
 
 _collector: ContextVar[Collector | None] = ContextVar("qat_lib_collector", default=None)
 
 
 @contextmanager
-def collecting(collector: Collector) -> Iterator[None]:
-    """Make quantizers pass inputs on unchanged and show them to ``collector``."""
+def collecting(collector: Collector | None) -> Iterator[None]:
+    """Make quantizers show their inputs to ``collector`` and pass on what it says.
+
+    With None they quantize, as outside of any such block.
+    """
     token = _collector.set(collector)
     try:
         yield

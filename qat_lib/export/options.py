@@ -6,11 +6,12 @@ A field of ``ExportOptions`` says all about an option: config and command line d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Literal, get_args, get_origin
 
 from qat_lib.deprecation import RenamedField, renamed_fields
 from qat_lib.errors import ExportError
+from qat_lib.option_fields import OptionField, about, fields_of
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 
 OLDEST_OPSET = 13
@@ -23,55 +24,10 @@ the graph without weights. float16 Q/DQ scales need 19."""
 HALF_OPSET = 19
 LARGEST_BATCH = 65_536
 
-_INFO = "option"
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptionInfo:
-    """What config and command line show of an option.
-
-    Attributes:
-        help: what it does, in a line.
-        least: smallest number allowed, or None.
-        most: largest number allowed, or None.
-        flag: its name on the command line; empty: ``--`` and the field's name.
-        in_config: whether it is a key of the config's section ``export``.
-        in_command: whether ``qatline export`` has it.
-    """
-
-    help: str
-    least: int | None = None
-    most: int | None = None
-    flag: str = ""
-    in_config: bool = True
-    in_command: bool = True
-
-
-def about(help: str, **values: Any) -> dict[str, OptionInfo]:
-    """Return the metadata of a field of ``ExportOptions``: the attributes of ``OptionInfo``."""
-    return {_INFO: OptionInfo(help=help, **values)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptionField:
-    """One field of ``ExportOptions`` with its type and default."""
-
-    name: str
-    kind: Any
-    default: Any
-    info: OptionInfo
-
 
 def option_fields() -> list[OptionField]:
     """Return the fields of ``ExportOptions`` in order."""
-    kinds = get_type_hints(ExportOptions)
-    found = []
-    for each in fields(ExportOptions):
-        info = each.metadata[_INFO]
-        found.append(
-            OptionField(name=each.name, kind=kinds[each.name], default=each.default, info=info)
-        )
-    return found
+    return fields_of(ExportOptions)
 
 
 @renamed_fields({"batch": RenamedField("batch_size")})

@@ -61,7 +61,7 @@ def _weights_of(layer: str, traits: Traits, decision: Decision) -> Iterator[Quan
             kind="weight",
             tensor=f"{layer}/{kernel}",
             channel_axes=None if config.per_channel is False else axes,
-            num_bits=config.num_bits or 8,
+            num_bits=config.weight_num_bits or config.num_bits or 8,
             calibrator="max",
             range_policy=config.weight_range_policy or "current",
             reason=decision.source,

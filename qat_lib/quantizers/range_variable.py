@@ -102,6 +102,11 @@ class RangeVariable(Switches, keras.layers.Layer):
         return None if self._weight_ref is None else self._weight_ref()
 
     @property
+    def weight(self) -> Any:
+        """The weight that this quantizes, a ``keras.Variable``; None for a tensor."""
+        return self._weight()
+
+    @property
     def of_weight(self) -> bool:
         """Whether this quantizes a weight, whose range needs no data."""
         return self._weight() is not None

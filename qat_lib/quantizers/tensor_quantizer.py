@@ -84,8 +84,8 @@ class TensorQuantizer(RangeVariable):
         # A variable as it is stored: mixed precision casts it only after this.
         inputs = tf.convert_to_tensor(inputs)
         if (collector := active_collector()) is not None:
-            collector.observe(self, inputs)
-            return inputs
+            replaced = collector.observe(self, inputs)
+            return inputs if replaced is None else replaced
         if is_exporting():
             return export_marker(inputs, self.name) if self.enabled else inputs
         flags = tf.convert_to_tensor(self._flags)

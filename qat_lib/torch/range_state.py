@@ -113,6 +113,11 @@ class RangeState(nn.Module):
         return None if self._owner is None else self._owner[0].quantized_weight(self)
 
     @property
+    def weight(self) -> torch.Tensor | None:
+        """The weight that this quantizes; None for a tensor, or where it has none."""
+        return self._weight()
+
+    @property
     def of_weight(self) -> bool:
         """Whether this quantizes a weight, whose range needs no data."""
         return self._owner is not None

@@ -36,7 +36,7 @@ SETTINGS = EngineSettings.model_validate(
 def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, Path]:
     """Outputs of the earlier steps, as on a CPU without FP16."""
     root = tmp_path_factory.mktemp("steps")
-    steps = {name: root / name for name in ("dataset", "baseline", "onnx", "engines")}
+    steps = {name: root / name for name in ("dataset", "baseline", "qat", "onnx", "engines")}
     for path in steps.values():
         path.mkdir()
     generator = np.random.default_rng(0)
@@ -117,6 +117,24 @@ def test_fp32_rows_have_the_accuracy_of_the_predictions(report: dict[str, Any]) 
     assert results["fp32"]["int8_layers"] == 0
     assert report["agreement"]["fp32_engine"]["labels"] == 1.0
     assert report["agreement"]["fp32_engine"]["largest_difference"] < 1e-5
+
+
+def test_control_is_a_row_beside_fp32(steps: dict[str, Path], tmp_path: Path) -> None:
+    qat, out = tmp_path / "qat", tmp_path / "evaluation"
+    (qat / "control").mkdir(parents=True)
+    out.mkdir()
+    predictions = np.load(steps["baseline"] / "predictions.npy")
+    np.save(qat / "control" / "predictions.npy", -predictions)
+    (qat / "control" / "model.keras").write_bytes(b"0" * 700)
+    given = {"engine": SETTINGS, "seed": 0, "progress": NullProgress()}
+    metrics = evaluate_step(**{**steps, "qat": qat}, out=out, **given)  # type: ignore[arg-type]
+    report = json.loads((out / "evaluation.json").read_text())
+    names = ["fp32", "fp32_control", "fp32_engine", "ptq_engine", "qat_engine"]
+    assert list(report["results"]) == names
+    row = report["results"]["fp32_control"]
+    assert row["accuracy"] == metrics["fp32_control_accuracy"] < 0.5
+    assert (row["bytes"], row["backend"], row["int8_layers"]) == (700, "keras", 0)
+    assert report["agreement"]["fp32_control"]["labels"] == 0.0
 
 
 def test_engine_rows_are_complete(report: dict[str, Any], steps: dict[str, Path]) -> None:

@@ -155,6 +155,45 @@ def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
     assert same == (kept["epoch"] == 0)
 
 
+def test_control_is_trained_and_teaches(steps: dict[str, Path], tmp_path: Path) -> None:
+    from components.finetune_qat import finetune_qat_step
+
+    metrics = finetune_qat_step(
+        steps["dataset"],
+        steps["baseline"],
+        steps["ptq"],
+        tmp_path,
+        qat=QATSettings(epochs=1, teacher="control"),
+        seed=1,
+        progress=NullProgress(),
+    )
+    figures = read(tmp_path / "control" / "metrics.json")
+    assert metrics["control_test_accuracy"] == figures["test_accuracy"]
+    change = metrics["test_accuracy"] - figures["test_accuracy"]
+    assert metrics["test_accuracy_change_from_control"] == pytest.approx(change)
+    assert [row["epoch"] for row in read(tmp_path / "control" / "history.json")] == [0, 1]
+    assert (tmp_path / "control" / "model.keras").is_file()
+    assert np.load(tmp_path / "control" / "predictions.npy").shape[1] == 10
+
+
+def test_without_a_control_there_is_no_trace_of_it(steps: dict[str, Path]) -> None:
+    assert not (steps["qat"] / "control").exists()
+    assert "control_test_accuracy" not in read(steps["qat"] / "metrics.json")
+
+
+def test_fine_tuning_says_which_weights_oscillate(steps: dict[str, Path]) -> None:
+    for item in read(steps["qat"] / "ranges.json").values():
+        assert ("oscillating" in item) == ("held" in item) == (item["kind"] == "weight")
+        assert 0 <= item.get("oscillating", 0) <= 1
+
+
+def test_fine_tuning_says_what_decided(steps: dict[str, Path]) -> None:
+    first, last = read(steps["qat"] / "history.json")
+    assert "gain" not in first
+    assert last["gain"] == pytest.approx(first["val_loss"] - last["val_loss"])
+    assert bool(last["kept"]) == (last["gain"] > last["gain_bound"] > 0)
+
+
 def test_a_trained_model_file_is_only_evaluated(steps: dict[str, Path], tmp_path: Path) -> None:
     from components.train_baseline import train_baseline_step
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 _QUANTIZE = ["quantize", "model.keras"]
 _CALIBRATE = [*_QUANTIZE, "--data", "x.npy"]
+_DIAGNOSE = ["diagnose", "model.keras", "--data", "x.npy"]
+_SEARCH = ["search", "model.keras", "--data", "x.npz", "--no-engines"]
 _EXPORT = ["export", "model.keras", "-o", "new.onnx"]
 _BUILD = ["build-engine", "model.onnx", "-o", "new.engine", "--backend", "onnxruntime"]
 _FINETUNE = ["finetune", "quantized.keras", "--data", "x.npz"]
@@ -28,6 +30,15 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
     (_EVALUATE, "--labels", ["x.npy", "none.npy"]),
     (_EVALUATE, "--batch-size", ["0", "x"]),
     ([*_EVALUATE, "--latency"], "--seconds", ["0", "nan"]),
+    (_DIAGNOSE, "--samples", ["0", "x"]),
+    (_DIAGNOSE, "--measure", ["", "mse"]),
+    (_DIAGNOSE, "--html", ["images", "/proc/p.html", "model.keras"]),
+    (_DIAGNOSE, "--save-spec", ["images", "x.npy"]),
+    (_DIAGNOSE, "--journal", ["images", "no/j", "/proc/j", "x.npy"]),
+    (_SEARCH, "--max-drop", ["", "x", "-1%", "200%"]),
+    (_SEARCH, "--metric", ["f1", ""]),
+    (_SEARCH, "--evaluations", ["0", "x"]),
+    (_SEARCH, "-o", ["images", "x.npz"]),
     (_CALIBRATE, "-o", ["q.h5", "no/q.keras", ".keras", "/proc/q.keras"]),
     ([*_CALIBRATE, "-o", "q.keras"], "--percentile", ["0", "101", "nan", "x"]),
     ([*_CALIBRATE, "-o", "q.keras"], "--batch-size", ["0", "-1", "x"]),
@@ -52,6 +63,8 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
     ),
     (_SHOW, "--profile", ["", "x"]),
     (["compile"], "-o", ["images", "/proc/x.yaml", "x.npy/y.yaml"]),
+    (["components"], "-o", ["/proc/x", "x.npy", "x.npy/y"]),
+    (["cluster", "image"], "-o", ["images", "/proc/x", "x.npy", "x.npy/y"]),
     (["config", "schema"], "-o", ["images", "/proc/x.json", "x.npy/y.json"]),
     (["analyze", "model.onnx"], "--html", ["images", "/proc/x.html"]),
     (["compare", "--runs-dir", "runs"], "", ["x", "images", "x.npy", "..", "a/../b"]),

@@ -65,19 +65,25 @@ COMMANDS: dict[str, list[list[str]]] = {
     "model.keras": [
         ["quantize", "model.keras"],
         ["quantize", "model.keras", "--data", "x.npy", "-o", "q.keras"],
+        ["diagnose", "model.keras", "--data", "x.npy"],
         ["export", "model.keras", "-o", "new.onnx"],
         ["load-weights", "other.keras", "model.keras"],
     ],
     "x.npy": [
         ["quantize", "model.keras", "--data", "x.npy", "-o", "q.keras", "--save-plan", "p.json"],
         ["export", "model.keras", "-o", "new.onnx", "--check", "x.npy"],
+        ["diagnose", "model.keras", "--data", "x.npy", "--html", "page.html"],
+        ["search", "model.keras", "--data", "x.npy", "--no-engines", "-o", "best.yaml"],
     ],
     "plan.json": [
         ["export", "quantized.keras", "-o", "new.onnx", "--plan", "plan.json"],
         ["verify", "model.onnx", "--plan", "plan.json"],
         ["analyze", "model.onnx", "--trace", "x", "--plan", "plan.json"],
     ],
-    "spec.yaml": [["quantize", "model.keras", "--spec", "spec.yaml"]],
+    "spec.yaml": [
+        ["quantize", "model.keras", "--spec", "spec.yaml"],
+        ["diagnose", "model.keras", "--data", "x.npy", "--spec", "spec.yaml"],
+    ],
     "model.onnx": [
         ["verify", "model.onnx"],
         ["analyze", "model.onnx", "--html", "page.html"],
@@ -90,6 +96,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     "x.npz": [
         ["finetune", "quantized.keras", "-o", "q.keras", "--epochs", "1", "--data", "x.npz"],
         ["evaluate", "model.engine", "--data", "x.npz"],
+        ["search", "model.keras", "--data", "x.npz", "--no-engines"],
     ],
     "weights.npz": [["load-weights", "model.keras", "weights.npz"]],
     "model.weights.h5": [["load-weights", "model.keras", "model.weights.h5"]],

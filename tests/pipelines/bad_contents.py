@@ -78,7 +78,7 @@ def _arrays() -> Iterator[Content]:
     }
     for name, content in arrays.items():
         # NaN and infinity are compared with Keras's own, which also gives NaN.
-        commands = ("quantize",) if name in ("nan", "infinite") else ()
+        commands = ("quantize", "diagnose", "search") if name in ("nan", "infinite") else ()
         yield Content(file="x.npy", name=name, make=writer(content), commands=commands)
         if name not in ("nan", "infinite", "wrong_shape"):
             yield Content(file="dataset/train_x.npy", name=name, make=writer(content))
@@ -200,7 +200,7 @@ def _models(model: bytes) -> Iterator[Content]:
     }
     for name, (member, edit) in edits.items():
         # The configuration of a file whose weights alone are read may be any model's.
-        commands = ("quantize", "export") if name == "no_model" else ()
+        commands = ("quantize", "diagnose", "export") if name == "no_model" else ()
         yield Content(
             file="model.keras", name=name, make=_edited(model, member, edit), commands=commands
         )
@@ -216,7 +216,7 @@ def _models(model: bytes) -> Iterator[Content]:
                 file="model.keras",
                 name=f"{key!r} {value:.12}",
                 make=make,
-                commands=("quantize", "export"),
+                commands=("quantize", "diagnose", "export"),
             )
     for old, new in (
         (b'"class_name": "Dense"', b'"class_name": "Dence"'),
@@ -231,7 +231,10 @@ def _models(model: bytes) -> Iterator[Content]:
     ):
         make = _edited(model, config, _replaced(old, new))
         yield Content(
-            file="model.keras", name=repr(new), make=make, commands=("quantize", "export")
+            file="model.keras",
+            name=repr(new),
+            make=make,
+            commands=("quantize", "diagnose", "export"),
         )
 
 

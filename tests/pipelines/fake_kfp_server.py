@@ -63,6 +63,7 @@ class FakeKfpServer:
         self.runs: dict[str, dict[str, Any]] = {}
         self.recurring: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
+        self.new_runs: dict[str, Any] = {}
         self._routes = generated_routes()
         self._count = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -113,7 +114,24 @@ class FakeKfpServer:
     def run_service_create_run(self, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         check_body(body, "V2beta1Run")
         self._check_version(body)
-        return self._add(self.runs, "run_id", body)
+        return self._add(self.runs, "run_id", {**body, **self.new_runs})
+
+    def run_service_get_run(self, ids: list[str], **_: Any) -> dict[str, Any]:
+        if ids[0] not in self.runs:
+            raise LookupError(f"Run {ids[0]} not found.")
+        return self.runs[ids[0]]
+
+    def run_service_list_runs(self, query: dict[str, str], **_: Any) -> dict[str, Any]:
+        runs = [
+            run for run in self.runs.values() if run.get("experiment_id") == query["experiment_id"]
+        ]
+        runs.sort(
+            key=lambda run: str(run.get("created_at")), reverse=query["sort_by"].endswith(" desc")
+        )
+        return _page(runs, "runs", query)
+
+    def experiment_service_get_experiment(self, ids: list[str], **_: Any) -> dict[str, Any]:
+        return self.experiments[ids[0]]
 
     def recurring_run_service_create_recurring_run(
         self, body: dict[str, Any], **_: Any
@@ -122,18 +140,27 @@ class FakeKfpServer:
         self._check_version(body)
         if not 1 <= int(body["max_concurrency"]) <= 10:
             raise ValueError("max_concurrency must be from 1 to 10")
-        if not re.fullmatch(r"(\S+ ){5}\S+", body["trigger"]["cron_schedule"]["cron"]):
-            raise ValueError("cron must have six fields")
-        stored = {**body, "max_concurrency": str(body["max_concurrency"]), "status": "ENABLED"}
+        _check_trigger(body["trigger"])
+        status = {"ENABLE": "ENABLED", "DISABLE": "DISABLED"}[body["mode"]]
+        stored = {**body, "max_concurrency": str(body["max_concurrency"]), "status": status}
         return self._add(self.recurring, "recurring_run_id", stored)
 
     def recurring_run_service_list_recurring_runs(
         self, query: dict[str, str], **_: Any
     ) -> dict[str, Any]:
-        # One a page: a client that reads the first page only is found out.
-        jobs, start = list(self.recurring.values()), int(query.get("page_token") or 0)
-        more = {"next_page_token": str(start + 1)} if start + 1 < len(jobs) else {}
-        return {"recurringRuns": jobs[start : start + 1], **more}
+        return _page(list(self.recurring.values()), "recurringRuns", query)
+
+    def recurring_run_service_enable_recurring_run(
+        self, ids: list[str], **_: Any
+    ) -> dict[str, Any]:
+        self.recurring[ids[0]]["status"] = "ENABLED"
+        return {}
+
+    def recurring_run_service_disable_recurring_run(
+        self, ids: list[str], **_: Any
+    ) -> dict[str, Any]:
+        self.recurring[ids[0]]["status"] = "DISABLED"
+        return {}
 
     def recurring_run_service_delete_recurring_run(
         self, ids: list[str], **_: Any
@@ -202,6 +229,24 @@ class FakeKfpServer:
                 """Stay silent."""
 
         return Handler
+
+
+def _check_trigger(trigger: dict[str, Any]) -> None:
+    """The server's rules: one kind of trigger, six fields of cron, an interval of a second."""
+    if len(trigger) != 1:
+        raise ValueError("expected one trigger")
+    if "cron_schedule" in trigger:
+        if not re.fullmatch(r"(\S+ ){5}\S+", trigger["cron_schedule"]["cron"]):
+            raise ValueError("cron must have six fields")
+    elif int(trigger["periodic_schedule"]["interval_second"]) < 1:
+        raise ValueError("the interval must be at least one second")
+
+
+def _page(items: list[dict[str, Any]], key: str, query: dict[str, str]) -> dict[str, Any]:
+    """One a page: a client that reads the first page only is found out."""
+    start = int(query.get("page_token") or 0)
+    more = {"next_page_token": str(start + 1)} if start + 1 < len(items) else {}
+    return {key: items[start : start + 1], **more}
 
 
 def _filtered(store: dict[str, dict[str, Any]], query: dict[str, str]) -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ PRELOADED = (
     "qat_lib.analysis",
     "qat_lib.engines",
     "components.prepare_data",
+    "pipelines.cli.diagnose",
     "pipelines.cli.quantize",
     "pipelines.cli.model_views",
     "pipelines.cluster.compile",

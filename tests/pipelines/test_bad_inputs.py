@@ -24,6 +24,8 @@ SECONDS = 10.0
 # The sample: one in so many of the cases of the commands that take no second.
 SAMPLE = 29
 QUICK = (
+    "diagnose",
+    "search",
     "quantize",
     "verify",
     "analyze",

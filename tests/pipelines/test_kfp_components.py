@@ -31,7 +31,7 @@ def test_component_source_follows_the_signature() -> None:
     assert {
         each.arg: ast.unparse(each.annotation or ast.Constant(0)) for each in found.args.args
     } == {
-        "onnx": "dsl.Input[dsl.Artifact]",
+        "onnx": "dsl.Input[dsl.Model]",
         "sizes": "dsl.Output[dsl.Model]",
         "report": "dsl.Output[dsl.HTML]",
         "metrics": "dsl.Output[dsl.Metrics]",
@@ -72,8 +72,9 @@ def test_component_matches_its_step_function(step: Step) -> None:
     sections = {section_of(name) for name in spec.inputs if name not in definition.inputs}
     assert set(definition.inputs) < set(spec.inputs)
     assert sections == {*definition.sections, "seed"}
-    report = {"report"} if step.page else set()
-    assert set(spec.outputs) == {step.artifact, "metrics", *report}
+    shown = {"report"} if step.page else set()
+    shown |= {"confusion"} if step.confusion else set()
+    assert set(spec.outputs) == {step.artifact, "metrics", *shown}
     assert spec.outputs[step.artifact].type == f"system.{step.kind}@0.0.1"
 
 
@@ -89,3 +90,22 @@ def test_make_component_keeps_its_text_for_kfp() -> None:
     container = component.component_spec.implementation.container
     assert "engine" in container.image
     assert "def measure_component(" in container.command[-1]
+
+
+def test_evaluate_component_outputs_a_confusion_matrix() -> None:
+    spec = component_of(STEP_BY_NAME["evaluate"]).component_spec
+    assert spec.outputs["confusion"].type == "system.ClassificationMetrics@0.0.1"
+
+
+def test_artifacts_have_types_that_the_ui_knows() -> None:
+    kinds = {step.artifact: step.kind for step in STEPS}
+    assert kinds == {
+        "dataset": "Dataset",
+        "baseline": "Model",
+        "ptq": "Model",
+        "qat": "Model",
+        "onnx": "Model",
+        "engines": "Model",
+        "evaluation": "Artifact",
+        "promotion": "Artifact",
+    }

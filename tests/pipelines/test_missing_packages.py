@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).parent / "fakes" / "every_command.py"
 NEEDS = {
     "run": "pipeline,keras,engine,report,data",
     "compile": "pipeline",
+    "components": "pipeline",
     "compare": "pipeline",
     "ui": "pipeline",
     "quantize": "keras",
@@ -25,8 +26,12 @@ NEEDS = {
     "analyze": "engine",
     "build-engine": "engine",
     "cluster submit": "pipeline",
+    "cluster wait": "pipeline",
     "cluster schedule": "pipeline",
     "cluster unschedule": "pipeline",
+    "cluster pause": "pipeline",
+    "cluster resume": "pipeline",
+    "cluster show": "pipeline",
     "cluster schedules": "pipeline",
 }
 
@@ -39,7 +44,7 @@ def check(said: dict[str, Any]) -> None:
             assert code == 1, (command, message)
             assert f"Install it with: pip install 'qatline[{NEEDS[command]}]'" in message
             assert message.count("\n") == 1
-        elif command.startswith(("config", "runs")):
+        elif command.startswith(("config", "runs", "cluster image")):
             assert (code, message) == (0, ""), command
         elif command == "resume":
             assert (code, "received 'none'" in message) == (2, True)

@@ -17,7 +17,7 @@ import qat_lib
 
 SUBPACKAGES = (
     *("analysis", "calibration", "custom_qdq_cases", "engines", "errors", "export", "plan"),
-    *("preprocessing", "quantize", "quantize_wrappers", "quantizers", "spec", "utils"),
+    *("preprocessing", "quantize", "quantize_wrappers", "quantizers", "spec", "training", "utils"),
 )
 
 

@@ -18,7 +18,7 @@ from sample_run import graph as sample_graph
 
 from components.artifacts import FineTuned
 from components.artifacts.exported import Analysis, LayerPrediction
-from components.artifacts.models import Epoch, RangeHistogram
+from components.artifacts.models import Epoch, QuantizerRange, RangeHistogram
 from components.report import ReportFolders, numbers, render_report, svg
 from components.report.axis import log_axis, nice_axis
 from components.report.curves import kept_epoch, training_charts
@@ -26,7 +26,8 @@ from components.report.graph import read_view, with_analysis
 from components.report.graph_picture import draw_graph
 from components.report.graph_view import GraphView
 from components.report.histogram import clipped_share, rebin, weight_picture
-from components.report.ranges import range_rows
+from components.report.numbers import DASH
+from components.report.ranges import _oscillation, range_rows
 from components.report.sources import read_run
 from components.report.speed import speed_table
 from components.settings import GateSettings
@@ -221,6 +222,32 @@ def epochs(*, kept: int | None) -> list[Epoch]:
         Epoch(epoch=float(index), val_loss=0.1, val_accuracy=0.9, kept=float(index == kept))
         for index in range(3)
     ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ({}, DASH),
+        ({"oscillating": 0.0, "held": 0.0}, "0.00%"),
+        ({"oscillating": 0.125, "held": 0.0}, "12.50%"),
+        ({"oscillating": 0.125, "held": 0.5}, "12.50%, 50.00% frozen"),
+    ],
+)
+def test_weights_say_how_many_oscillate(shares: dict[str, float], expected: str) -> None:
+    assert _oscillation(QuantizerRange(kind="weight", **shares)) == expected
+
+
+def test_the_report_shows_the_test_that_decided() -> None:
+    first = Epoch(epoch=0, kept=0)
+    better = Epoch(epoch=1, kept=1, gain=0.0123, gain_bound=0.0051)
+    assert kept_epoch([first, better]).endswith(
+        "In epoch 1 the mean loss fell by 0.0123; noise explains a fall of up to 0.00510 "
+        "(one-sided paired test at 5 %)."
+    )
+    kept = Epoch(epoch=0, kept=1)
+    tried = [Epoch(epoch=1, gain=-0.5, gain_bound=0.1), Epoch(epoch=2, gain=-0.25, gain_bound=0.1)]
+    assert "In epoch 2 the mean loss rose by 0.250" in kept_epoch([kept, *tried])
+    assert kept_epoch([kept]).endswith("is the calibrated one.")
 
 
 def test_the_report_says_which_epoch_is_kept(folders: ReportFolders) -> None:

@@ -61,4 +61,10 @@ def test_finetune_hands_on_what_the_settings_say(monkeypatch: pytest.MonkeyPatch
     settings = QATSettings(distillation=0.25)
     finetune("model", DATA, settings, seed=4, progress=NullProgress(), teacher="teacher")
     asked.pop("progress")
-    assert asked == {"seed": 4, "keep_best": True, "teacher": "teacher", "distillation": 0.25}
+    assert asked == {
+        "seed": 4,
+        "keep_best": True,
+        "teacher": "teacher",
+        "distillation": 0.25,
+        "oscillation": None,
+    }

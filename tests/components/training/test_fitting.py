@@ -220,6 +220,7 @@ def test_fit_smooths_and_distils_nothing_unless_asked() -> None:
         "keep_best": False,
         "teacher": None,
         "distillation": 0.0,
+        "oscillation": None,
     }
 
 

@@ -1,5 +1,7 @@
 """Which epoch's weights a training keeps."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from components.artifacts.models import Epoch
 from components.runtime.events import NullProgress
-from components.training.history import History, is_clear_gain
+from components.training.history import CLEAR, History, is_clear_gain
 
 
 @pytest.mark.parametrize(
@@ -147,3 +149,35 @@ def test_history_takes_an_epoch_without_logs() -> None:
     }
     assert history.rows[0].val_accuracy == 0.5
     assert history.kept is None
+
+
+def test_each_epoch_says_what_its_gain_was_tested_against() -> None:
+    start = np.array([1.0, 2.0, 1.0, 2.0])
+    lower = start - np.array([0.1, 0.3, 0.1, 0.3])
+    _, rows = kept_epoch(start, lower, start + 0.1)
+    assert (rows[0].gain, rows[0].gain_bound) == (None, None)
+    assert rows[1].gain == pytest.approx(0.2)
+    assert rows[1].gain_bound == pytest.approx(CLEAR * np.std([1, 3, 1, 3], ddof=1) * 0.1 / 2)
+    assert rows[2].gain == pytest.approx(-0.1)
+    _, rows = kept_epoch(start, lower, keep_best=False)
+    assert rows[1].gain is None
+
+
+def test_epochs_are_judged_by_their_candidate() -> None:
+    model = Scripted([np.array([2.0, 1.0]), np.array([1.0, 0.0])])
+
+    @contextmanager
+    def candidate() -> Iterator[None]:
+        before, model.mark = model.mark, 40 + model.mark
+        yield
+        model.mark = before
+
+    validation = [(np.zeros((2, 1)), np.array([1, 1]))]
+    history = History(model, validation, 1, 1, NullProgress(), keep_best=True, candidate=candidate)
+    history.start()
+    model.mark = 2
+    history.on_epoch_begin()
+    history.on_epoch_end(0)
+    assert model.mark == 2
+    history.restore_kept()
+    assert model.mark == 42

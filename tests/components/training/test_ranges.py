@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.training.ranges import describe_ranges
+from components.artifacts.models import QuantizerRange
+from components.training.ranges import describe_ranges, with_oscillation
+from components.training.recipe import Oscillation
 
 PLAN = SimpleNamespace(quantizers=[SimpleNamespace(name="x", tensor="x:0", kind="activation")])
 QUANTIZERS: Any = {
@@ -49,3 +51,11 @@ def test_describe_ranges_takes_a_tensor_of_zeros() -> None:
     histogram = describe_ranges(QUANTIZERS, PLAN, report)["x"].histogram
     assert histogram is not None
     assert (histogram.counts[0], sum(histogram.counts), histogram.edges[-1]) == (5, 5, 1.0)
+
+
+def test_with_oscillation_adds_shares_to_the_weights_that_were_measured() -> None:
+    ranges = {"w": QuantizerRange(kind="weight"), "x": QuantizerRange(kind="activation")}
+    found = with_oscillation(ranges, Oscillation(oscillating={"w": 0.25}, frozen={"w": 0.5}))
+    assert (found["w"].oscillating, found["w"].held) == (0.25, 0.5)
+    assert found["x"].to_dict() == {"kind": "activation"}
+    assert ranges["w"].oscillating is None

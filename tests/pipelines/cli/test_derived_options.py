@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines.cli.derived_options import with_export_options
+from components.training_options import FinetuningOptions
+from pipelines.cli.derived_options import with_export_options, with_finetuning_options
 from qat_lib.export.options import ExportOptions
 
 seen: list[Any] = []
@@ -58,3 +60,44 @@ def test_export_options_show_help_in_their_order() -> None:
     places = [text.index(name) for name in ("--target", "--opset", "--weights", "--loud")]
     assert places == sorted(places)
     assert "[13<=x<=21]" in text
+
+
+tuned: list[dict[str, Any]] = []
+tuning = typer.Typer()
+
+
+@tuning.command()
+@with_finetuning_options(augment="none")
+def tune(options: Any = None) -> None:
+    """Take them."""
+    tuned.append(options())
+
+
+def tune_with(*arguments: str) -> Any:
+    tuned.clear()
+    return CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(tuning, arguments)
+
+
+def test_finetuning_options_have_the_defaults_of_the_config() -> None:
+    assert tune_with().exit_code == 0
+    (found,) = tuned
+    expected = asdict(FinetuningOptions(augment="none"))
+    assert found == {name: expected[name] for name in found}
+    assert expected.keys() - found.keys() == {"control", "teacher"}
+
+
+def test_finetuning_options_from_the_command_line() -> None:
+    given = ["--ema", "0.9", "--freeze-batch-norm", "2", "--reestimate-bn"]
+    assert tune_with(*given, "--range-rate", "0.5").exit_code == 0
+    (found,) = tuned
+    assert (found["ema"], found["freeze_batch_norm"], found["range_rate"]) == (0.9, 2, 0.5)
+    assert found["reestimate_batch_norm"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--epochs", "0"], ["--distillation", "1.5"], ["--freeze-ranges", "0"], ["--teacher", "x"]],
+    ids=" ".join,
+)
+def test_finetuning_options_out_of_bounds_are_refused(arguments: list[str]) -> None:
+    assert tune_with(*arguments).exit_code == 2

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,20 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
-from components.export.choice import choose_export
-from components.settings import EngineSettings, ExportSettings
 from pipelines.cluster.compile import compile_pipeline, pipeline_ir
 from pipelines.cluster.ir_check import check_ir, graph_problems
-from pipelines.config.cluster_settings import ClusterSteps
 from pipelines.config.run_config import load_config
 from pipelines.run.launch import step_names
 from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import ConfigError, ExportError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "qatline.yaml"
-GPU_FOR_ENGINES = (
-    "cluster.steps={build_engine: {accelerator_count: 1}, evaluate: {accelerator_count: 1}}"
-)
+CONFIGS = sorted((GOLDEN.parent / "configs").glob("*.yaml"), key=lambda path: path.stem)
+# A schedule's runs use no cache.
+UNCACHED = frozenset({"retraining"})
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +99,14 @@ def test_tracking_server_reaches_cluster_steps() -> None:
     text = pipeline_ir(
         load_config(overrides=["tracking.uri=http://mlflow:5000", "tracking.required=false"])
     )
-    for executor in yaml.safe_load(text)["deploymentSpec"]["executors"].values():
+    spec, _ = yaml.safe_load_all(text)
+    for executor in spec["deploymentSpec"]["executors"].values():
         environment = {item["name"]: item["value"] for item in executor["container"]["env"]}
         assert environment == {
             "MLFLOW_TRACKING_URI": "http://mlflow:5000",
             "MLFLOW_EXPERIMENT_NAME": "qatline",
             "QATLINE_TRACKING": "optional",
+            "QATLINE_PIPELINE_NAME": "resnet_digits on digits",
         }
 
 
@@ -135,172 +135,6 @@ def test_compile_without_caching_disables_step_reuse() -> None:
 
     assert caching() == [{"enableCache": True}] * len(STEP_ARTIFACTS)
     assert caching(caching=False) == [{}] * len(STEP_ARTIFACTS)
-
-
-def test_without_a_cluster_section_nothing_is_asked_for(spec: dict[str, Any]) -> None:
-    assert all(
-        "resources" not in executor["container"]
-        for executor in spec["deploymentSpec"]["executors"].values()
-    )
-
-
-def test_every_step_may_ask_for_its_own() -> None:
-    assert list(ClusterSteps.model_fields) == list(STEP_ARTIFACTS)
-
-
-def test_compile_writes_requests_in_backend_field_names() -> None:
-    resources = requested(
-        "cluster={cpu: 2, cpu_limit: 4, memory: 4Gi, memory_limit: 8Gi}",
-        "cluster.steps.train_baseline={cpu: 500m, memory: 16G, memory_limit: 16G}",
-    )
-    # The names without "resource" are for older servers: CPUs, and memory in 10^9 bytes.
-    common = {
-        "resourceCpuRequest": "2",
-        "resourceCpuLimit": "4",
-        "resourceMemoryRequest": "4Gi",
-        "resourceMemoryLimit": "8Gi",
-        "cpuRequest": 2.0,
-        "cpuLimit": 4.0,
-        "memoryRequest": 4.294967296,
-        "memoryLimit": 8.589934592,
-    }
-    own = {
-        "resourceCpuRequest": "500m",
-        "resourceMemoryRequest": "16G",
-        "resourceMemoryLimit": "16G",
-    }
-    own_floats = {"cpuRequest": 0.5, "memoryRequest": 16.0, "memoryLimit": 16.0}
-    assert resources == dict.fromkeys(STEP_ARTIFACTS, common) | {
-        "train_baseline": common | own | own_floats
-    }
-
-
-def test_accelerator_reaches_requesting_steps() -> None:
-    resources = requested(GPU_FOR_ENGINES, "cluster.steps.evaluate.accelerator_count=2")
-    assert {
-        step: asked["accelerator"]["resourceCount"] for step, asked in resources.items() if asked
-    } == {
-        "build_engine": "1",
-        "evaluate": "2",
-    }
-    assert resources["build_engine"]["accelerator"]["resourceType"] == "nvidia.com/gpu"
-    slices = requested("cluster={accelerator_count: 1, accelerator_type: nvidia.com/mig-1g.10gb}")
-    assert {asked["accelerator"]["resourceType"] for asked in slices.values()} == {
-        "nvidia.com/mig-1g.10gb"
-    }
-    spared = requested("cluster.accelerator_count=1", "cluster.steps.promote.accelerator_count=0")
-    assert [step for step, asked in spared.items() if not asked] == ["promote"]
-
-
-def test_nodes_are_chosen_by_labels_and_taints() -> None:
-    _, platform = yaml.safe_load_all(
-        pipeline_ir(
-            load_config(
-                overrides=[
-                    "cluster.steps.evaluate.node_selector={gpu.product: L4}",
-                    "cluster.steps.evaluate.tolerations=[{key: gpu}, {key: gpu, value: l4, effect: NoSchedule}]",
-                ]
-            )
-        )
-    )
-    assert platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"] == {
-        "exec-evaluate-component": {
-            "nodeSelector": {"labels": {"gpu.product": "L4"}},
-            "tolerations": [
-                {"key": "gpu", "operator": "Exists"},
-                {"key": "gpu", "operator": "Equal", "value": "l4", "effect": "NoSchedule"},
-            ],
-        }
-    }
-
-
-def test_compile_accelerator_selects_tensorrt_backend() -> None:
-    config = load_config(overrides=[GPU_FOR_ENGINES])
-    pinned, free = parameters(GPU_FOR_ENGINES), parameters()
-    assert (pinned["engine"]["backend"], free["engine"]["backend"]) == ("tensorrt", "auto")
-    assert config.engine.backend == "auto"
-    assert pinned.keys() == free.keys()
-    # What the pod of export_onnx makes of it, on a machine without a GPU.
-    choice = choose_export(ExportSettings(**pinned["export"]), EngineSettings(**pinned["engine"]))
-    assert (choice.target, choice.fp16) == ("tensorrt", True)
-
-
-@pytest.mark.parametrize("backend", ["tensorrt", "openvino", "onnxruntime"])
-def test_a_backend_that_is_named_stays(backend: str) -> None:
-    assert parameters(GPU_FOR_ENGINES, f"engine.backend={backend}")["engine"]["backend"] == backend
-
-
-def test_accelerators_of_other_steps_leave_the_backend_alone() -> None:
-    assert (
-        parameters("cluster.steps.train_baseline.accelerator_count=1")["engine"]["backend"]
-        == "auto"
-    )
-
-
-@pytest.mark.parametrize("backend", ["auto", "tensorrt"])
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        (
-            "{build_engine: {accelerator_count: 1}}",
-            "received nvidia.com/gpu and none. Set accelerator_count for both",
-        ),
-        ("{evaluate: {accelerator_count: 1}}", "received none and nvidia.com/gpu."),
-        (
-            "{build_engine: {accelerator_count: 1}, evaluate: {accelerator_type: a.b/c, accelerator_count: 1}}",
-            "received nvidia.com/gpu and a.b/c.",
-        ),
-    ],
-)
-def test_engines_that_could_not_be_evaluated_are_refused(
-    backend: str, steps: str, message: str
-) -> None:
-    overrides = [f"cluster.steps={steps}", f"engine.backend={backend}"]
-    with pytest.raises(
-        ConfigError, match="Expected the same accelerator for build_engine and evaluate"
-    ) as caught:
-        pipeline_ir(load_config(overrides=overrides))
-    assert message in str(caught.value)
-    pipeline_ir(load_config(overrides=[*overrides, "engine.backend=openvino"]))
-
-
-def test_compile_refuses_unsigned_with_accelerator() -> None:
-    for target in ("auto", "onnxruntime"):
-        with pytest.raises(
-            ConfigError,
-            match=r"makes TensorRT of engine\.backend=auto\. quantization\.unsigned=always",
-        ):
-            parameters(GPU_FOR_ENGINES, "quantization.unsigned=always", f"export.target={target}")
-    assert parameters(GPU_FOR_ENGINES)["quantization"]["unsigned"] == "auto"
-
-
-def test_compile_refuses_openvino_with_accelerator() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"expected export.target auto, tensorrt or onnxruntime, received openvino",
-    ):
-        parameters(GPU_FOR_ENGINES, "export.target=openvino")
-    assert (
-        parameters(GPU_FOR_ENGINES, "export.target=onnxruntime")["engine"]["backend"] == "tensorrt"
-    )
-
-
-def requested(*overrides: str) -> dict[str, dict[str, Any]]:
-    """The resources of each step's container."""
-    compiled = yaml.safe_load(pipeline_ir(load_config(overrides=overrides)))
-    return {
-        step: compiled["deploymentSpec"]["executors"][f"exec-{step.replace('_', '-')}-component"][
-            "container"
-        ].get("resources", {})
-        for step in STEP_ARTIFACTS
-    }
-
-
-def parameters(*overrides: str) -> dict[str, Any]:
-    """The defaults of the compiled pipeline's parameters."""
-    compiled = yaml.safe_load(pipeline_ir(load_config(overrides=overrides)))
-    found = compiled["root"]["inputDefinitions"]["parameters"]
-    return {name: parameter["defaultValue"] for name, parameter in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -355,3 +189,55 @@ def test_unknown_kubernetes_field_is_found(spec: dict[str, Any]) -> None:
 
 def test_the_whole_graph_has_no_problem(spec: dict[str, Any]) -> None:
     assert list(graph_problems(spec)) == []
+
+
+def compiled(config: Path) -> str:
+    text = pipeline_ir(load_config(config), caching=config.stem not in UNCACHED)
+    return re.sub(r"^sdkVersion: .*\n", "", text, flags=re.MULTILINE)
+
+
+def committed(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(GOLDEN.with_name(f"{name}.yaml").read_text()))
+
+
+def test_three_configs_are_covered() -> None:
+    assert [path.stem for path in CONFIGS] == ["gpu-s3-secrets", "minimal", "retraining"]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_the_compiled_config_is_the_committed_one(config: Path) -> None:
+    text, golden = compiled(config), GOLDEN.with_name(config.name)
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert list(yaml.safe_load_all(text)) == committed(config.stem), (
+        "The compiled pipeline changed. If that is meant: UPDATE_GOLDEN=1 pytest "
+        "tests/pipelines/cluster/test_compile.py"
+    )
+
+
+@pytest.mark.parametrize("name", [path.stem for path in CONFIGS])
+def test_committed_pipelines_are_valid(name: str) -> None:
+    spec, *platform = committed(name)
+    check_ir([spec, *platform])
+
+
+def test_secrets_are_names_alone() -> None:
+    text = GOLDEN.with_name("gpu-s3-secrets.yaml").read_text()
+    spec, platform = committed("gpu-s3-secrets")
+    pods = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    for name, executor in spec["deploymentSpec"]["executors"].items():
+        plain = {item["name"] for item in executor["container"]["env"]}
+        secret = set()
+        for source in pods[name]["secretAsEnv"]:
+            secret.update(item["envVar"] for item in source["keyToEnv"])
+        assert "MLFLOW_TRACKING_PASSWORD" in secret
+        assert not plain & secret
+    assert "qatline-runner" not in text
+
+
+def test_scheduled_steps_use_no_cache() -> None:
+    spec, _ = committed("retraining")
+    tasks = spec["components"]["comp-exit-handler-1"]["dag"]["tasks"]
+    assert {name for name, task in tasks.items() if task["cachingOptions"]} == set()
+    data = spec["root"]["inputDefinitions"]["parameters"]["data"]["defaultValue"]
+    assert data["storage"] == "shards"

@@ -6,10 +6,12 @@ The fake checks them with the installed client's models.
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from fake_kfp_server import FakeKfpServer, check_body
 
+from pipelines.cluster.progress import ClusterRunError
 from pipelines.cluster.server import Cluster, ClusterError, Schedule, connect
 from pipelines.config.run_config import load_config
 from qat_lib.errors import ConfigError
@@ -81,6 +83,98 @@ def test_disabled_schedule_is_enabled_again(server: FakeKfpServer, cluster: Clus
     assert [job["status"] for job in server.recurring.values()] == ["ENABLED"]
 
 
+def test_paused_schedule_is_resumed_by_name(server: FakeKfpServer, cluster: Cluster) -> None:
+    cluster.apply_schedule(load_config(), NIGHTLY, experiment="e")
+    cluster.pause_schedule("nightly")
+    assert cluster.schedules() == [replace(NIGHTLY, paused=True)]
+    cluster.resume_schedule("nightly")
+    assert cluster.schedules() == [NIGHTLY]
+    for change in (cluster.pause_schedule, cluster.resume_schedule, cluster.show_schedule):
+        with pytest.raises(ConfigError, match=r"Expected a schedule .*nightly.*received 'daily'"):
+            change("daily")
+
+
+def test_schedule_may_be_created_paused(server: FakeKfpServer, cluster: Cluster) -> None:
+    paused = replace(NIGHTLY, paused=True)
+    assert cluster.apply_schedule(load_config(), paused, experiment="e") == "created"
+    assert cluster.apply_schedule(load_config(), paused, experiment="e") == "unchanged"
+    assert cluster.apply_schedule(load_config(), NIGHTLY, experiment="e") == "replaced"
+
+
+def test_interval_replaces_cron(server: FakeKfpServer, cluster: Cluster) -> None:
+    cluster.apply_schedule(load_config(), NIGHTLY, experiment="e")
+    often = Schedule(name="nightly", every=21_600)
+    assert cluster.apply_schedule(load_config(), often, experiment="e") == "replaced"
+    assert cluster.apply_schedule(load_config(), often, experiment="e") == "unchanged"
+    (job,) = server.recurring.values()
+    assert job["trigger"] == {"periodic_schedule": {"interval_second": 21_600}}
+    assert cluster.schedules() == [often]
+
+
+def test_service_account_is_sent_with_run_and_schedule(
+    server: FakeKfpServer, cluster: Cluster
+) -> None:
+    config = load_config(overrides=["cluster.service_account=runner"])
+    cluster.submit(config, experiment="e", name="one")
+    cluster.apply_schedule(load_config(), NIGHTLY, experiment="e")
+    assert cluster.apply_schedule(config, NIGHTLY, experiment="e") == "replaced"
+    assert cluster.apply_schedule(config, NIGHTLY, experiment="e") == "unchanged"
+    (run,), (job,) = server.runs.values(), server.recurring.values()
+    assert run["service_account"] == job["service_account"] == "runner"
+
+
+def test_show_schedule_has_its_latest_runs(server: FakeKfpServer, cluster: Cluster) -> None:
+    config = load_config(overrides=["cluster.service_account=runner"])
+    cluster.apply_schedule(config, NIGHTLY, experiment="nights")
+    (job,) = server.recurring.values()
+    for day in range(1, 8):
+        owner = "another" if day == 7 else job["recurring_run_id"]
+        server.runs[f"run-{day}"] = {
+            "run_id": f"run-{day}",
+            "experiment_id": job["experiment_id"],
+            "recurring_run_id": owner,
+            "created_at": f"2026-11-0{day}T02:00:00Z",
+            "state": "SUCCEEDED",
+        }
+    found = cluster.show_schedule("nightly")
+    assert (found.schedule, found.experiment) == (NIGHTLY, "nights")
+    assert found.service_account == "runner"
+    assert found.version in server.versions
+    assert [run.run_id for run in found.runs] == ["run-6", "run-5", "run-4", "run-3", "run-2"]
+    assert found.runs[0].started.startswith("2026-11-06 02:00")
+    assert found.runs[0].state == "succeeded"
+
+
+def test_run_is_read_with_its_steps(server: FakeKfpServer, cluster: Cluster) -> None:
+    run_id = cluster.submit(load_config(), experiment="e", name="one").run_id
+    server.runs[run_id] |= {
+        "state": "FAILED",
+        "run_details": {
+            "task_details": [
+                {"display_name": "root", "state": "FAILED"},
+                {"display_name": "prepare-data-component", "state": "SUCCEEDED"},
+                {"display_name": "prepare-data-component-driver", "state": "SUCCEEDED"},
+                {
+                    "display_name": "train-baseline-component",
+                    "state": "FAILED",
+                    "error": {"message": "OOMKilled"},
+                },
+            ]
+        },
+    }
+    found = cluster.run(run_id)
+    assert found.steps == {"prepare_data": "succeeded", "train_baseline": "failed"}
+    lines: list[str] = []
+    with pytest.raises(ClusterRunError, match=r"The run one failed in step train_baseline: OOMK"):
+        cluster.wait(run_id, lines.append, poll=0)
+    assert lines == ["prepare_data  succeeded", "train_baseline  failed", "run  failed"]
+
+
+def test_unknown_run_is_told(cluster: Cluster) -> None:
+    with pytest.raises(ClusterError, match=r"refused to show the run nope: Run nope not found"):
+        cluster.wait("nope", print, poll=0)
+
+
 def test_a_schedule_is_deleted_by_name(server: FakeKfpServer, cluster: Cluster) -> None:
     cluster.apply_schedule(load_config(), NIGHTLY, experiment="e")
     with pytest.raises(
@@ -89,17 +183,6 @@ def test_a_schedule_is_deleted_by_name(server: FakeKfpServer, cluster: Cluster) 
         cluster.delete_schedule("daily")
     cluster.delete_schedule("nightly")
     assert not server.recurring
-
-
-@pytest.mark.parametrize(
-    ("cron", "concurrency", "message"),
-    [("0 2 * * *", 1, "six fields"), ("0 0 2 * * *", 11, "max_concurrency from 1 to 10")],
-)
-def test_invalid_schedule_is_refused_before_sending(
-    cron: str, concurrency: int, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Schedule(name="x", cron=cron, max_concurrency=concurrency)
 
 
 def test_what_the_server_refuses_is_told(server: FakeKfpServer, cluster: Cluster) -> None:

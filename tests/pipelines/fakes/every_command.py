@@ -59,9 +59,9 @@ import typer.main  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from pipelines.cli.main import app  # noqa: E402
-from pipelines.cluster import server as cluster  # noqa: E402
+from pipelines.cluster import connection  # noqa: E402
 
-cluster._probe = lambda address, token: None  # a server that answers
+connection._probe = lambda address, token: None  # a server that answers
 for name in ("m.keras", "m.onnx", "m.engine"):
     Path(name).write_bytes(b"")
 np.savez("d.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
@@ -76,6 +76,7 @@ HOST = ["--host", "http://127.0.0.1:1"]
 COMMANDS = {
     "run": [],
     "compile": [],
+    "components": [],
     "compare": [],
     "ui": ["r"],
     "resume": ["none"],
@@ -93,8 +94,13 @@ COMMANDS = {
     "config show": [],
     "config schema": [],
     "cluster submit": HOST,
+    "cluster wait": ["x", *HOST],
+    "cluster image": ["-o", "image"],
     "cluster schedule": ["x", "--cron", "0 0 2 * * *", *HOST],
     "cluster unschedule": ["x", *HOST],
+    "cluster pause": ["x", *HOST],
+    "cluster resume": ["x", *HOST],
+    "cluster show": ["x", *HOST],
     "cluster schedules": HOST,
 }
 

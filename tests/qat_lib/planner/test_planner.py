@@ -101,6 +101,15 @@ def test_precedence_name_pattern_class_default(model: keras.Model) -> None:
     assert bits == {"conv_a/kernel": 5, "conv_b/kernel": 4, "head/kernel": 7}
 
 
+def test_weights_may_be_narrower_than_activations(model: keras.Model) -> None:
+    spec = QuantizationSpec().add("conv_a", weight_num_bits=4).add("conv_b", num_bits=6)
+    plan = plan_quantization(model, quantization_spec=spec)
+    bits = {entry.tensor: entry.num_bits for entry in plan.quantizers}
+    assert (bits["conv_a/kernel"], bits["conv_b/kernel"], bits["head/kernel"]) == (4, 6, 8)
+    inputs = {entry.num_bits for entry in plan.by_kind("activation") if "conv_a" in str(entry)}
+    assert 4 not in inputs
+
+
 def test_the_last_of_equal_entries_wins(model: keras.Model) -> None:
     for options in ({}, {"is_regex": True}, {"is_keras_class": True}):
         name = "Dense" if "is_keras_class" in options else "head"

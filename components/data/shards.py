@@ -1,0 +1,173 @@
+"""A part of a data set as shards: tar files of the images as they were found, and an index.
+
+Any tool reads the tar files. The index says where in them each image lies, so that they are read in
+any order without being unpacked, from any machine that has the data set's directory.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import tarfile
+import weakref
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from components.artifacts import Dataset
+from components.data.images import decode_image
+from components.data.info import DatasetInfo
+from components.data.part import Labels
+from qat_lib.errors import DataError
+from qat_lib.files import limits
+from qat_lib.files.text_files import read_json
+from qat_lib.preprocessing import Preprocessing
+
+SHARD_BYTES = 1 << 30
+# A million images have an index of some 60 MiB.
+_INDEX_BYTES = 1 << 30
+
+Entry = tuple[int, int, int, int, str]
+"""Shard, offset and size of an image in it, label, name."""
+
+
+def write_shards(
+    dataset: Dataset,
+    split: str,
+    images: Iterable[tuple[str, int, bytes]],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write a part as ``<split>-00000.tar`` and so on, and its index.
+
+    Args:
+        dataset: the data set's directory.
+        split: name of the part.
+        images: name, label and content of each file, in the order of the part.
+        shard_bytes: size from which the next shard is begun.
+    """
+    entries: list[Entry] = []
+    shards: list[str] = []
+    with ExitStack() as shard:
+        tar: tarfile.TarFile | None = None
+        for name, label, content in images:
+            if tar is None or tar.offset >= shard_bytes:
+                shard.close()
+                shards.append(f"{split}-{len(shards):05d}.tar")
+                place = dataset.file(shards[-1])
+                tar = shard.enter_context(tarfile.open(place, "w", format=tarfile.GNU_FORMAT))
+            offset = _append(tar, name, content)
+            entries.append((len(shards) - 1, offset, len(content), label, name))
+    index = json.dumps({"shards": shards, "images": entries})
+    dataset.shards_file(split).write_text(index + "\n", encoding="utf-8")
+
+
+def _append(tar: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Append a file; return the offset of its content in the tar file.
+
+    Owner and time are left out: the same images make the same shards.
+    """
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    member.mode = 0o644
+    tar.addfile(member, io.BytesIO(content))
+    blocks = -(-len(content) // tarfile.BLOCKSIZE)
+    return tar.offset - blocks * tarfile.BLOCKSIZE
+
+
+class ShardSplit:
+    """A part in shards, decoded by a few threads."""
+
+    def __init__(
+        self, dataset: Dataset, split: str, info: DatasetInfo, preprocessing: Preprocessing
+    ) -> None:
+        path = dataset.shards_file(split)
+        names, self._entries = _read_index(path)
+        self._files = [_Shard(dataset.file(name)) for name in names]
+        self._check(path)
+        self._color = preprocessing.color
+        self._size = info.image_shape[:2] if preprocessing.resize else None
+        self._shape = info.image_shape
+        self._pool = ThreadPoolExecutor(
+            max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode"
+        )
+        self.labels: Labels = np.array([entry[3] for entry in self._entries], np.int64)
+
+    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
+        """Return raw images, decoded from their shards.
+
+        Raises:
+            DataError: a shard is damaged.
+        """
+        images = list(self._pool.map(self._load, indices))
+        return np.stack(images) if images else np.empty((0, *self._shape), np.uint8)
+
+    def _load(self, index: int) -> npt.NDArray[np.uint8]:
+        shard, offset, size, _, name = self._entries[index]
+        content = self._files[shard].read(offset, size)
+        image = decode_image(content, self._color, self._size, name=name)
+        if image.shape != self._shape:
+            raise DataError(
+                f"the image {name} is {image.shape}, expected {self._shape}: run prepare_data again"
+            )
+        return image
+
+    def _check(self, index: Path) -> None:
+        largest = 4 * limits.image_pixels() + (1 << 20)
+        for shard, offset, size, _, name in self._entries:
+            inside = 0 <= shard < len(self._files) and offset >= 0 and 0 <= size <= largest
+            if not inside or offset + size > self._files[shard].size:
+                raise DataError(
+                    f"{index} places the image {name} outside of its shard. Run prepare_data again."
+                )
+
+
+class _Shard:
+    """An open shard, read at any place by any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise DataError(
+                f"{path} can't be read: {error.strerror}. Run prepare_data again."
+            ) from error
+        weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise DataError(f"{self._path} can't be read: {error.strerror}.") from error
+
+
+def _read_index(path: Path) -> tuple[list[str], list[Entry]]:
+    try:
+        index = read_json(path, what="an index of shards", error=DataError, limit=_INDEX_BYTES)
+        names = list(map(_file_name, index["shards"]))
+        return names, list(_entries(index["images"]))
+    except DataError:
+        raise
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path} can't be read: {error!r}. Run prepare_data again.") from error
+
+
+def _file_name(name: Any) -> str:
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ValueError(f"expected the name of a file beside the index, received {name!r}")
+    return name
+
+
+def _entries(images: Any) -> Iterator[Entry]:
+    for shard, offset, size, label, name in images:
+        yield int(shard), int(offset), int(size), int(label), str(name)

@@ -1,0 +1,121 @@
+"""What happens at the end of a pipeline run on a cluster, however it ended.
+
+Its MLflow run is closed, and a webhook is told. Neither keeps the other from happening.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from components.runtime.credentials import scrub
+from components.runtime.scrubbed_output import scrub_output
+from components.tracking.tracker import PIPELINE_RUN_VARIABLE, tracking_mode
+from qat_lib.errors import ConfigError, TrackingError
+
+WEBHOOK_VARIABLE = "QATLINE_WEBHOOK"
+"""Address of the webhook; it may be a secret."""
+
+_STATUS = {"SUCCEEDED": "FINISHED", "CANCELLED": "KILLED", "CANCELED": "KILLED"}
+_ATTEMPTS, _PAUSE, _TIMEOUT = 3, 2.0, 10.0  # seconds
+_LONGEST_REASON = 2000  # characters
+
+_log = logging.getLogger(__name__)
+
+
+def close_run(*, state: str, run: str, reason: str = "") -> None:
+    """Close the MLflow run of a pipeline run and tell the webhook.
+
+    The environment names both: the store as for a step, the webhook as ``QATLINE_WEBHOOK``.
+
+    Args:
+        state: ``SUCCEEDED``, ``FAILED`` or ``CANCELLED``, as Kubeflow says it.
+        run: The run's name in Kubeflow; its id is ``QATLINE_PIPELINE_RUN_ID``, if that is set.
+        reason: Why it failed, as Kubeflow says it.
+
+    Raises:
+        TrackingError: tracking is required, and the store is away or refuses. The webhook has been
+            told by then.
+    """
+    scrub_output()
+    run_id = os.environ.get(PIPELINE_RUN_VARIABLE) or run
+    status = _STATUS.get(state, "FAILED")
+    reason = scrub(reason)[:_LONGEST_REASON]
+    problem: TrackingError | None = None
+    mlflow_run: str | None = None
+    try:
+        mlflow_run = _close_parent(run_id, status, reason)
+    except TrackingError as error:
+        _log.warning("the MLflow run is not closed: %s", error)
+        problem = error
+    if address := os.environ.get(WEBHOOK_VARIABLE):
+        tell_webhook(address, _message(run_id, status, reason, mlflow_run))
+    if problem is not None and tracking_mode() == "required":
+        raise problem
+
+
+def tell_webhook(
+    address: str, message: Mapping[str, Any], *, sleep: Callable[[float], None] = time.sleep
+) -> bool:
+    """Post a message as JSON; return whether it was taken.
+
+    A webhook that is away is no failure of the run: it is logged. The address is not: it may be a
+    secret.
+
+    Args:
+        address: ``http://`` or ``https://``.
+        message: Plain JSON types.
+        sleep: Waits between three attempts.
+
+    Raises:
+        ConfigError: The address is none of a web server.
+    """
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{WEBHOOK_VARIABLE}: expected an address such as https://hooks.example/run, received "
+            "something else."
+        )
+    request = urllib.request.Request(
+        address,
+        data=json.dumps(message).encode(),
+        headers={"Content-Type": "application/json"},
+        method="POST",
+    )
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            sleep(_PAUSE * attempt)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT):
+                return True
+        except urllib.error.HTTPError as error:
+            with error:
+                refusal = f"it answers {error.code}"
+        except OSError as error:
+            refusal = str(getattr(error, "reason", error))
+    _log.warning("the webhook was not told after %d attempts: %s", _ATTEMPTS, scrub(refusal))
+    return False
+
+
+def _close_parent(run_id: str, status: str, reason: str) -> str | None:
+    if tracking_mode() == "off":
+        return None
+    from components.tracking.pipeline_run import close_parent
+
+    return close_parent(run_id, status, reason=reason)
+
+
+def _message(run_id: str, status: str, reason: str, mlflow_run: str | None) -> dict[str, Any]:
+    text = f"qatline run {run_id}: {status.lower()}"
+    return {
+        "run": run_id,
+        "status": status,
+        "reason": reason,
+        "mlflow_run": mlflow_run or "",
+        "text": f"{text}: {reason}" if reason else text,
+    }

@@ -1,0 +1,74 @@
+"""A recipe in a training of Keras: callbacks, and the weights that an epoch is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from components.training.recipe import Oscillation, Recipe
+from qat_lib import training as helpers
+from qat_lib.training.batch_norm import statistics
+
+
+class KerasRecipe:
+    """What a recipe adds to ``model.fit``.
+
+    Args:
+        model: the model.
+        recipe: what to do.
+        batches: returns batches of the training part, without augmentation.
+        oscillation: where to note what the quantized weights did, or None.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        recipe: Recipe,
+        batches: Callable[[], Any],
+        oscillation: Oscillation | None,
+    ) -> None:
+        self._model, self._recipe, self._batches = model, recipe, batches
+        self._noted = oscillation
+        self._oscillation: Any = None
+        if oscillation is not None or recipe.freeze_oscillating is not None:
+            self._oscillation = helpers.WeightOscillation(freeze_above=recipe.freeze_oscillating)
+        self._average: Any = None
+        if recipe.ema:
+            self._average = helpers.WeightAverage(recipe.ema)
+
+    def prepare(self, optimizer: Any) -> None:
+        """Set the rate of learned ranges."""
+        helpers.scale_range_rate(optimizer, self._model, self._recipe.range_rate)
+
+    def callbacks(self) -> list[Any]:
+        """Return the callbacks; the average comes last, after all that moves weights."""
+        found: list[Any] = []
+        if self._recipe.freeze_batch_norm is not None:
+            found.append(helpers.FreezeBatchNorm(self._recipe.freeze_batch_norm))
+        if self._recipe.freeze_ranges is not None:
+            found.append(helpers.FreezeRanges(self._recipe.freeze_ranges))
+        found += [each for each in (self._oscillation, self._average) if each is not None]
+        return found
+
+    @contextmanager
+    def candidate(self) -> Iterator[None]:
+        """Give the model the weights that an epoch is judged by, within the block."""
+        with nullcontext() if self._average is None else self._average.averaged():
+            if not self._recipe.reestimate_batch_norm:
+                yield
+                return
+            variables = statistics(self._model)
+            before = [variable.numpy() for variable in variables]
+            helpers.reestimate_batch_norm(self._model, self._batches())
+            try:
+                yield
+            finally:
+                for variable, value in zip(variables, before, strict=True):
+                    variable.assign(value)
+
+    def finish(self) -> None:
+        """Note what the weights did."""
+        if self._noted is not None and self._oscillation is not None:
+            self._noted.oscillating.update(self._oscillation.shares)
+            self._noted.frozen.update(self._oscillation.frozen_shares)

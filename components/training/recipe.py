@@ -1,0 +1,69 @@
+"""What a fine-tuning does besides following its schedule, in any framework."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from components.settings import QATSettings, TrainingSettings
+from components.training.prepared_data import TrainingData
+
+REESTIMATION_SAMPLES = 4096
+"""Samples that the statistics of batch norms are measured again on, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Averages, and what stops moving when; by default nothing.
+
+    Attributes:
+        ema: decay of the weights' moving average; 0 for none.
+        freeze_batch_norm: first epoch, counted from 0, with frozen batch norms; None for never.
+        reestimate_batch_norm: whether batch norms are measured again after each epoch.
+        freeze_ranges: first epoch, counted from 0, with frozen ranges; None for never.
+        range_rate: rate of learned ranges over that of the weights.
+        freeze_oscillating: frequency of oscillation from which a weight is frozen; None for never.
+    """
+
+    ema: float = 0.0
+    freeze_batch_norm: int | None = None
+    reestimate_batch_norm: bool = False
+    freeze_ranges: int | None = None
+    range_rate: float = 1.0
+    freeze_oscillating: float | None = None
+
+
+@dataclass(kw_only=True)
+class Oscillation:
+    """Filled by a training: what its quantized weights did.
+
+    Attributes:
+        oscillating: share of oscillating weights by quantizer, in [0, 1].
+        frozen: share of frozen weights by quantizer, in [0, 1].
+    """
+
+    oscillating: dict[str, float] = field(default_factory=dict)
+    frozen: dict[str, float] = field(default_factory=dict)
+
+
+def recipe_of(schedule: TrainingSettings | QATSettings) -> Recipe:
+    """Return what a section of the config asks for; of the baseline's nothing."""
+    if isinstance(schedule, TrainingSettings):
+        return Recipe()
+    return Recipe(
+        ema=schedule.ema,
+        freeze_batch_norm=_from_zero(schedule.freeze_batch_norm),
+        reestimate_batch_norm=schedule.reestimate_batch_norm,
+        freeze_ranges=_from_zero(schedule.freeze_ranges),
+        range_rate=schedule.range_rate,
+        freeze_oscillating=schedule.freeze_oscillating,
+    )
+
+
+def reestimation_batches(data: TrainingData, batch_size: int) -> int:
+    """Return how many batches of the training part to measure batch norms on."""
+    return math.ceil(min(data.samples, REESTIMATION_SAMPLES) / batch_size)
+
+
+def _from_zero(epoch: int | None) -> int | None:
+    return None if epoch is None else epoch - 1

@@ -1,0 +1,133 @@
+"""``qatline diagnose``: which layers of a quantized model cost accuracy, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from pipelines.cli.data_files import check_inputs
+from pipelines.cli.errors import reported
+from pipelines.cli.options import (
+    CalibratorOption,
+    DebugOption,
+    InputDataOption,
+    JournalOption,
+    JsonOption,
+    SpecOption,
+    UnsignedOption,
+    print_json,
+)
+from qat_lib.errors import ConfigError
+
+if TYPE_CHECKING:
+    from qat_lib.diagnosis import Diagnosis
+    from qat_lib.spec import QuantizationSpec
+
+MeasureName: TypeAlias = Literal["kl", "error"]
+
+
+def diagnose_file(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL.keras", help="Quantized Keras model, or one in float."),
+    ],
+    data: InputDataOption,
+    samples: Annotated[int, typer.Option(min=1, help="Samples to measure on.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 32,
+    measure: Annotated[
+        MeasureName | None,
+        typer.Option(
+            help="Effect on the outputs: KL divergence, or relative error.",
+            show_default="kl for classifiers",
+        ),
+    ] = None,
+    spec: SpecOption = None,
+    calibrator: CalibratorOption = "percentile",
+    unsigned: UnsignedOption = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with a bar picture.", show_default=False)
+    ] = None,
+    save_spec: Annotated[
+        Path | None,
+        typer.Option(help="Write the changes as a YAML spec.", show_default=False),
+    ] = None,
+    journal: JournalOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every layer and minor findings.")
+    ] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say which layers cost accuracy in INT8, why, and what to change.
+
+    A model in float is quantized first, as by qatline quantize. A diagnosis that was
+    interrupted goes on when it is started again.
+    """
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli.quiet_import import import_tensorflow
+
+        import_tensorflow()
+        import qat_lib
+        from pipelines.cli import model_views
+        from pipelines.cli.build_progress import build_progress
+        from qat_lib.diagnosis import diagnosis_page
+        from qat_lib.files.output_files import check_output
+
+        read = [model, data, *filter(None, (spec,))]
+        for written in filter(None, (html, save_spec, journal)):
+            check_output(written, inputs=read)
+        network = qat_lib.load_model(model)
+        inputs = model_views.read_inputs(data)
+        check_inputs(network, inputs, data)
+        base = None if spec is None else qat_lib.QuantizationSpec.load(spec)
+        recipe = qat_lib.PtqRecipe(calibrator=calibrator, unsigned=unsigned, bias_correction=False)
+        network = _quantized(network, inputs, recipe, base)
+        with build_progress() as on_progress:
+            found = qat_lib.diagnose(
+                network,
+                inputs,
+                samples=samples,
+                batch_size=batch_size,
+                measure=measure,
+                journal=journal or default_journal(model, "diagnosis"),
+                on_progress=on_progress,
+            )
+        if html is not None:
+            model_views.write_file(html, diagnosis_page(found))
+        if save_spec is not None:
+            model_views.write_file(save_spec, found.spec(base).to_yaml())
+        if json_:
+            print_json(found.to_dict())
+        else:
+            _show(found, every)
+
+
+def default_journal(model: Path, what: str) -> Path:
+    """Return the place of intermediate results: a hidden file beside the model."""
+    return model.with_name(f".{model.stem}.{what}.jsonl")
+
+
+def _quantized(network: Any, inputs: Any, recipe: Any, spec: QuantizationSpec | None) -> Any:
+    """Return the quantized form of a model.
+
+    Raises:
+        ConfigError: It is quantized, and a spec is given.
+    """
+    import qat_lib
+
+    if not qat_lib.model_quantizers(network):
+        return recipe.quantize(network, inputs, spec)
+    if spec is not None:
+        raise ConfigError(
+            f"Expected --spec with a model in float. {network.name} is quantized already: leave it "
+            "out, or give the float model."
+        )
+    return network
+
+
+def _show(found: Diagnosis, every: bool) -> None:
+    from qat_lib.diagnosis.table import as_text
+
+    typer.echo(as_text(found, every_layer=every))

@@ -1,0 +1,177 @@
+"""``qatline search``: which layers to leave in float, within an accuracy bound."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from pipelines.cli.data_files import check_inputs, check_labels_fit
+from pipelines.cli.diagnose import default_journal
+from pipelines.cli.errors import reported
+from pipelines.cli.options import (
+    CalibratorOption,
+    DebugOption,
+    JournalOption,
+    JsonOption,
+    LabelsOption,
+    SpecOption,
+    UnsignedOption,
+    print_json,
+)
+from qat_lib.options import BackendChoice
+
+if TYPE_CHECKING:
+    from qat_lib.placement import PlacementResult
+
+MetricChoice: TypeAlias = Literal["accuracy", "agreement", "fidelity"]
+ObjectiveChoice: TypeAlias = Literal["fewest", "fastest"]
+
+
+def search_file(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL.keras", help="Keras model in floating point.")
+    ],
+    data: Annotated[
+        Path,
+        typer.Option(help=".npz of x_test, y_test (or x, y), or .npy of inputs, to measure on."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="YAML spec to write (default: only show it).", show_default=False
+        ),
+    ] = None,
+    labels: LabelsOption = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help=".npy of inputs to calibrate on.", show_default="--data"),
+    ] = None,
+    max_drop: Annotated[str, typer.Option(help="Largest accepted drop of the metric.")] = "0.5%",
+    metric: Annotated[
+        MetricChoice | None,
+        typer.Option(
+            help="accuracy; agreement with FP32's labels; fidelity of the outputs.",
+            show_default="accuracy with labels",
+        ),
+    ] = None,
+    objective: Annotated[
+        ObjectiveChoice, typer.Option(help="Fewest layers in float, or the fastest engine.")
+    ] = "fewest",
+    samples: Annotated[
+        int, typer.Option(min=1, help="Samples to measure on, from the start.")
+    ] = 1000,
+    backend: Annotated[
+        BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")
+    ] = "auto",
+    engines: Annotated[
+        bool,
+        typer.Option("--engines/--no-engines", help="Build engines and compare their speed."),
+    ] = True,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size of the engines.")] = 1,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, max=3600, help="Seconds to measure each engine.")
+    ] = 2.0,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Placements that are quantized and measured.")
+    ] = 64,
+    spec: SpecOption = None,
+    calibrator: CalibratorOption = "percentile",
+    unsigned: UnsignedOption = False,
+    journal: JournalOption = None,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Search which layers to leave in float so that accuracy stays within a bound.
+
+    Ends with exit code 1 where no placement is within the bound, or INT8 is not at least
+    1.02 times as fast as FP16 or FP32. A search that was interrupted goes on when it is
+    started again.
+    """
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli.quiet_import import import_tensorflow
+
+        import_tensorflow()
+        import qat_lib
+        from pipelines.cli import model_views
+        from pipelines.cli.build_progress import build_progress
+        from qat_lib.files.output_files import check_output
+        from qat_lib.placement import parse_drop
+
+        read = [model, data, *filter(None, (spec, labels, calibration))]
+        for written in filter(None, (output, journal)):
+            check_output(written, inputs=read)
+        bound = parse_drop(max_drop)
+        network = qat_lib.load_model(model)
+        with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
+            inputs, truth = _read(network, data, labels, Path(scratch), samples)
+        ranges = None
+        if calibration is not None:
+            ranges = model_views.read_inputs(calibration)
+            check_inputs(network, ranges, calibration)
+        with build_progress() as on_progress:
+            found = qat_lib.search(
+                network,
+                inputs,
+                truth,
+                max_drop=bound,
+                calibration=ranges,
+                metric=metric,
+                objective=objective,
+                recipe=qat_lib.PtqRecipe(calibrator=calibrator, unsigned=unsigned),
+                spec=None if spec is None else qat_lib.QuantizationSpec.load(spec),
+                backend=backend if engines else None,
+                batch_size=batch_size,
+                seconds=seconds,
+                evaluations=evaluations,
+                journal=journal or default_journal(model, "search"),
+                on_progress=on_progress,
+            )
+        if output is not None and found.found:
+            check_output(output)
+            found.save(output)
+        if json_:
+            print_json(found.to_dict())
+        else:
+            _show(found, model, output, unsigned)
+        if not found.found:
+            raise typer.Exit(1)
+
+
+def _read(
+    network: Any, data: Path, labels: Path | None, scratch: Path, samples: int
+) -> tuple[Any, Any]:
+    """Return inputs in float32, and labels where there are any.
+
+    Raises:
+        DataError: The data does not fit the model.
+    """
+    import numpy as np
+
+    from components.data.labelled import TEST_PAIRS, read_labelled
+    from pipelines.cli import model_views
+
+    if data.suffix == ".npy" and labels is None:
+        inputs = model_views.read_inputs(data)
+        check_inputs(network, inputs, data)
+        return np.asarray(inputs[:samples], np.float32), None
+    part = read_labelled(data, labels, scratch, TEST_PAIRS)
+    check_inputs(network, part.x, data)
+    (shape, *others) = [tuple(output.shape) for output in network.outputs]
+    if not others and len(shape) == 2 and shape[1] is not None:
+        check_labels_fit(part, shape[1], data)
+    return np.asarray(part.x[:samples], np.float32), np.asarray(part.labels[:samples])
+
+
+def _show(found: PlacementResult, model: Path, output: Path | None, unsigned: bool) -> None:
+    typer.echo(str(found))
+    if not found.found:
+        return
+    if output is None:
+        typer.echo(found.spec.to_yaml().rstrip() if len(found.spec) else "No entry is needed.")
+        return
+    sign = " --unsigned" if unsigned else ""
+    typer.echo(f"Wrote {output}. To quantize with it:")
+    typer.echo(f"  qatline quantize {model} --spec {output}{sign} --data X.npy -o Q.keras")

@@ -1,0 +1,94 @@
+"""Reach a Kubeflow Pipelines server and translate what its client raises."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from components.runtime.credentials import check_address
+from qat_lib.errors import QatlineError
+
+_PROBE_SECONDS = 5.0
+
+
+class ClusterError(QatlineError, RuntimeError):
+    """The Kubeflow Pipelines server can't be reached or refuses."""
+
+
+def open_kfp_client(host: str, *, namespace: str = "", token: str | None = None) -> tuple[Any, str]:
+    """Return a ``kfp.Client`` and its address, after a quick look whether a server is there.
+
+    The client itself would try for half a minute.
+
+    Raises:
+        ConfigError: The address holds credentials.
+        ClusterError: Nothing answers, or what answers is no Kubeflow Pipelines server.
+    """
+    check_address(host, "--host")
+    address = host.rstrip("/")
+    _probe(address, token)
+    import kfp
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        client = kfp.Client(host=address, namespace=namespace or "kubeflow", existing_token=token)
+    return client, address
+
+
+@contextmanager
+def client_errors(host: str, what: str) -> Iterator[None]:
+    """Raise the client's errors as ClusterError; keep its links off stdout.
+
+    Args:
+        host: The server's address, for the message.
+        what: What is asked of the server, as ``start the run``.
+    """
+    from kfp_server_api import ApiException  # type: ignore[import-untyped]
+    from urllib3.exceptions import HTTPError
+
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    except ApiException as error:
+        raise ClusterError(f"The server {host} refused to {what}: {_reason(error)}") from error
+    except HTTPError as error:
+        raise ClusterError(f"The server {host} went away: {error}. Could not {what}.") from error
+
+
+def _probe(address: str, token: str | None) -> None:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(f"{address}/apis/v2beta1/healthz", headers=headers)
+        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS) as answer:
+            json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            hint = "Give a token." if error.code in (401, 403) else "Check the address."
+        raise ClusterError(
+            f"Expected a Kubeflow Pipelines server at {address}; it answers {error.code}. {hint}"
+        ) from error
+    except OSError as error:
+        raise ClusterError(
+            f"Expected a Kubeflow Pipelines server at {address}; nothing answers "
+            f"({getattr(error, 'reason', error)}). Check the address; from outside the cluster: "
+            "kubectl port-forward -n kubeflow svc/ml-pipeline 8888"
+        ) from error
+    except ValueError as error:
+        raise ClusterError(
+            f"Expected a Kubeflow Pipelines server at {address}; what answers is another service. "
+            "Check the address."
+        ) from error
+
+
+def _reason(error: Any) -> str:
+    try:
+        body = json.loads(error.body or "")
+    except ValueError:
+        body = {}
+    text = body.get("message") or body.get("error") or error.reason or "no reason given"
+    return f"{text} ({error.status})"

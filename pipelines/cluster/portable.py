@@ -1,0 +1,163 @@
+"""Make a config portable: what it names must exist in the pods.
+
+A path or a module of this machine is none of a pod's. A quantization spec is written into the
+pipeline, a file of the images gets its place there, a path in a mounted volume stays; all else is
+refused before anything is sent. The images of a folder are handed on in shards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from components.training.model_source import APPLICATIONS
+from components.training.quantization_choice import read_spec
+from pipelines.config.cluster_settings import ClusterSettings
+from pipelines.config.run_config import RunConfig
+from qat_lib.errors import ConfigError
+
+IMAGE_MODULES, IMAGE_FILES = "/opt/user/modules", "/opt/user/files"
+"""Where the images hold modules and files of the user's."""
+
+_PROVIDED = frozenset({"components", "keras", "pipelines", "qat_lib", "tensorflow", "torch"})
+_VOLUME = "mount a volume that holds it (cluster.volumes) and set its path there"
+_IMAGE = "name it in cluster.images.{key} and build an image with it: qatline cluster image"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFile:
+    """A file or folder that a config names.
+
+    Args:
+        section, key: The value's place in the config.
+        step: The step that reads it.
+        advice: How else a pod gets it; empty if there are only volumes and images.
+    """
+
+    section: str
+    key: str
+    path: str
+    step: str
+    advice: str = ""
+
+
+def portable(config: RunConfig) -> RunConfig:
+    """Return the config with every path as the pods see it.
+
+    Raises:
+        ConfigError: It names files or modules of this machine; every one is listed.
+        SpecError: The file of the quantization spec is wrong.
+    """
+    places = image_places(config.cluster)
+    problems: list[str] = []
+    values: dict[str, dict[str, str]] = {}
+    for file in local_files(config):
+        inside = _place_in_images(file.path, places)
+        if inside is not None:
+            values.setdefault(file.section, {})[file.key] = inside
+        elif not _is_mounted(file, config.cluster):
+            problems.append(_file_problem(file))
+    problems += _module_problems(config)
+    if problems:
+        raise ConfigError(
+            "Expected files and modules that the pods have; received some of this machine alone:\n"
+            + "\n".join(f"  - {problem}" for problem in problems)
+        )
+    if config.data.kind == "folder" and config.data.storage == "auto":
+        values.setdefault("data", {})["storage"] = "shards"
+    changed: dict[str, Any] = {}
+    for section, update in values.items():
+        changed[section] = getattr(config, section).model_copy(update=update)
+    if isinstance(config.quantization.spec, str):
+        spec = read_spec(config.quantization)
+        entries = None if spec is None else spec.to_list()
+        changed["quantization"] = config.quantization.model_copy(update={"spec": entries})
+    return config.model_copy(update=changed)
+
+
+def local_files(config: RunConfig) -> Iterator[LocalFile]:
+    """Yield the files and folders that a config names, but for the quantization spec."""
+    data, model = config.data, config.model
+    if data.kind in ("npz", "folder") and "://" not in (data.path or ""):
+        advice = "upload it and set s3://bucket/key.npz" if data.kind == "npz" else ""
+        yield LocalFile(
+            section="data",
+            key="path",
+            path=data.path or "",
+            step="prepare_data",
+            advice=advice,
+        )
+    if model.name.endswith(".keras"):
+        yield LocalFile(section="model", key="name", path=model.name, step="train_baseline")
+    if model.weights is not None and model.weights != "imagenet":
+        yield LocalFile(section="model", key="weights", path=model.weights, step="train_baseline")
+
+
+def named_modules(config: RunConfig) -> dict[str, str]:
+    """Return the modules that a config names and no image has: key of the config by module."""
+    references = {
+        "model.name": [config.model.name],
+        "quantization.cases": config.quantization.cases,
+    }
+    found: dict[str, str] = {}
+    for key, names in references.items():
+        for name in names:
+            module, colon, _ = name.partition(":")
+            top = module.partition(".")[0]
+            if colon and not name.startswith(APPLICATIONS) and top not in _PROVIDED:
+                found.setdefault(top, key)
+    return found
+
+
+def image_places(cluster: ClusterSettings) -> dict[str, str]:
+    """Return where the images hold the files of ``cluster.images.files``.
+
+    Raises:
+        ConfigError: Two of them have one name.
+    """
+    places: dict[str, str] = {}
+    for path in cluster.images.files:
+        place = f"{IMAGE_FILES}/{PurePosixPath(path).name}"
+        if place in places.values():
+            raise ConfigError(
+                "cluster.images.files: expected files of different names, which lie side by side "
+                f"in the image; received {PurePosixPath(path).name!r} twice. Rename one."
+            )
+        places[path] = place
+    return places
+
+
+def _place_in_images(path: str, places: Mapping[str, str]) -> str | None:
+    """Return where the images hold a file, or a file in a folder of theirs."""
+    for listed, place in places.items():
+        if PurePosixPath(path).is_relative_to(listed):
+            inside = PurePosixPath(path).relative_to(listed)
+            return str(PurePosixPath(place) / inside)
+    return path if path.startswith(f"{IMAGE_FILES}/") else None
+
+
+def _is_mounted(file: LocalFile, cluster: ClusterSettings) -> bool:
+    volumes = cluster.of(file.step).volumes or ()
+    return any(PurePosixPath(file.path).is_relative_to(volume.path) for volume in volumes)
+
+
+def _file_problem(file: LocalFile) -> str:
+    ways = [file.advice, _VOLUME, _IMAGE.format(key="files")]
+    advice = "; or ".join(filter(None, ways))
+    return f"{file.section}.{file.key}: {file.path}: {advice}"
+
+
+def _module_problems(config: RunConfig) -> Iterator[str]:
+    images = config.cluster.images
+    own_image = images.train is not None or "QATLINE_IMAGE" in os.environ
+    for module, key in named_modules(config).items():
+        if module not in images.modules:
+            yield f"{key}: the module {module}: {_IMAGE.format(key='modules')}"
+    if (images.modules or images.files) and not own_image:
+        yield (
+            "cluster.images: modules and files need an image of yours that holds them; build it "
+            "(qatline cluster image) and set cluster.images.train"
+        )

@@ -1,0 +1,174 @@
+"""Follow a run on a server: the states of its steps as they change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.cluster.connection import ClusterError
+from pipelines.steps import STEP_ARTIFACTS, step_of_task
+from qat_lib.errors import ConfigError
+
+_ENDED = frozenset({"succeeded", "failed", "canceled", "skipped"})
+_FAILED = frozenset({"failed", "canceled"})
+_OUTAGES = 5  # polls in a row that may fail before the run is given up
+_TIMEOUT_CODE = 124
+
+
+class ClusterRunError(ClusterError):
+    """A run on the cluster ended without success, or not in time."""
+
+    def __init__(self, message: str, *, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRun:
+    """A run as the server knows it.
+
+    Args:
+        state: ``pending``, ``running``, ``succeeded``, ``failed``, ``canceled`` or ``skipped``.
+        steps: State of each step that the server has begun.
+        errors: What the server says of each step that failed.
+        error: What it says of the run.
+    """
+
+    run_id: str
+    name: str
+    state: str
+    steps: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its state is final."""
+        return self.state in _ENDED
+
+
+def run_id_of(text: str) -> str:
+    """Return the id in a run's id or address, as ``submit`` prints it.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    found = text.rstrip("/").rpartition("/")[2]
+    if not found or any(not (letter.isalnum() or letter in "-_.") for letter in found):
+        raise ConfigError(
+            f"Expected the id of a run or the address that submit prints, received {text!r}."
+        )
+    return found
+
+
+def describe_run(run: Any) -> ClusterRun:
+    """Return a ``V2beta1Run`` as plain data.
+
+    Of a step that was tried again the latest attempt counts.
+    """
+    steps: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    tasks = list(getattr(run.run_details, "task_details", None) or ())
+    tasks.sort(key=lambda task: str(task.create_time or ""))
+    for task in tasks:
+        name = step_of_task(task.display_name or "")
+        if name not in STEP_ARTIFACTS:
+            continue  # a driver, an executor or a group
+        steps[name] = _state(task.state)
+        message = getattr(task.error, "message", None)
+        errors.pop(name, None)
+        if message and steps[name] in _FAILED:
+            errors[name] = str(message)
+    return ClusterRun(
+        run_id=str(run.run_id),
+        name=str(run.display_name or run.run_id),
+        state=_state(run.state),
+        steps={step: steps[step] for step in STEP_ARTIFACTS if step in steps},
+        errors=errors,
+        error=str(getattr(run.error, "message", None) or ""),
+    )
+
+
+def follow_run(
+    read: Callable[[], ClusterRun],
+    show: Callable[[str], None],
+    *,
+    poll: float = 5.0,
+    timeout: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ClusterRun:
+    """Wait for the end of a run and tell each change of a step's state.
+
+    A server that is away for a few polls is no end.
+
+    Args:
+        read: Asks the server for the run.
+        show: Receives one line for each change.
+        poll: Seconds between two questions.
+        timeout: Seconds to wait; None waits for ever.
+        clock: Seconds that only grow.
+        sleep: Waits.
+
+    Returns:
+        The run, which has succeeded.
+
+    Raises:
+        ClusterRunError: It failed, was canceled, or did not end in time (exit code 124).
+        ClusterError: The server stays away.
+    """
+    end = None if timeout is None else clock() + timeout
+    known: dict[str, str] = {}
+    outages = 0
+    while True:
+        try:
+            run = read()
+            outages = 0
+        except ClusterError:
+            outages += 1
+            if outages > _OUTAGES or not known:
+                raise
+            run = None
+        if run is not None:
+            _tell_changes(run, known, show)
+            if run.ended:
+                return _successful(run)
+        if end is not None and clock() >= end:
+            raise ClusterRunError(_late(run, timeout), exit_code=_TIMEOUT_CODE)
+        sleep(poll)
+
+
+def _tell_changes(run: ClusterRun, known: dict[str, str], show: Callable[[str], None]) -> None:
+    for name, state in {**run.steps, "": run.state}.items():
+        if known.get(name) != state:
+            known[name] = state
+            show(f"{name or 'run'}  {state}")
+
+
+def _successful(run: ClusterRun) -> ClusterRun:
+    if run.state not in _FAILED:
+        return run
+    if run.state == "canceled":
+        raise ClusterRunError(f"The run {run.name} was canceled.")
+    if not run.errors:
+        failed = [step for step, state in run.steps.items() if state == "failed"]
+        where = f" in step {failed[0]}" if failed else ""
+        reason = run.error or "the server gives no reason; the pod's log has it"
+        raise ClusterRunError(f"The run {run.name} failed{where}: {reason}.")
+    step, reason = next(iter(run.errors.items()))
+    raise ClusterRunError(f"The run {run.name} failed in step {step}: {reason}")
+
+
+def _late(run: ClusterRun | None, timeout: float | None) -> str:
+    state = run.state if run is not None else "unknown"
+    return (
+        f"Expected the end of the run within {timeout:g} s; it is {state}. It goes on: wait again, "
+        "or look at it in the UI."
+    )
+
+
+def _state(state: Any) -> str:
+    text = str(state or "").lower()
+    return "pending" if text in ("", "runtime_state_unspecified") else text

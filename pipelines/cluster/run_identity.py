@@ -1,0 +1,71 @@
+"""Make the pods of a run one run: the tracking server, the run's id, its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from components.runtime.exit_handler import WEBHOOK_VARIABLE
+from components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
+from pipelines.cluster.names import model_on_data
+from pipelines.cluster.tasks import request
+from pipelines.config.run_config import RunConfig
+
+NAME_VARIABLE = "QATLINE_PIPELINE_NAME"
+_RUN_LABEL = "metadata.labels['pipeline/runid']"
+
+
+def identify_run(task: Any, config: RunConfig) -> None:
+    """Tell a task's pod about the tracking server and which pipeline run it belongs to.
+
+    A store in a file stays on the machine it is on.
+    """
+    from kfp import kubernetes
+
+    for name, value in _tracking_environment(config).items():
+        task.set_env_variable(name, value)
+    if has_server(config):
+        kubernetes.use_field_path_as_env(task, PIPELINE_RUN_VARIABLE, _RUN_LABEL)
+
+
+def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
+    """Return what makes the task at the end of a run.
+
+    None if there is no tracking server to close a run in and no webhook to tell.
+    """
+    webhook = config.cluster.webhook
+    if not has_server(config) and webhook is None and not _has_secret_webhook(config):
+        return None
+
+    def make() -> Any:
+        from pipelines.exit_component import close_run_component
+
+        task = close_run_component()
+        task.set_caching_options(False)
+        identify_run(task, config)
+        if webhook is not None:
+            task.set_env_variable(WEBHOOK_VARIABLE, webhook)
+        request(task, config.cluster.at_exit(), config.cluster.images.engine)
+        return task
+
+    return make
+
+
+def has_server(config: RunConfig) -> bool:
+    """Whether the config names a tracking server, which pods reach."""
+    return (config.tracking.uri or "").startswith(("http://", "https://"))
+
+
+def _has_secret_webhook(config: RunConfig) -> bool:
+    return WEBHOOK_VARIABLE in (config.cluster.secret_env or {})
+
+
+def _tracking_environment(config: RunConfig) -> dict[str, str]:
+    if not has_server(config):
+        return {}
+    return {
+        URI_VARIABLE: config.tracking.uri or "",
+        "MLFLOW_EXPERIMENT_NAME": config.tracking.experiment,
+        MODE_VARIABLE: "required" if config.tracking.required else "optional",
+        NAME_VARIABLE: model_on_data(config),
+    }

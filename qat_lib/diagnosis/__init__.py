@@ -1,0 +1,9 @@
+"""Which layers of a quantized model cost accuracy, why, and what to change."""
+
+from __future__ import annotations
+
+from qat_lib.diagnosis.diagnose import diagnose
+from qat_lib.diagnosis.html import diagnosis_page
+from qat_lib.diagnosis.report import Diagnosis, LayerEffect, LayerFinding, TensorError
+
+__all__ = ["Diagnosis", "LayerEffect", "LayerFinding", "TensorError", "diagnose", "diagnosis_page"]

@@ -1,0 +1,84 @@
+"""PtqRecipe: how a float model is quantized without training, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from qat_lib.apply.rebuild import apply_plan
+from qat_lib.calibration import calibrate
+from qat_lib.correction import correct_bias, equalize
+from qat_lib.options import CalibratorName, Mode
+from qat_lib.plan import QuantizationPlan
+from qat_lib.planner import plan_quantization
+from qat_lib.spec import QuantizationSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class PtqRecipe:
+    """Post-training quantization as ``qatline quantize`` does it, with its defaults.
+
+    Args:
+        mode: ``"full"`` (default) or ``"partial"``.
+        cases: custom Q/DQ cases; ``"auto"`` (default) is ``qat_lib.TensorRTQDQCase``.
+        calibrator: method of quantizers without one of their own. Default ``"percentile"``.
+        percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
+        unsigned: whether tensors that are never negative get unsigned integers (not for TensorRT).
+            Default False.
+        equalize: whether channels in front of depthwise convolutions get one range first. Default
+            False.
+        bias_correction: whether the mean error is taken out of the biases. Default True.
+        batch_size: size of the batches that an array is cut into. Default 64.
+
+    Examples:
+        >>> PtqRecipe(unsigned=True).calibrator
+        'percentile'
+    """
+
+    mode: Mode = "full"
+    cases: Sequence[Any] | Literal["auto"] | None = "auto"
+    calibrator: CalibratorName = "percentile"
+    percentile: float = 99.99
+    unsigned: bool = False
+    equalize: bool = False
+    bias_correction: bool = True
+    batch_size: int = 64
+
+    def prepare(self, model: Any, data: Any) -> Any:
+        """Return the float model that is quantized: ``model``, or an equalized copy."""
+        return equalize(model, data, batch_size=self.batch_size) if self.equalize else model
+
+    def plan(self, model: Any, spec: QuantizationSpec | None = None) -> QuantizationPlan:
+        """Return the plan of a float model under a spec."""
+        return plan_quantization(model, self.mode, spec, self.cases, unsigned=self.unsigned)
+
+    def quantize(self, model: Any, data: Any, spec: QuantizationSpec | None = None) -> Any:
+        """Return a quantized, calibrated and corrected copy of a float model.
+
+        Args:
+            model: a Functional or Sequential Keras model; it is not changed.
+            data: calibration data in any form that ``calibrate`` takes.
+            spec: which layers to treat differently from the default.
+
+        Raises:
+            SpecError, UnsupportedModelError: see ``qat_lib.quantize_model``.
+            CalibrationError: see ``qat_lib.calibrate``.
+        """
+        prepared = self.prepare(model, data)
+        quantized = apply_plan(prepared, self.plan(prepared, spec))
+        self.finish(quantized, data)
+        return quantized
+
+    def finish(self, quantized: Any, data: Any) -> None:
+        """Calibrate a quantized model and correct its biases, in place."""
+        calibrate(
+            quantized,
+            data,
+            self.calibrator,
+            percentile=self.percentile,
+            batch_size=self.batch_size,
+            freeze=True,
+        )
+        if self.bias_correction:
+            correct_bias(quantized, data, batch_size=self.batch_size)

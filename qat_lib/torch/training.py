@@ -1,0 +1,228 @@
+"""Helpers for quantization-aware training loops in PyTorch.
+
+They do what ``qat_lib.training`` does for Keras.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from qat_lib.errors import CalibrationError
+from qat_lib.moving_average import check_decay, decay_at
+from qat_lib.oscillation import OscillationTracker
+from qat_lib.ranges import integer_bounds
+from qat_lib.torch.naming import model_quantizers
+
+
+def freeze_batch_norm(module: nn.Module) -> None:
+    """Let every batch norm normalize by its running statistics, and train no longer.
+
+    Its weight and bias stay as they are. ``module.train()`` sets the statistics moving again: call
+    this after it.
+
+    Examples:
+        >>> network = nn.Sequential(nn.BatchNorm1d(2)).train()
+        >>> freeze_batch_norm(network)
+        >>> network[0].training
+        False
+    """
+    for norm in batch_norms(module):
+        norm.eval()
+        for parameter in norm.parameters():
+            parameter.requires_grad_(False)
+
+
+def reestimate_batch_norm(
+    module: nn.Module, data: Iterable[Any], *, batches: int | None = None
+) -> int:
+    """Measure the statistics of every batch norm again, in place.
+
+    They become the mean of the batches' own statistics; weights and ranges stay as they are.
+
+    Args:
+        module: a module, quantized or not.
+        data: batches of inputs, or tuples or lists whose first item is one. Training data without
+            augmentation, in batches as large as in training or larger.
+        batches: number of batches to take; None, the default, takes all.
+
+    Returns:
+        The number of batch norms that were measured.
+
+    Raises:
+        CalibrationError: there is no data.
+    """
+    norms = [norm for norm in batch_norms(module) if norm.track_running_stats]
+    if not norms:
+        return 0
+    count = 0
+    with _measuring(module, norms), _ranges_frozen(module), torch.no_grad():
+        for batch in islice(data, batches):
+            module(batch[0] if isinstance(batch, (tuple, list)) else batch)
+            count += 1
+        if not count:
+            raise CalibrationError("Expected at least one batch of data. Received none.")
+    return len(norms)
+
+
+def freeze_ranges(module: nn.Module) -> None:
+    """Freeze every range: one that follows the data, and a learned one.
+
+    Those of weights with the policy ``"current"`` go on with their weights.
+    """
+    for quantizer in model_quantizers(module).values():
+        quantizer.freeze()
+        for parameter in quantizer.parameters():
+            parameter.requires_grad_(False)
+
+
+def range_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the trained parameters of a model's learned ranges.
+
+    Give them a group of their own in the optimizer, without weight decay.
+    """
+    found: list[nn.Parameter] = []
+    for quantizer in model_quantizers(module).values():
+        found.extend(quantizer.parameters())
+    return found
+
+
+class WeightOscillation:
+    """Measure which quantized weights oscillate; freeze them on request.
+
+    Call ``step()`` after each step of the optimizer. See ``qat_lib.oscillation``.
+
+    Args:
+        module: a quantized module.
+        freeze_above: frequency of oscillation, in (0, 1], from which a weight is frozen at the
+            integer that it had most; None, the default, only measures. Weights that are computed,
+            such as an LSTM's joined ones, are measured only.
+    """
+
+    def __init__(self, module: nn.Module, *, freeze_above: float | None = None) -> None:
+        self._tracker = OscillationTracker(freeze_above=freeze_above)
+        self._quantizers: dict[str, Any] = {}
+        for name, quantizer in model_quantizers(module).items():
+            if quantizer.of_weight and quantizer.enabled and quantizer.weight is not None:
+                self._quantizers[name] = quantizer
+        self._tracker.observe(self._integers())
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Share of oscillating weights by quantizer, in [0, 1]."""
+        return self._tracker.shares()
+
+    @property
+    def frozen_shares(self) -> Mapping[str, float]:
+        """Share of frozen weights by quantizer, in [0, 1]."""
+        return self._tracker.frozen_shares()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Follow a step; put frozen weights back on their integers."""
+        self._tracker.observe(self._integers())
+        for name, quantizer in self._quantizers.items():
+            weight, found = quantizer.weight, self._tracker.frozen(name)
+            if found is None or not isinstance(weight, nn.Parameter):
+                continue
+            mask, integers = (torch.from_numpy(each).to(weight.device) for each in found)
+            weight.copy_(torch.where(mask, (integers * quantizer.scale).to(weight), weight))
+
+    def _integers(self) -> dict[str, np.ndarray]:
+        found = {}
+        for name, quantizer in self._quantizers.items():
+            low, high = integer_bounds(
+                quantizer.num_bits, quantizer.narrow_range, quantizer.unsigned
+            )
+            ratio = quantizer.weight.detach().float() / quantizer.scale
+            found[name] = ratio.round().clamp(low, high).cpu().numpy()
+        return found
+
+
+class WeightAverage:
+    """Average the trained weights over the steps of a training.
+
+    Call ``step()`` after each step of the optimizer; see ``qat_lib.training.WeightAverage``.
+
+    Args:
+        module: a module in training.
+        decay: weight of the past, in [0, 1). Default 0.99, about the last 100 steps.
+
+    Raises:
+        SpecError: ``decay`` is out of its range.
+    """
+
+    def __init__(self, module: nn.Module, decay: float = 0.99) -> None:
+        check_decay(decay)
+        self._decay, self._steps = decay, 0
+        self._weights = [p for p in module.parameters() if p.requires_grad]
+        self._averages = [p.detach().clone() for p in self._weights]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Follow a step."""
+        self._steps += 1
+        share = 1.0 - decay_at(self._decay, self._steps)
+        for average, weight in zip(self._averages, self._weights, strict=True):
+            average.lerp_(weight, share)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Set the weights to their averages."""
+        for weight, average in zip(self._weights, self._averages, strict=True):
+            weight.copy_(average)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Set the weights to their averages, within the block."""
+        before = [weight.detach().clone() for weight in self._weights]
+        self.finish()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for weight, value in zip(self._weights, before, strict=True):
+                    weight.copy_(value)
+
+
+def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    """Return every batch norm of a module, at any depth."""
+    return [part for part in module.modules() if isinstance(part, _BatchNorm)]
+
+
+@contextmanager
+def _measuring(module: nn.Module, norms: list[_BatchNorm]) -> Iterator[None]:
+    """Let running statistics be the mean of all batches in the block."""
+    modes = {part: part.training for part in module.modules()}
+    momenta = [norm.momentum for norm in norms]
+    module.train()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for part, mode in modes.items():
+            part.training = mode
+
+
+@contextmanager
+def _ranges_frozen(module: nn.Module) -> Iterator[None]:
+    """Keep the ranges of a model as they are, within the block."""
+    moving = [quantizer for quantizer in model_quantizers(module).values() if not quantizer.frozen]
+    for quantizer in moving:
+        quantizer.freeze()
+    try:
+        yield
+    finally:
+        for quantizer in moving:
+            quantizer.unfreeze()

@@ -1,0 +1,164 @@
+"""Shards: written by prepare_data, read anywhere, checked."""
+
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.artifacts import Dataset
+from components.data.reader import load_split, open_split
+from components.data.shards import ShardSplit, write_shards
+from components.prepare_data import prepare_data_step
+from components.runtime.events import NullProgress
+from components.settings import DataSettings
+from qat_lib.errors import DataError
+
+Make = Callable[..., Path]
+SPLITS = ("train", "calibration", "validation", "test")
+
+
+def prepare(root: Path, storage: str, progress: Any = None) -> tuple[Path, dict[str, float]]:
+    folder = root.parent / storage
+    folder.mkdir()
+    settings = DataSettings(kind="folder", path=str(root), storage=storage)  # type: ignore[arg-type]
+    return folder, prepare_data_step(
+        folder, data=settings, seed=0, progress=progress or NullProgress()
+    )
+
+
+@pytest.fixture
+def shards(image_folder: Make) -> Path:
+    return prepare(image_folder(), "shards")[0]
+
+
+def test_shards_give_the_pixels_of_the_files(image_folder: Make) -> None:
+    root = image_folder()
+    (files, plain), (shards, metrics) = prepare(root, "files"), prepare(root, "shards")
+    assert metrics == plain
+    expected = {split: load_split(files, split, raw=True) for split in SPLITS}
+    shutil.rmtree(root)
+    shutil.rmtree(files)
+    moved = shards.rename(shards.with_name("elsewhere"))
+    for split, (images, labels) in expected.items():
+        found, found_labels = load_split(moved, split, raw=True)
+        np.testing.assert_array_equal(found, images)
+        np.testing.assert_array_equal(found_labels, labels)
+    info = Dataset(moved).info()
+    assert info.root is None
+    assert isinstance(open_split(moved, "train"), ShardSplit)
+
+
+def test_shards_are_plain_tar_files(image_folder: Make) -> None:
+    root = image_folder()
+    out, _ = prepare(root, "shards")
+    with tarfile.open(out / "train-00000.tar") as tar:
+        members = tar.getmembers()
+        index = json.loads((out / "train_shards.json").read_text())
+        assert [member.name for member in members] == [entry[4] for entry in index["images"]]
+        for member, (_, offset, size, _, name) in zip(members, index["images"], strict=True):
+            stream = tar.extractfile(member)
+            assert stream is not None
+            assert stream.read() == (root / name).read_bytes()
+            assert (member.offset_data, member.size) == (offset, size)
+
+
+def test_equal_images_make_equal_shards(image_folder: Make) -> None:
+    root = image_folder()
+    first, _ = prepare(root, "shards")
+    first = first.rename(first.with_name("first"))
+    second, _ = prepare(root, "shards")
+    for path in sorted(first.iterdir()):
+        assert path.read_bytes() == (second / path.name).read_bytes(), path.name
+
+
+def test_a_full_shard_is_followed_by_the_next(tmp_path: Path) -> None:
+    long = "folder/" * 30 + "c.png"
+    images = [("a.png", 0, b"a" * 700), ("b.png", 1, b"b" * 3), (long, 2, b"c" * 512)]
+    write_shards(Dataset(tmp_path), "train", images, shard_bytes=2048)
+    index = json.loads((tmp_path / "train_shards.json").read_text())
+    assert index["shards"] == ["train-00000.tar", "train-00001.tar"]
+    for (shard, offset, size, label, name), image in zip(index["images"], images, strict=True):
+        assert (name, label, shard) == (image[0], image[1], int(label > 1))
+        data = (tmp_path / index["shards"][shard]).read_bytes()
+        assert data[offset : offset + size] == image[2]
+
+
+def test_an_empty_part_has_no_shard(tmp_path: Path) -> None:
+    write_shards(Dataset(tmp_path), "train", [])
+    assert json.loads((tmp_path / "train_shards.json").read_text()) == {"shards": [], "images": []}
+
+
+def test_no_indices_give_no_pixels(shards: Path) -> None:
+    assert open_split(shards, "test").pixels(np.array([], np.int64)).shape == (0, 6, 8, 3)
+
+
+def test_an_image_that_changes_meanwhile_is_told(image_folder: Make) -> None:
+    root = image_folder()
+
+    class Changes(NullProgress):
+        def update(self, phase: str, *rest: Any, **more: Any) -> None:
+            if phase.startswith("writing"):
+                for path in root.rglob("*.png"):
+                    path.write_bytes(path.read_bytes() + b"x")
+
+    with pytest.raises(DataError, match="has changed while it was prepared"):
+        prepare(root, "shards", Changes())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"shards": []}',
+        '{"shards": ["../a.tar"], "images": []}',
+        '{"shards": [1], "images": []}',
+        '{"shards": [], "images": [[0]]}',
+        '{"shards": [], "images": [["a", 0, 0, 0, "b"]]}',
+    ],
+)
+def test_a_damaged_index_is_told(shards: Path, text: str) -> None:
+    (shards / "test_shards.json").write_text(text)
+    with pytest.raises(DataError, match=r"test_shards\.json"):
+        open_split(shards, "test")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(0, 1), (0, -1), (1, -1), (1, 10**9), (2, 10**9), (2, -1)]
+)
+def test_an_image_outside_of_its_shard_is_told(shards: Path, place: int, value: int) -> None:
+    index = json.loads((shards / "test_shards.json").read_text())
+    index["images"][0][place] = value
+    (shards / "test_shards.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=r"outside of its shard\. Run prepare_data again"):
+        open_split(shards, "test")
+
+
+def test_a_missing_or_cut_shard_is_told(shards: Path) -> None:
+    shard = shards / "test-00000.tar"
+    shard.write_bytes(shard.read_bytes()[:600])
+    with pytest.raises(DataError, match="outside of its shard"):
+        open_split(shards, "test")
+    shard.unlink()
+    with pytest.raises(DataError, match=r"test-00000\.tar can't be read: No such file"):
+        open_split(shards, "test")
+
+
+def test_damaged_bytes_are_told(shards: Path) -> None:
+    shard = shards / "test-00000.tar"
+    part = open_split(shards, "test")
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(DataError, match=r"the image (cat|dog)/\d+\.png is broken"):
+        part.pixels(np.array([0]))
+
+
+def test_an_image_of_another_size_is_told(shards: Path) -> None:
+    info = json.loads((shards / "dataset.json").read_text())
+    (shards / "dataset.json").write_text(json.dumps({**info, "image_shape": [6, 9, 3]}))
+    with pytest.raises(DataError, match=r"is \(6, 8, 3\), expected \(6, 9, 3\)"):
+        open_split(shards, "test").pixels(np.array([0]))

@@ -1,0 +1,103 @@
+"""``qatline cluster``: runs and schedules through the command line."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_kfp_server import FakeKfpServer
+from typer.testing import CliRunner
+
+from pipelines.cli.main import app
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeKfpServer]:
+    fake = FakeKfpServer()
+    yield fake
+    fake.close()
+
+
+def run(server: FakeKfpServer, *arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["cluster", *arguments, "--host", server.url])
+    assert all(len(line) <= 80 for line in done.stdout.splitlines() if "http" not in line)
+    return done.exit_code, done.output
+
+
+def test_submit_names_the_run_and_waits(server: FakeKfpServer) -> None:
+    server.new_runs = {"state": "SUCCEEDED"}
+    code, output = run(server, "submit", "--wait", "--timeout", "1m")
+    (name,) = [found["display_name"] for found in server.runs.values()]
+    assert name.startswith("resnet_digits on digits, 20")
+    assert code == 0
+    assert output.splitlines()[1:] == ["run  succeeded"]
+    address = output.splitlines()[0]
+    assert run(server, "wait", address) == (0, "run  succeeded\n")
+
+
+@pytest.mark.parametrize(("state", "code"), [("FAILED", 1), ("CANCELED", 1), ("RUNNING", 124)])
+def test_wait_ends_with_the_runs_code(server: FakeKfpServer, state: str, code: int) -> None:
+    server.runs["r"] = {"run_id": "r", "display_name": "r", "state": state}
+    ended, output = run(server, "wait", "r", "--timeout", "1s")
+    assert ended == code
+    assert f"run  {state.lower()}" in output
+
+
+def test_wait_refuses_a_wrong_timeout(server: FakeKfpServer) -> None:
+    code, output = run(server, "wait", "r", "--timeout", "soon")
+    assert code == 2
+    assert "--timeout: expected a duration such as 90s" in output
+
+
+def test_schedule_is_shown_paused_and_resumed(server: FakeKfpServer) -> None:
+    assert run(server, "schedule", "often", "--every", "6h") == (0, "Schedule often: created\n")
+    assert run(server, "pause", "often") == (0, "Schedule often: paused\n")
+    assert "often\tevery 6h\tmax 1\tpaused" in run(server, "schedules")[1]
+    code, text = run(server, "show", "often")
+    assert code == 0
+    assert text.splitlines()[:4] == [
+        "Schedule    often",
+        "Status      paused",
+        "When        every 6h",
+        "At once     1",
+    ]
+    assert text.splitlines()[-1] == "Runs        none yet"
+    assert run(server, "resume", "often") == (0, "Schedule often: resumed\n")
+    assert "often\tevery 6h\tmax 1\n" in run(server, "schedules")[1]
+    assert run(server, "unschedule", "often") == (0, "Schedule often: removed\n")
+    assert run(server, "show", "often")[0] == 2
+
+
+def test_schedule_takes_one_trigger(server: FakeKfpServer) -> None:
+    for arguments in ([], ["--every", "1h", "--cron", "0 0 2 * * *"], ["--every", "later"]):
+        code, output = run(server, "schedule", "x", *arguments)
+        assert code == 2
+        assert "Error: " in output
+
+
+def test_image_says_how_to_build_and_what_to_configure(tmp_path: Path) -> None:
+    (tmp_path / "my_nets.py").write_text("def build(): ...\n")
+    config = tmp_path / "config.yaml"
+    config.write_text("model: { name: 'my_nets:build' }\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(sys, "path", list(sys.path))
+        done = CliRunner().invoke(app, ["cluster", "image", "--config", str(config)])
+    assert done.stdout.splitlines() == [
+        "Wrote cluster-image/Dockerfile",
+        "docker build --target training -t registry.example/qatline-python-train:mine cluster-image",
+        "docker push registry.example/qatline-python-train:mine",
+        "Then add to the config:",
+        "cluster:",
+        "  images:",
+        "    train: registry.example/qatline-python-train:mine",
+        "    modules: [my_nets]",
+    ]
+
+
+def test_image_says_that_nothing_is_needed(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["cluster", "image", "-o", str(tmp_path / "image")])
+    assert done.exit_code == 0
+    assert "its own images do" in done.stdout

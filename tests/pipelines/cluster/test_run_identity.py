@@ -1,0 +1,105 @@
+"""What makes the pods of a run one run, and what happens at its end."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.cluster.compile import pipeline_ir
+from pipelines.cluster.ir_check import check_ir
+from pipelines.config.run_config import load_config
+from qat_lib.errors import ConfigError
+
+TRACKED = "tracking.uri=http://mlflow:5000"
+EXIT = "exec-close-run-component"
+
+
+def compiled(*overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    documents = list(yaml.safe_load_all(pipeline_ir(load_config(overrides=overrides))))
+    check_ir(documents)
+    spec, platform = documents[0], documents[1] if len(documents) > 1 else {}
+    kubernetes = platform.get("platforms", {}).get("kubernetes", {})
+    return spec, kubernetes.get("deploymentSpec", {}).get("executors", {})
+
+
+def environment(spec: dict[str, Any], executor: str) -> dict[str, str]:
+    listed = spec["deploymentSpec"]["executors"][executor]["container"].get("env", [])
+    return {item["name"]: item["value"] for item in listed}
+
+
+def test_every_pod_knows_the_run_it_belongs_to() -> None:
+    spec, pods = compiled(TRACKED)
+    assert set(pods) == set(spec["deploymentSpec"]["executors"])
+    for name, pod in pods.items():
+        assert pod["fieldPathAsEnv"] == [
+            {
+                "name": "QATLINE_PIPELINE_RUN_ID",
+                "fieldPath": "metadata.labels['pipeline/runid']",
+            }
+        ]
+        assert environment(spec, name)["QATLINE_PIPELINE_NAME"] == "resnet_digits on digits"
+
+
+def test_the_run_is_closed_whatever_happened() -> None:
+    spec, _ = compiled(TRACKED)
+    tasks = spec["root"]["dag"]["tasks"]
+    assert set(tasks) == {"exit-handler-1", "close-run-component"}
+    ending = tasks["close-run-component"]
+    assert ending["triggerPolicy"]["strategy"] == "ALL_UPSTREAM_TASKS_COMPLETED"
+    assert ending["inputs"]["parameters"]["status"] == {
+        "taskFinalStatus": {"producerTask": "exit-handler-1"}
+    }
+    assert ending["cachingOptions"] == {}
+    steps = spec["components"]["comp-exit-handler-1"]["dag"]["tasks"]
+    assert len(steps) == 8
+
+
+def test_without_server_and_webhook_nothing_ends_a_run() -> None:
+    spec, pods = compiled("tracking.uri=sqlite:///x.db")
+    assert EXIT not in spec["deploymentSpec"]["executors"]
+    assert pods == {}
+
+
+def test_webhook_reaches_the_last_pod_alone() -> None:
+    spec, _ = compiled("cluster.webhook=https://hooks.example/run")
+    for name in spec["deploymentSpec"]["executors"]:
+        expected = {"QATLINE_WEBHOOK": "https://hooks.example/run"} if name == EXIT else {}
+        assert environment(spec, name) == expected
+
+
+def test_secret_webhook_is_enough_for_an_end() -> None:
+    spec, pods = compiled("cluster.secret_env={QATLINE_WEBHOOK: hooks/url}")
+    assert EXIT in spec["deploymentSpec"]["executors"]
+    (secret,) = pods[EXIT]["secretAsEnv"]
+    assert secret["keyToEnv"] == [{"envVar": "QATLINE_WEBHOOK", "secretKey": "url"}]
+
+
+def test_last_pod_asks_for_no_resources_but_runs_where_others_do() -> None:
+    spec, pods = compiled(
+        TRACKED,
+        "cluster={memory: 8Gi, accelerator_count: 1, volumes: [{claim: a, path: /a}]}",
+        "cluster={node_selector: {pool: a}, image_pull_secrets: [r], images: {engine: 'r/e:1'}}",
+    )
+    container = spec["deploymentSpec"]["executors"][EXIT]["container"]
+    assert "resources" not in container
+    assert container["image"] == "r/e:1"
+    assert pods[EXIT]["nodeSelector"] == {"labels": {"pool": "a"}}
+    assert "pvcMount" not in pods[EXIT]
+    assert pods[EXIT]["imagePullSecret"][0]["secretName"] == "r"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("cluster.webhook=hooks.example", "cluster.webhook: expected an address such as"),
+        (
+            "cluster.webhook='https://me:hunter2@hooks.example/'",
+            "cluster.webhook: expected an address without credentials",
+        ),
+        ("cluster.env={QATLINE_PIPELINE_RUN_ID: a}", "expected Kubeflow to set QATLINE_PIPELINE"),
+    ],
+)
+def test_wrong_identities_are_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(overrides=[override])
+    assert "hunter2" not in str(caught.value)
