@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -38,6 +39,8 @@ from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
 _WORST = 8
+_CHECKED = 64
+"""Samples of the test part on which an engine file is checked."""
 _MIDDLE_BATCH = 8
 _UNNAMED = RegistrySettings()
 
@@ -93,7 +96,7 @@ def evaluate_step(
         device = loaded[CANDIDATE].manifest.device
     control = FineTuned(qat).control()
     outputs = {REFERENCE: reference, **_control_outputs(control), **outputs}
-    checks = _check_files(built, Exported(onnx), seed, progress)
+    checks = _check_files(built, Exported(onnx), dataset, seed, progress)
     for name, check in checks.items():
         rows[name] = rows[name].with_memory(check.memory_mib)
     if CONTROL in outputs:
@@ -271,14 +274,18 @@ def _with_quality(row: ResultRow, outputs: Outputs, labels: NDArray[np.int64]) -
 
 
 def _check_files(
-    engines: Engines, exported: Exported, seed: int, progress: Progress
+    engines: Engines, exported: Exported, dataset: Path, seed: int, progress: Progress
 ) -> dict[str, FileCheck]:
     variants = engines.built()
     checks = {}
-    for index, variant in enumerate(variants):
-        progress.update("checking", index, len(variants))
-        checks[variant.row] = check_in_fresh_process(
-            engines.engine(variant), exported.reference(variant), seed=seed
-        )
+    with tempfile.TemporaryDirectory(prefix="qatline-check-") as scratch:
+        inputs = Path(scratch) / "inputs.npy"
+        images, _ = next(iter(numpy_batches(dataset, "test", _CHECKED)))
+        np.save(inputs, images)
+        for index, variant in enumerate(variants):
+            progress.update("checking", index, len(variants))
+            checks[variant.row] = check_in_fresh_process(
+                engines.engine(variant), exported.reference(variant), seed=seed, inputs=inputs
+            )
     progress.update("checking", len(variants), len(variants))
     return checks

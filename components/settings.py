@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, create_model, field_validator
 
@@ -90,11 +90,11 @@ class QuantizationSettings(Settings):
         True, description="Take the mean error of quantization out of the biases."
     )
 
-    equalize: bool = Field(
-        False,
+    equalize: Literal["auto"] | bool = Field(
+        "auto",
         description=(
-            "Give the channels in front of depthwise convolutions one range first, without a "
-            "change of the FP32 outputs."
+            "Scale the channels of activations to similar ranges first, without a change of the "
+            "FP32 outputs. auto: where the model has depthwise convolutions."
         ),
     )
 

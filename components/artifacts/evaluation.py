@@ -98,6 +98,8 @@ class FileCheck(Record):
     """The check of an engine file in a fresh process; see ``qat_lib.engines.check.EngineCheck``.
 
     Attributes:
+        samples: number of real inputs among the requests.
+        first_layer: the first layer that departs from the reference, where one does.
         engines: the checks of all engines; this one then says whether all passed.
     """
 
@@ -109,6 +111,8 @@ class FileCheck(Record):
     label_agreement: Measured = None
     load_seconds: Measured = None
     memory_mib: Measured = None
+    samples: Measured = None
+    first_layer: Text = ""
     engines: Mapping[str, FileCheck] = Field(default_factory=dict)
 
 

@@ -87,6 +87,9 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id or f
 OnnxFile = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file, from any exporter.")
 ]
+EngineFile = Annotated[
+    Path, typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it.")
+]
 TrainingDataOption = Annotated[
     Path,
     typer.Option(help=".npz of x, y (x_val, y_val), or .npy of inputs, as the model takes them."),

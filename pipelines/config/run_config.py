@@ -90,7 +90,7 @@ class RunConfig(Settings):
         )
         if problem is not None:
             raise ValueError(problem)
-        if self.quantization.equalize and self.model.framework == "torch":
+        if self.quantization.equalize is True and self.model.framework == "torch":
             raise ValueError(
                 "quantization.equalize is there for Keras models only, received "
                 "model.framework=torch; set quantization.equalize=false"

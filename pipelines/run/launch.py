@@ -27,6 +27,7 @@ from components.registry.facts import INPUTS_VARIABLE
 from components.runtime.events import EVENTS_VARIABLE, emit
 from components.runtime.parent import LAUNCHER_VARIABLE
 from components.runtime.scrubbed_output import scrub_output
+from components.steps import STEPS
 from components.store.directories import as_storage_error, is_disk_full
 from components.store.key_lock import RUN_VARIABLE
 from components.store.step_store import STORE_VARIABLE
@@ -35,12 +36,15 @@ from pipelines.config.run_config import RunConfig
 from pipelines.run.collect import collect_result, link_artifacts
 from pipelines.run.event_tail import file_size
 from pipelines.run.folder import RunFolder
+from pipelines.run.local import MAIN_PIPELINE
 from pipelines.run.novelty import inputs_fingerprint, judged_before
 from pipelines.run.processes import follow_parent
 from pipelines.run.record import write_json
 from pipelines.run.result import GateResult, RunResult
+from pipelines.run.reuse import find_stored, take_stored
 from pipelines.run.temporary import temporary_folder
 from pipelines.run.tracking import ParentRun, open_parent_run
+from pipelines.run.tracking_server import served_tracking
 from pipelines.steps import step_of_task
 from qat_lib.errors import QatlineError, StepError
 
@@ -110,8 +114,13 @@ def launch(folder: RunFolder) -> None:
     os.environ["PYTHONUNBUFFERED"] = "1"
     sys.path.append(os.getcwd())  # a pipeline of the user's own may lie there
     emit("message", "", message="loading the pipeline")
-    pipeline = load_pipeline(record.pipeline)
-    steps = step_names(pipeline)
+    parameters = config.pipeline_parameters()
+    stored = find_stored(STEPS, parameters) if record.pipeline == MAIN_PIPELINE else None
+    if stored is None:
+        pipeline = load_pipeline(record.pipeline)
+        steps = step_names(pipeline)
+    else:
+        steps = [each.step.name for each in stored]
     emit("message", "", message="opening the tracking store")
     with open_parent_run(folder, config) as parent:
         before = file_size(folder.events_file)
@@ -120,7 +129,11 @@ def launch(folder: RunFolder) -> None:
             return
         emit("pipeline_started", "", steps=steps)
         outputs = folder.attempt_dir(record.attempts)
-        run_pipeline(pipeline, config.pipeline_parameters(), outputs)
+        if stored is None:
+            with served_tracking():
+                run_pipeline(pipeline, parameters, outputs)
+        else:
+            take_stored(stored, outputs, seed=config.seed)
         emit("message", "", message="collecting the results")
         artifacts = link_artifacts(folder, outputs)
         result = collect_result(folder, artifacts, since=before)

@@ -187,6 +187,12 @@ def test_unknown_kubernetes_field_is_found(spec: dict[str, Any]) -> None:
         check_ir([spec, platform])
 
 
+def test_unknown_field_of_the_platform_is_found(spec: dict[str, Any]) -> None:
+    platform = {"platforms": {"kubernetes": {"pipelineConfig": {"deadline": 5}}}}
+    with pytest.raises(ExportError, match="platform kubernetes"):
+        check_ir([spec, platform])
+
+
 def test_the_whole_graph_has_no_problem(spec: dict[str, Any]) -> None:
     assert list(graph_problems(spec)) == []
 
@@ -241,3 +247,9 @@ def test_scheduled_steps_use_no_cache() -> None:
     assert {name for name, task in tasks.items() if task["cachingOptions"]} == set()
     data = spec["root"]["inputDefinitions"]["parameters"]["data"]["defaultValue"]
     assert data["storage"] == "shards"
+
+
+def test_compile_refuses_what_ends_early_on_one_machine_only() -> None:
+    config = build_config({"registry": {"name": "x"}, "retrain": {"only_new": True}})
+    with pytest.raises(ConfigError, match=r"retrain\.only_new: expected false for a cluster"):
+        pipeline_ir(config)

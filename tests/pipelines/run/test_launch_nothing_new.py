@@ -43,9 +43,7 @@ def test_run_ends_early_where_the_same_inputs_were_judged(
     assert len(json.loads(changed.stdout)["steps"]) == 3
 
 
-def _register(
-    runs: Path, fingerprint: str, files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _register(runs: Path, fingerprint: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Register a version that was judged on these inputs."""
     from mlflow import MlflowClient
 
