@@ -279,7 +279,7 @@ def steps() -> list[str]:
         block("uv run python benchmarks/step_overhead.py"),
         "CPU seconds of a step's process beyond its function with TensorFlow imported: the interpreter, Kubeflow's\n"
         "executor, keys, files and the record in MLflow, which the launcher writes on one machine and the step on a\n"
-        f"cluster. A whole run that is in the store takes {cached:.1f} CPU seconds, `qatline --help` {help_text:.2f}.\n",
+        f"cluster. A run that is in the store takes {cached:.1f} CPU seconds, `qatline --help` {help_text:.2f}.\n",
         table(["step", "its function", "beside it", "beside it, on a cluster"], rows),
         measured(figures, "tensorflow", "keras"),
     ]
