@@ -18,9 +18,21 @@ _TIMEOUT_SECONDS = 600
 
 
 def check_in_fresh_process(
-    engine: Path, onnx: Path, *, seed: int, requests: int = _REQUESTS
+    engine: Path,
+    onnx: Path,
+    *,
+    seed: int,
+    requests: int = _REQUESTS,
+    inputs: Path | None = None,
 ) -> FileCheck:
     """Run ``qat_lib.engines.check`` on an engine file in its own interpreter.
+
+    Args:
+        engine: the engine file.
+        onnx: the ONNX file of the reference.
+        seed: seed of the random requests.
+        requests: number of these.
+        inputs: ``.npy`` file of real inputs to send as well.
 
     Returns:
         The result; ``passed`` is False, with the reason in ``message``, also where the process
@@ -28,6 +40,9 @@ def check_in_fresh_process(
     """
     command = [sys.executable, "-m", "qat_lib.engines.check", str(engine), "--onnx", str(onnx)]
     command += ["--requests", str(requests), "--seed", str(seed)]
+    command += ["--layers", "failed"]
+    if inputs is not None:
+        command += ["--inputs", str(inputs)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False

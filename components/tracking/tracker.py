@@ -86,13 +86,6 @@ class StepTracker(RunRecorder, Protocol):
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model with the signature of its graph."""
 
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register an ONNX model under ``model`` with the alias ``champion``.
-
-        The alias points to the new version. A champion with the same ``digest`` (SHA-256 of the
-        file) stays: a run that reuses its steps makes no version.
-        """
-
 
 class ClosableRun(StepTracker, Protocol):
     """A tracker whose run is open until it is closed."""
@@ -122,9 +115,6 @@ class NullTracker:
         """Do nothing."""
 
     def log_onnx(self, path: Path, name: str) -> None:
-        """Do nothing."""
-
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
         """Do nothing."""
 
     def log_dataset(self, info: DatasetInfo) -> None:
@@ -189,10 +179,6 @@ class OptionalTracker(_OptionalRecorder):
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model while tracking works."""
         self._try(lambda: self._inner.log_onnx(path, name))
-
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register a champion while tracking works."""
-        self._try(lambda: self._inner.register_champion(path, model, digest))
 
     def _try(self, action: Callable[[], None]) -> None:
         if self._failed:

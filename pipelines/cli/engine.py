@@ -1,4 +1,4 @@
-"""Commands on engines: build one, measure it."""
+"""Commands on engines: build one, measure it, check it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.errors import reported, say_renamed
-from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
+from pipelines.cli.options import (
+    DebugOption,
+    EngineFile,
+    JsonOption,
+    OnnxFile,
+    print_json,
+)
 from qat_lib.options import BackendChoice, EnginePrecision, Hint
 
 
@@ -125,10 +131,7 @@ def build(
 
 
 def bench(
-    engine: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it."),
-    ],
+    engine: EngineFile,
     batch_size: Annotated[
         list[int] | None, typer.Option(min=1, help="Batch size (repeatable).", show_default="1")
     ] = None,
@@ -156,3 +159,52 @@ def bench(
                 )
             else:
                 model_views.show_latencies(loaded.manifest, latencies, timed)
+
+
+def check(
+    engine: EngineFile,
+    onnx: Annotated[Path, typer.Option(help="ONNX file that the engine was built from.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help=".npy of real inputs, as the engine takes them.", show_default=False),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Real inputs, from the start.")] = 256,
+    requests: Annotated[int, typer.Option(min=0, help="Random requests besides.")] = 8,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers", help="Compare every layer (builds the graph once more)."),
+    ] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare an engine's answers with ONNX Runtime's, without optimizations.
+
+    Ends with exit code 1 where they differ by more than precision explains, and names the
+    first layer that departs.
+    """
+    with reported(debug=debug, as_json=json_):
+        from dataclasses import asdict
+
+        from pipelines.cli import model_views
+        from pipelines.cli.build_progress import build_progress
+        from qat_lib.engines.check import check_engine
+        from qat_lib.errors import ConfigError
+
+        if data is None and not requests:
+            raise ConfigError("Expected --data, or --requests of 1 or more. Received neither.")
+        inputs = None if data is None else model_views.read_inputs(data)[:samples]
+        with build_progress() as on_progress:
+            found = check_engine(
+                engine,
+                onnx,
+                requests=requests,
+                inputs=inputs,
+                layers="always" if layers else "failed",
+                on_progress=on_progress,
+            )
+        if json_:
+            print_json(asdict(found))
+        else:
+            model_views.show_check(found)
+        if not found.passed:
+            raise typer.Exit(1)

@@ -15,7 +15,7 @@ import typer
 from pipelines.cli.data_files import check_inputs
 from pipelines.cli.derived_options import with_export_options
 from pipelines.cli.diagnose import diagnose_file
-from pipelines.cli.engine import bench, build
+from pipelines.cli.engine import bench, build, check
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.evaluate import evaluate_command
 from pipelines.cli.finetune import finetune_file
@@ -211,6 +211,7 @@ def register(app: typer.Typer) -> None:
         ("analyze", analyze),
         ("build-engine", build),
         ("bench-engine", bench),
+        ("check-engine", check),
         ("evaluate", evaluate_command),
     ):
         app.command(name, rich_help_panel=_PANEL)(command)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
     from qat_lib.calibration import CalibrationReport
     from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency, Percentiles
+    from qat_lib.engines.check import EngineCheck
     from qat_lib.export import ExportReport, ParityReport
     from qat_lib.plan import QuantizationPlan
     from qat_lib.tensor_trace import TensorTrace
@@ -223,6 +224,22 @@ def show_latencies(
         for layer in sorted(layers, key=lambda each: -(each.time_ms or 0.0)):
             time = "-" if layer.time_ms is None else f"{layer.time_ms:.3f}"
             table.add_row(escape(layer.name), escape(layer.kind), layer.precision, time)
+        console.print(table)
+
+
+def show_check(found: EngineCheck) -> None:
+    """Show whether an engine answers as its graph, and its layers if compared."""
+    console = _console()
+    verdict = "[green]agrees[/]" if found.passed else "[bold red]departs[/]"
+    console.print(f"The engine {verdict}: {escape(found.message)}")
+    if found.label_agreement is not None and found.passed:
+        console.print(f"Equal labels: {found.label_agreement:.2%}")
+    if found.layers:
+        table = plain_table("layer", "difference", "accepted")
+        for each in found.layers:
+            style = "bold red" if each.departs else ""
+            cells = (escape(each.layer), f"{each.difference:.2g}", f"{each.bound:.2g}")
+            table.add_row(*cells, style=style)
         console.print(table)
 
 

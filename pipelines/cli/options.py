@@ -74,12 +74,21 @@ JsonOption = Annotated[
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only the result.", rich_help_panel=SHOW_PANEL)
 ]
+AcceptRejectedOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-rejected", help="Exit with 0, not 3, if rejected.", rich_help_panel=SHOW_PANEL
+    ),
+]
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=SHOW_PANEL)
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id or folder.")]
 OnnxFile = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file, from any exporter.")
+]
+EngineFile = Annotated[
+    Path, typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it.")
 ]
 TrainingDataOption = Annotated[
     Path,

@@ -11,9 +11,11 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -24,19 +26,25 @@ from qat_lib.engines.agreement import (
     widened_bounds,
 )
 from qat_lib.engines.backend import get_backend
-from qat_lib.engines.engine import Engine
+from qat_lib.engines.check_requests import Batch, random_batches, real_batches
+from qat_lib.engines.layer_check import (
+    Progress,
+    TensorDeparture,
+    compare_layers,
+    first_departing,
+)
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.onnxruntime import Reference
-from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.values import Array
 from qat_lib.errors import QatlineError
+from qat_lib.files.npy import load_npy
+
+_PROBED = 8
+"""Samples on which inner tensors are compared: each output of each layer is kept."""
 
 
-# Largest accepted difference, as a share of the reference's spread (largest minus smallest output
-# value). In INT8 a sum that falls on a rounding boundary may go to the neighbouring level, and
-# later layers carry that on.
 @dataclass(frozen=True, kw_only=True)
 class EngineCheck:
     """Result of a check.
@@ -52,6 +60,9 @@ class EngineCheck:
         label_agreement: share of samples whose largest output is the same.
         load_seconds: how long loading took.
         memory_mib: growth of the process by loading the engine and answering the requests.
+        samples: number of real inputs among what was sent.
+        first_layer: the first layer that departs, where layers were compared and one does.
+        layers: the inner tensors that were compared.
     """
 
     passed: bool
@@ -62,15 +73,36 @@ class EngineCheck:
     label_agreement: float | None = None
     load_seconds: float | None = None
     memory_mib: float | None = None
+    samples: int = 0
+    first_layer: str | None = None
+    layers: tuple[TensorDeparture, ...] = ()
 
 
-def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -> EngineCheck:
+def check_engine(
+    path: Path,
+    onnx: Path,
+    *,
+    requests: int = 32,
+    seed: int = 0,
+    inputs: Array | None = None,
+    layers: Literal["never", "failed", "always"] = "never",
+    on_progress: Progress | None = None,
+) -> EngineCheck:
     """Load the engine at ``path`` and compare it with ONNX Runtime.
-
-    The reference runs ``onnx``. The requests are random.
 
     The bound is what the engine's precision explains on this machine (see
     ``qat_lib.engines.agreement``).
+
+    Args:
+        path: the engine file; its manifest lies beside it.
+        onnx: what it was built from; ONNX Runtime runs it without optimizations.
+        requests: number of random requests.
+        seed: seed of these.
+        inputs: real inputs ``(samples, ...)`` for an engine with one input, in its layout or, for
+            images, channels last. They are judged apart from the random ones.
+        layers: whether to compare inner tensors as well, for which the graph is built again:
+            never (default); where an output departs, if the backend builds in seconds; or always.
+        on_progress: told about these builds.
     """
     try:
         manifest = read_manifest(path)
@@ -80,47 +112,99 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
         engine = load_engine(path, rebuild=False)
         loaded = time.perf_counter() - began
         with engine:
-            batches = []
-            for index, size in enumerate(_sizes(engine, requests)):
-                batches.append(engine.random_batch(size, seed=seed + index))
-            answers = list(map(engine.infer, batches))
+            parts = [random_batches(engine, requests, seed)]
+            if inputs is not None:
+                parts.append(real_batches(engine, inputs))
+            answers = [list(map(engine.infer, part)) for part in parts]
             memory = _resident_mib() - before
-            bound = bound_of(manifest, half=read_summary(onnx).half)
-            pick = itemgetter(engine.outputs[0].name)
+            first = engine.outputs[0].name
         reference = Reference(onnx)
-        expected = list(map(reference.run, batches))
-        whole = differences(answers, expected)
-        bounds = dict.fromkeys(whole, bound)
-        if manifest.quantized and not max(whole.values()) <= bound:
-            bounds = widened_bounds(bound, reference.run, batches, expected)
-        # The output that is nearest to its bound, or furthest past it, decides.
-        worst = max(whole, key=lambda name: whole[name] / bounds[name])
-        largest, bound = whole[worst], bounds[worst]
-        agreement = _equal_labels([*map(pick, answers)], [*map(pick, expected)])
+        verdicts = []
+        for part, found in zip(parts, answers, strict=True):
+            if part:
+                bound = bound_of(manifest, half=read_summary(onnx).half)
+                verdicts.append(_judge(part, found, reference, bound, first, manifest.quantized))
+        # The one that is nearest to its bound, or furthest past it, decides.
+        worst = max(verdicts, key=lambda verdict: verdict.largest / verdict.bound)
+        passed = all(verdict.largest <= verdict.bound for verdict in verdicts)
+        departures: tuple[TensorDeparture, ...] = ()
+        is_quick = get_backend(manifest.backend).rebuilds
+        if layers == "always" or (layers == "failed" and not passed and is_quick):
+            probed = parts[-1][: max(1, _PROBED // len(next(iter(parts[-1][0].values()))))]
+            departures = compare_layers(manifest, onnx, probed, on_progress)
     except QatlineError as error:
         return EngineCheck(passed=False, message=str(error))
-    passed = bool(largest <= bound)
-    relation = "within" if passed else "outside"
+    samples = 0 if inputs is None else len(inputs)
+    departing = first_departing(departures)
     return EngineCheck(
         passed=passed,
-        message=(
-            f"{path.name}, loaded in a fresh process, answered {len(batches)} random requests; the "
-            f"largest difference from the ONNX reference is {largest:.2g} of the outputs' spread, "
-            f"{relation} the bound of {bound:g}."
-        ),
-        requests=len(batches),
-        largest_difference=largest,
-        bound=bound,
-        label_agreement=agreement,
+        message=_message(path, worst, passed, len(parts[0]), samples)
+        + _layers_message(departures, passed),
+        requests=sum(map(len, parts)),
+        largest_difference=worst.largest,
+        bound=worst.bound,
+        label_agreement=worst.agreement,
         load_seconds=loaded,
         memory_mib=memory,
+        samples=samples,
+        first_layer=None if departing is None else departing.layer,
+        layers=departures,
     )
 
 
-def _sizes(engine: Engine, requests: int) -> list[int]:
-    profile = parse_profile(engine.manifest.spec["shapes"][engine.inputs[0].name])
-    low, high = profile.minimum[0], profile.maximum[0]
-    return [low + (high - low) * i // max(requests - 1, 1) for i in range(requests)]
+@dataclass(frozen=True, kw_only=True)
+class _Verdict:
+    """Answers to some requests: largest difference, its bound, share of equal labels."""
+
+    largest: float
+    bound: float
+    agreement: float
+
+
+def _judge(
+    batches: Sequence[Batch],
+    answers: Sequence[Mapping[str, Array]],
+    reference: Reference,
+    bound: float,
+    first: str,
+    quantized: bool,
+) -> _Verdict:
+    expected = list(map(reference.run, batches))
+    whole = differences(answers, expected)
+    bounds = dict.fromkeys(whole, bound)
+    if quantized and not max(whole.values()) <= bound:
+        bounds = widened_bounds(bound, reference.run, batches, expected)
+    # The output that is nearest to its bound, or furthest past it, decides.
+    worst = max(whole, key=lambda name: whole[name] / bounds[name])
+    pick = itemgetter(first)
+    agreement = _equal_labels([*map(pick, answers)], [*map(pick, expected)])
+    return _Verdict(largest=whole[worst], bound=bounds[worst], agreement=agreement)
+
+
+def _message(path: Path, worst: _Verdict, passed: bool, requests: int, samples: int) -> str:
+    asked = [f"{requests} random requests"] if requests else []
+    asked += [f"{samples} real inputs"] if samples else []
+    relation = "within" if passed else "outside"
+    return (
+        f"{path.name}, loaded in a fresh process, answered {' and '.join(asked)}; the "
+        f"largest difference from the ONNX reference is {worst.largest:.2g} of the outputs' "
+        f"spread, {relation} the bound of {worst.bound:g}."
+    )
+
+
+def _layers_message(departures: Sequence[TensorDeparture], passed: bool) -> str:
+    departing = first_departing(departures)
+    if departing is not None:
+        return (
+            f" The first layer that departs is {departing.layer}: its tensor {departing.tensor} "
+            f"differs by {departing.difference:.2g}."
+        )
+    if passed or not departures:
+        return ""
+    return (
+        " In an engine built again from the ONNX file it agrees: the engine file is of another "
+        "graph. Build it again."
+    )
 
 
 def _equal_labels(answers: list[Array], expected: list[Array]) -> float:
@@ -158,9 +242,16 @@ def run_check(arguments: list[str]) -> int:
     parser.add_argument("--onnx", type=Path, required=True)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--inputs", type=Path, help=".npy of real inputs")
+    parser.add_argument("--layers", choices=("never", "failed", "always"), default="never")
     options = parser.parse_args(arguments)
     result = check_engine(
-        options.engine, options.onnx, requests=options.requests, seed=options.seed
+        options.engine,
+        options.onnx,
+        requests=options.requests,
+        seed=options.seed,
+        inputs=None if options.inputs is None else load_npy(options.inputs),
+        layers=options.layers,
     )
     sys.stdout.write(json.dumps(asdict(result)) + "\n")
     return 0

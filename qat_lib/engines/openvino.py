@@ -27,6 +27,7 @@ from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.openvino_forms import sound_form
 from qat_lib.engines.openvino_layers import read_execution_graph
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
@@ -78,7 +79,7 @@ class OpenVINOBackend:
             )
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
-            model = core.read_model(str(request.onnx))
+            model = core.read_model(sound_form(request.onnx) or str(request.onnx))
             model.reshape(map_values(_partial_shape, request.spec.shapes))
             compiled, properties = _compile(core, model, request, plain)
             data = compiled.export_model().getvalue()

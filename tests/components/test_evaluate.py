@@ -178,7 +178,8 @@ def test_engines_pass_check_in_fresh_process(report: dict[str, Any]) -> None:
         check["largest_difference"] <= check["bound"] == (0.75 if is_narrow(cpu_device()) else 0.15)
     )
     assert check["engines"]["fp32_engine"]["bound"] == 0.001
-    assert "answered 32 random requests" in check["message"]
+    assert "answered 32 random requests and 22 real inputs" in check["message"]
+    assert check["samples"] == SAMPLES
 
 
 def test_metrics_are_flat_numbers(evaluated: tuple[Path, dict[str, float]]) -> None:

@@ -55,6 +55,9 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
     (_BUILD, "--property", ["", "a", "=", "=b"]),
     (_BUILD, "--workspace", ["x", "-1", "9ZiB"]),
     (_BENCH, "--batch-size", ["0", "-5", "100000", "99999999999"]),
+    (["check-engine", "model.engine"], "--onnx", ["x.npy", "none.onnx"]),
+    (["check-engine", "model.engine", "--onnx", "model.onnx"], "--data", ["x.npz", "none.npy"]),
+    (["check-engine", "model.engine", "--onnx", "model.onnx"], "--requests", ["0", "-1"]),
     (_BENCH, "--seconds", ["0", "-1", "nan", "x"]),
     (
         _SHOW,

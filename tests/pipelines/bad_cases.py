@@ -90,7 +90,10 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["build-engine", "model.onnx", "-o", "new.engine", "--backend", "onnxruntime"],
     ],
     "layers.json": [["analyze", "model.onnx", "--compare", "layers.json"]],
-    "model.engine": [["bench-engine", "model.engine", "--seconds", "0.01"]],
+    "model.engine": [
+        ["bench-engine", "model.engine", "--seconds", "0.01"],
+        ["check-engine", "model.engine", "--onnx", "model.onnx"],
+    ],
     "model.engine.json": [["bench-engine", "model.engine", "--seconds", "0.01"]],
     "data.npz": [["prepare-data", "data.npz", "npz", "out"]],
     "x.npz": [

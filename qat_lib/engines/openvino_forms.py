@@ -1,0 +1,170 @@
+"""Graphs in forms that OpenVINO computes correctly.
+
+Two forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by ``compare_layers``:
+
+- Signed integers around a Concat: its low precision transformations take the quantized tensors for
+  real ones, and each value is rounded to a whole number. Unsigned integers with the zero point 128
+  have the same steps, and are computed correctly.
+- An INT8 convolution or product without a bias that a quantizer reads and something in floating
+  point as well: the quantizer reads it without its scale. With a Clip in between, at the limits of
+  float32, both read it with the scale.
+
+The answers of a graph stay the same; ONNX Runtime's on the graph as it came are the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qat_lib.graph.roles import onnx_operators
+
+if TYPE_CHECKING:
+    from qat_lib.onnx_view.graph import Node, OnnxGraph
+
+_WEIGHTED = onnx_operators("weighted")
+_CONCAT = "Concat"
+_THROUGH = (
+    onnx_operators("layout")
+    | onnx_operators("activation")
+    | {"MaxPool", "AveragePool", "Pad", "Resize", "Clip", "Identity", "Slice", "Split", _CONCAT}
+)
+"""Operators that quantized tensors pass on their way to or from a Concat."""
+_MIDDLE = 128
+_LIMIT = 3.0e38
+_CLIP_OPSET = 11
+"""Operator set from which on a Clip has its limits as inputs."""
+
+
+def sound_form(path: Path) -> bytes | None:
+    """Return an ONNX file in a form that OpenVINO computes correctly; None if it has it.
+
+    Raises:
+        ExportError: the file can't be read.
+    """
+    import onnx
+
+    from qat_lib.onnx_view.graph import OnnxGraph
+
+    graph = OnnxGraph.load(path)
+    shifted = list(dict.fromkeys(_pairs_around_concats(graph)))
+    torn = list(_torn_tensors(graph)) if graph.opset >= _CLIP_OPSET else []
+    if not shifted and not torn:
+        return None
+    model: Any = onnx.load(str(path))  # with its weights, wherever they are
+    _shift(model, {node.name for node in shifted}, graph)
+    _clip(model, torn)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _pairs_around_concats(graph: OnnxGraph) -> Iterator[Node]:
+    """Yield the Q nodes with signed integers in front of and behind each Concat."""
+    for node in graph.nodes:
+        if node.op != _CONCAT or graph.is_constant(node.outputs[0]):
+            continue
+        for found in (*_before(graph, node), *_behind(graph, node)):
+            if _is_signed(graph, found):
+                yield found
+
+
+def _before(graph: OnnxGraph, node: Node) -> Iterator[Node]:
+    for tensor in node.inputs:
+        producer = graph.producer(tensor)
+        while producer is not None and producer.op in _THROUGH and producer.op != _CONCAT:
+            producer = graph.producer(producer.input(0))
+        if producer is not None and producer.op == "DequantizeLinear":
+            source = graph.producer(producer.input(0))
+            if source is not None and source.op == "QuantizeLinear":
+                yield source
+
+
+def _behind(graph: OnnxGraph, node: Node) -> Iterator[Node]:
+    for tensor in node.outputs:
+        for reader in graph.consumers(tensor):
+            if reader.op == "QuantizeLinear":
+                yield reader
+            elif reader.op in _THROUGH:
+                yield from _behind(graph, reader)
+
+
+def _is_signed(graph: OnnxGraph, quantize: Node) -> bool:
+    """Whether a Q node writes INT8 with the zero point 0, for DQ nodes alone."""
+    zero = graph.value(quantize.input(2)) if quantize.input(2) else None
+    if zero is None or zero.dtype != np.int8 or np.any(zero):
+        return False
+    readers = graph.consumers(quantize.outputs[0])
+    return all(reader.op == "DequantizeLinear" for reader in readers)
+
+
+def _torn_tensors(graph: OnnxGraph) -> Iterator[str]:
+    """Yield outputs of INT8 kernels without a bias that Q and float nodes read."""
+    for node in graph.nodes:
+        is_float = bool(node.outputs) and graph.dtype(node.outputs[0]) == "float32"
+        if node.op not in _WEIGHTED or not is_float or _has_bias(graph, node):
+            continue
+        source = graph.producer(node.input(0))
+        if source is None or source.op != "DequantizeLinear":
+            continue
+        readers = graph.consumers(node.outputs[0])
+        quantizers = sum(reader.op == "QuantizeLinear" for reader in readers)
+        is_read_in_float = len(readers) > quantizers or node.outputs[0] in graph.output_names
+        if quantizers and is_read_in_float:
+            yield node.outputs[0]
+
+
+def _has_bias(graph: OnnxGraph, node: Node) -> bool:
+    """Whether a weighted node adds something other than zeros."""
+    if not node.input(2):
+        return False
+    bias = graph.value(node.input(2))
+    return bias is None or bool(np.any(bias))
+
+
+def _shift(model: Any, names: set[str], graph: OnnxGraph) -> None:
+    """Let pairs write unsigned integers with the zero point 128, in place."""
+    import onnx
+
+    written = set()
+    for index, node in enumerate(model.graph.node):
+        if (node.name or f"{node.op_type}_{index}") not in names:
+            continue
+        zero = f"{node.output[0]}/middle"
+        values = np.full_like(graph.value(node.input[2]), _MIDDLE, np.uint8)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, zero))
+        node.input[2] = zero
+        written.add((node.output[0], zero))
+    zeros = dict(written)
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in zeros:
+            zero = zeros[node.input[0]]
+            node.input[:] = [*node.input[:2], zero]
+    kept = [value for value in model.graph.value_info if value.name not in zeros]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
+
+
+def _clip(model: Any, tensors: list[str]) -> None:
+    """Put a Clip that changes no value behind tensors, in place."""
+    import onnx
+
+    if not tensors:
+        return
+    limits = [f"{tensors[0]}/least", f"{tensors[0]}/most"]
+    for name, value in zip(limits, (-_LIMIT, _LIMIT), strict=True):
+        array = np.asarray(value, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    nodes = []
+    for node in model.graph.node:
+        nodes.append(node)
+        if node.output and node.output[0] in tensors:
+            tensor = node.output[0]
+            node.output[0] = f"{tensor}/open"
+            inputs = [node.output[0], *limits]
+            nodes.append(onnx.helper.make_node("Clip", inputs, [tensor], name=f"{tensor}/clip"))
+    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copied)

@@ -1,0 +1,72 @@
+"""``qatline check-engine``: verdict, exit code, first departing layer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_networks import ResidualNetwork, write_network
+from typer.testing import CliRunner
+
+from pipelines.cli.main import app
+from qat_lib.engines import BuildSpec, build_engine, read_manifest
+from qat_lib.engines.onnxruntime import OnnxRuntimeEngine
+
+runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX file, its engine, and inputs."""
+    path = tmp_path_factory.mktemp("engines")
+    onnx = write_network(path / "n.onnx", ResidualNetwork(seed=1), "int8")
+    engine = build_engine(
+        onnx, BuildSpec(backend="onnxruntime", max_batch_size=4), output=path / "n.engine"
+    )
+    (info,) = read_manifest(engine.path).inputs
+    np.save(path / "x.npy", np.random.default_rng(0).normal(size=(6, *info.shape[1:])))
+    return path
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    paths = [str(folder / "n.engine"), "--onnx", str(folder / "n.onnx")]
+    return ["check-engine", *paths, "--data", str(folder / "x.npy"), *more]
+
+
+def test_check_engine_passes_a_sound_engine(folder: Path) -> None:
+    before = set(folder.iterdir())
+    done = runner.invoke(app, command(folder, "--layers"))
+    assert done.exit_code == 0, done.stderr
+    assert "The engine agrees" in done.stdout
+    assert "8 random requests and 6 real inputs" in " ".join(done.stdout.split())
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert set(folder.iterdir()) == before
+    found = json.loads(runner.invoke(app, command(folder, "--json", "--samples", "3")).stdout)
+    assert (found["passed"], found["samples"], found["layers"]) == (True, 3, [])
+
+
+def test_check_engine_ends_with_1_and_names_the_layer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = OnnxRuntimeEngine._run
+
+    def broken(self: Any, request: Any, values: Any) -> dict[str, Any]:
+        answers = run(self, request, values)
+        wrong = list(answers)[0 if len(answers) == 1 else 4 :]
+        return {name: -v if name in wrong else v for name, v in answers.items()}
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "_run", broken)
+    done = runner.invoke(app, command(folder))
+    assert done.exit_code == 1, done.stderr
+    assert "The engine departs" in done.stdout
+    assert "The first layer that departs is" in " ".join(done.stdout.split())
+    failed = json.loads(runner.invoke(app, command(folder, "--json")).stdout)
+    assert failed["first_layer"]
+
+
+def test_check_engine_needs_something_to_send(folder: Path) -> None:
+    arguments = [str(folder / "n.engine"), "--onnx", str(folder / "n.onnx"), "--requests", "0"]
+    done = runner.invoke(app, ["check-engine", *arguments])
+    assert done.exit_code == 2
+    assert "Expected --data, or --requests of 1 or more" in done.stderr

@@ -1,0 +1,172 @@
+"""Graphs that OpenVINO computes wrongly are built in a form that it computes correctly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qat_lib.engines import BuildSpec, build_engine
+from qat_lib.engines import openvino as openvino_backend
+from qat_lib.engines.openvino_forms import sound_form
+from qat_lib.errors import EngineBuildError
+
+CHANNELS = 8
+WRONG_IN = "2026.4"
+SIGNED = np.int8(0)
+
+
+class Graph:
+    """Writes an INT8 graph, node after node."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []
+        self.random = np.random.default_rng(0)
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.tensors)}"
+        self.tensors.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{op}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [f"{name}:0"], name=name, **attributes))
+        return f"{name}:0"
+
+    def pair(self, tensor: str, zero: Any = SIGNED) -> str:
+        scale, zero_point = self.constant(np.float32(0.03)), self.constant(zero)
+        integers = self.node("QuantizeLinear", tensor, scale, zero_point)
+        return self.node("DequantizeLinear", integers, scale, zero_point)
+
+    def conv(self, tensor: str, inputs: int, bias: float | None = None) -> str:
+        integers = self.random.integers(-127, 128, (CHANNELS, inputs, 1, 1)).astype(np.int8)
+        scale = self.constant(np.full(CHANNELS, 0.007, np.float32))
+        zero = self.constant(np.zeros(CHANNELS, np.int8))
+        weights = self.node("DequantizeLinear", self.constant(integers), scale, zero, axis=0)
+        more = []
+        if bias is not None:
+            more.append(self.constant(np.full(CHANNELS, bias, np.float32)))
+        return self.node("Conv", tensor, weights, *more)
+
+    def save(self, path: Path, *outputs: str) -> Path:
+        values = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", CHANNELS, 6, 6])
+            for name in outputs
+        ]
+        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", CHANNELS, 6, 6])
+        graph = helper.make_graph(self.nodes, "g", [given], values, self.tensors)
+        opsets = [helper.make_opsetid("", 17)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+        return path
+
+
+def concat(path: Path, place: str, zero: Any = SIGNED, pool: bool = False) -> Path:
+    graph = Graph()
+    x = graph.pair("x")
+    parts = [graph.conv(x, CHANNELS, 0.5), graph.conv(x, CHANNELS, -0.5)]
+    if place in ("before", "both"):
+        parts = [graph.pair(part, zero) for part in parts]
+    y = graph.node("Concat", *parts, axis=1)
+    if pool:
+        y = graph.node("MaxPool", y, kernel_shape=[1, 1])
+    if place in ("behind", "both"):
+        y = graph.pair(y, zero)
+    return graph.save(path, graph.conv(y, 2 * CHANNELS, 0.1))
+
+
+def torn(path: Path, reader: str, bias: float | None = None) -> Path:
+    graph = Graph()
+    a = graph.conv(graph.pair("x"), CHANNELS, bias)
+    b = graph.conv(graph.pair(a), CHANNELS, 0.1)
+    if reader == "output":
+        return graph.save(path, b, a)
+    other = a if reader == "add" else graph.node("Sigmoid", a)
+    return graph.save(path, graph.node("Add", b, other))
+
+
+def build(path: Path) -> Any:
+    spec = BuildSpec(backend="openvino", max_batch_size=4)
+    return build_engine(path, spec, output=path.with_suffix(".engine")).manifest
+
+
+@pytest.mark.parametrize("place", ["before", "behind", "both"])
+@pytest.mark.parametrize("pool", [False, True])
+def test_signed_concat_is_computed_as_the_graph_says(
+    tmp_path: Path, place: str, pool: bool
+) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(concat(tmp_path / "m.onnx", place, pool=pool))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == manifest.precision.weighted_layers == 3
+
+
+@pytest.mark.parametrize("reader", ["output", "add", "sigmoid"])
+@pytest.mark.parametrize("bias", [None, 0.0])
+def test_kernel_read_twice_is_computed_as_the_graph_says(
+    tmp_path: Path, reader: str, bias: float | None
+) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(torn(tmp_path / "m.onnx", reader, bias))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == 2
+
+
+@pytest.mark.parametrize("form", ["concat", "torn"])
+def test_the_forms_are_needed(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    openvino = pytest.importorskip("openvino")
+    if not openvino.get_version().startswith(WRONG_IN):
+        pytest.skip(f"known of OpenVINO {WRONG_IN}; this is {openvino.get_version()}")
+    monkeypatch.setattr(openvino_backend, "sound_form", lambda _: None)
+    path = tmp_path / "m.onnx"
+    written = concat(path, "before") if form == "concat" else torn(path, "add")
+    with pytest.raises(EngineBuildError, match="does not answer as its ONNX graph does"):
+        build(written)
+
+
+def test_sound_form_leaves_other_graphs_alone(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    assert sound_form(concat(path, "both", zero=np.uint8(0))) is None
+    assert sound_form(concat(path, "none")) is None
+    assert sound_form(torn(path, "add", bias=0.5)) is None
+    graph = Graph()
+    assert sound_form(graph.save(path, graph.conv(graph.pair("x"), CHANNELS))) is None
+
+
+def test_sound_form_gives_the_same_answers(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    x = np.random.default_rng(1).normal(size=(2, CHANNELS, 6, 6)).astype(np.float32)
+    for path in (concat(tmp_path / "a.onnx", "both"), torn(tmp_path / "b.onnx", "output")):
+        changed = sound_form(path)
+        assert changed is not None
+        onnx.checker.check_model(changed)
+        options = runtime.SessionOptions()
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        answers = []
+        for source in (str(path), changed):
+            session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            answers.append(session.run(None, {"x": x}))
+        for before, after in zip(*answers, strict=True):
+            np.testing.assert_array_equal(before, after)
+
+
+def test_sound_form_reads_weights_from_other_files(tmp_path: Path) -> None:
+    path = concat(tmp_path / "m.onnx", "both")
+    whole = sound_form(path)
+    model = onnx.load(path)
+    onnx.save_model(
+        model, path, save_as_external_data=True, location="weights.bin", size_threshold=16
+    )
+    assert (tmp_path / "weights.bin").is_file()
+    outside = sound_form(path)
+    assert outside is not None
+    assert whole is not None
+    arrays = []
+    for data in (whole, outside):
+        tensors = onnx.load_model_from_string(data).graph.initializer
+        arrays.append({tensor.name: numpy_helper.to_array(tensor).tolist() for tensor in tensors})
+    assert arrays[0] == arrays[1]
