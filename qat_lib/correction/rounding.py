@@ -107,7 +107,7 @@ def _held(weights: np.ndarray) -> np.ndarray:
     places = magnitude.argmax(axis=1)[:, None, :]
     held = np.zeros(weights.shape, bool)
     np.put_along_axis(held, places, True, axis=1)
-    return held & (magnitude > 0)
+    return np.asarray(held & (magnitude > 0))
 
 
 def _order(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
