@@ -75,6 +75,11 @@ def prepared(images: np.ndarray) -> np.ndarray:
     return (images[order].astype(np.float32) / 255 - MEAN) / SPREAD
 
 
+def mixed(part: str, count: int, seed: int) -> np.ndarray:
+    """Return network inputs of both kinds, half of each."""
+    return prepared(np.concatenate([enlarged(part, count // 2), crops(count // 2, seed)]))
+
+
 def answers(source: Any, images: np.ndarray) -> np.ndarray:
     """Return the logits of an ONNX file or a model in OpenVINO."""
     import openvino
@@ -169,9 +174,8 @@ def main() -> None:
 
     model = mobilenetv2_imagenet()
     load_weights(model, weights)
-    half, compared = arguments.calibration // 2, arguments.images // 2
-    calibration = prepared(np.concatenate([enlarged("x_train", half), crops(half, 0)]))
-    images = prepared(np.concatenate([enlarged("x_test", compared), crops(compared, 1)]))
+    calibration = mixed("x_train", arguments.calibration, 0)
+    images = mixed("x_test", arguments.images, 1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         fp32 = Path(qat_lib.export_onnx(model, folder / "fp32.onnx", target="openvino").path)
@@ -204,7 +208,7 @@ def main() -> None:
                 flush=True,
             )
     if arguments.json:
-        sizes = {"calibration": 2 * half, "images": 2 * compared}
+        sizes = {"calibration": len(calibration), "images": len(images)}
         record.write(arguments.json, {**sizes, "rows": rows})
 
 

@@ -91,8 +91,15 @@ def quantize_model_step(
         freeze=quantization.range_policy == "frozen",
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
-    corrected = 0
-    if quantization.bias_correction:
+    corrected = rounded = 0
+    if quantization.rounding == "adaround":
+        rounded, corrected = framework.adaround(
+            quantized,
+            calibration_data(),
+            correct=quantization.bias_correction,
+            on_layer=lambda done, of: progress.update("rounding", done, of),
+        )
+    elif quantization.bias_correction:
         corrected = framework.correct_bias(
             quantized,
             calibration_data(),
@@ -109,6 +116,8 @@ def quantize_model_step(
         "calibration_samples": float(report.samples),
         "corrected_biases": float(corrected),
     }
+    if quantization.rounding == "adaround":
+        metrics["rounded_layers"] = float(rounded)
     ptq = Quantized(out)
     framework.save(quantized, ptq)
     ptq.write_plan(plan)

@@ -23,6 +23,7 @@ from qat_lib.options import (
     CalibratorName,
     Mode,
     RangePolicy,
+    Rounding,
     Switch,
 )
 from qat_lib.spec import QuantizationSpec
@@ -95,6 +96,14 @@ class QuantizationSettings(Settings):
         description=(
             "Scale the channels of activations to similar ranges first, without a change of the "
             "FP32 outputs. auto: where the model has depthwise convolutions."
+        ),
+    )
+
+    rounding: Rounding = Field(
+        "nearest",
+        description=(
+            "adaround: choose each weight's integer for the least error of its layer's outputs on "
+            "the calibration data, which makes 4-bit weights usable without training."
         ),
     )
 

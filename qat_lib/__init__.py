@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     )
     from qat_lib.correction import (
         BiasReport,
+        RoundingReport,
+        adaround,
         correct_bias,
         equalize,
     )
@@ -134,11 +136,13 @@ __all__ = [
     "ResNetV1QDQCase",
     "ResNetV2QDQCase",
     "ResidualConnectionQDQCase",
+    "RoundingReport",
     "SkippedLayer",
     "TensorQuantizer",
     "TensorRTQDQCase",
     "TensorTrace",
     "WeightedBaseQuantizeWrapper",
+    "adaround",
     "analysis",
     "analyze_onnx",
     "apply_plan",
@@ -184,6 +188,8 @@ _HOMES = {
     "CalibrationReport": "qat_lib.calibration",
     "calibrate": "qat_lib.calibration",
     "BiasReport": "qat_lib.correction",
+    "RoundingReport": "qat_lib.correction",
+    "adaround": "qat_lib.correction",
     "correct_bias": "qat_lib.correction",
     "equalize": "qat_lib.correction",
     "BNQDQCase": "qat_lib.custom_qdq_cases",

@@ -25,6 +25,9 @@ Mode: TypeAlias = Literal["full", "partial"]
 CalibratorName: TypeAlias = Literal["max", "percentile", "entropy", "mse"]
 """How a range is chosen from the observed values."""
 
+Rounding: TypeAlias = Literal["nearest", "adaround"]
+"""How weights become integers."""
+
 RangePolicy: TypeAlias = Literal["frozen", "ema", "last", "learned"]
 """What training does to the range of an activation."""
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from qat_lib.apply.rebuild import apply_plan
 from qat_lib.calibration import calibrate
-from qat_lib.correction import correct_bias, equalize
+from qat_lib.correction import correct_bias, equalize, gains_from_equalization
 from qat_lib.options import CalibratorName, Mode
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner import plan_quantization
@@ -26,8 +26,8 @@ class PtqRecipe:
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         unsigned: whether tensors that are never negative get unsigned integers (not for TensorRT).
             Default False.
-        equalize: whether channels in front of depthwise convolutions get one range first. Default
-            False.
+        equalize: whether channels are scaled to similar ranges first. Default ``"auto"``: where the
+            model has depthwise convolutions.
         bias_correction: whether the mean error is taken out of the biases. Default True.
         batch_size: size of the batches that an array is cut into. Default 64.
 
@@ -41,13 +41,15 @@ class PtqRecipe:
     calibrator: CalibratorName = "percentile"
     percentile: float = 99.99
     unsigned: bool = False
-    equalize: bool = False
+    equalize: Literal["auto"] | bool = "auto"
     bias_correction: bool = True
     batch_size: int = 64
 
     def prepare(self, model: Any, data: Any) -> Any:
         """Return the float model that is quantized: ``model``, or an equalized copy."""
-        return equalize(model, data, batch_size=self.batch_size) if self.equalize else model
+        if self.equalize is True or (self.equalize == "auto" and gains_from_equalization(model)):
+            return equalize(model, data, batch_size=self.batch_size)
+        return model
 
     def plan(self, model: Any, spec: QuantizationSpec | None = None) -> QuantizationPlan:
         """Return the plan of a float model under a spec."""

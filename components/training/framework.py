@@ -135,6 +135,29 @@ class Framework(Protocol):
         Return how many were corrected: none where the framework has no bias correction.
         """
 
+    def adaround(
+        self,
+        model: Any,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        *,
+        correct: bool,
+        on_layer: Callable[[int, int], None],
+    ) -> tuple[int, int]:
+        """Round the weights of a quantized model by its outputs; see ``qat_lib.adaround``.
+
+        Args:
+            model: a quantized and calibrated model, changed in place.
+            batches: the calibration data.
+            correct: whether biases are corrected as well.
+            on_layer: called with the number of layers done, and of all.
+
+        Returns:
+            How many layers were rounded, and how many biases corrected.
+
+        Raises:
+            ConfigError: the framework has no such rounding.
+        """
+
     def quantizers(self, model: Any) -> Mapping[str, RangeOwner]:
         """Return the quantizers of a model by name."""
 

@@ -113,6 +113,18 @@ class KerasFramework:
         """Correct the biases of a quantized model."""
         return len(qat_lib.correct_bias(model, batches, on_layer=on_layer).shifts)
 
+    def adaround(
+        self,
+        model: Any,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        *,
+        correct: bool,
+        on_layer: Callable[[int, int], None],
+    ) -> tuple[int, int]:
+        """Round the weights of a quantized model by its outputs."""
+        report = qat_lib.adaround(model, batches, correct=correct, on_layer=on_layer)
+        return len(report.errors), len(report.shifts)
+
     def quantizers(self, model: Any) -> Mapping[str, Any]:
         """Return the quantizers of a model by name."""
         return qat_lib.model_quantizers(model)

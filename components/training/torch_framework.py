@@ -132,6 +132,18 @@ class TorchFramework:
         """Correct nothing: only the biases of Keras models are corrected."""
         return 0
 
+    def adaround(
+        self,
+        model: TorchNetwork,  # noqa: ARG002
+        batches: Iterable[tuple[np.ndarray, Any]],  # noqa: ARG002
+        **options: Any,  # noqa: ARG002
+    ) -> tuple[int, int]:
+        """Refuse: only Keras models are rounded by their outputs."""
+        raise ConfigError(
+            "quantization.rounding=adaround is there for Keras models only. Received a PyTorch "
+            "model: set quantization.rounding=nearest."
+        )
+
     def quantizers(self, model: TorchNetwork) -> Mapping[str, RangeOwner]:
         """Return the quantizers of a network by name."""
         owners = read_quantizers(model.module, Example.of(model.example, batch=None))

@@ -166,6 +166,26 @@ The first row of each kind is what command line and pipeline do by default.
     ]
 
 
+def calibration() -> list[str]:
+    """Return the section on the cost of calibration."""
+    figures = load("calibration_cost")
+    rows = []
+    for name, row in figures["networks"].items():
+        seconds = [f"{row[way]['cpu_seconds']:.1f}" for way in ("forward", "predict", "calibrate")]
+        ratios = [f"{row[way]['ratio']:.2f}" for way in ("forward", "predict")]
+        rows.append([f"{name}, {row['pixels']} pixels", *seconds, *ratios])
+    head = ["CPU seconds", "forward passes", "`predict`", "`calibrate`"]
+    return [
+        "## What does calibration cost?\n",
+        block("uv run --group bench python benchmarks/calibration_cost.py"),
+        f"{figures['images']} images in batches of {figures['batch']}, medians of {figures['turns']} turns. "
+        "The forward passes are calls of the float model,\n`predict` is Keras's, with its graph made beforehand; "
+        "`calibrate` makes one each time.\n",
+        table([*head, "against forward", "against `predict`"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
 def openvino() -> list[str]:
     """Return the section on latency against other quantizers."""
     figures = load("export_openvino")
@@ -300,7 +320,7 @@ def networks() -> list[str]:
 def render() -> str:
     """Return the page."""
     sections = [
-        *(accuracy(), photographs(), recipes(), agreement(), openvino()),
+        *(accuracy(), photographs(), recipes(), agreement(), calibration(), openvino()),
         *(export(), overhead(), scaling(), steps(), networks()),
     ]
     return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])

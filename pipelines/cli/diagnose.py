@@ -82,7 +82,9 @@ def diagnose_file(
         inputs = model_views.read_inputs(data)
         check_inputs(network, inputs, data)
         base = None if spec is None else qat_lib.QuantizationSpec.load(spec)
-        recipe = qat_lib.PtqRecipe(calibrator=calibrator, unsigned=unsigned, bias_correction=False)
+        recipe = qat_lib.PtqRecipe(
+            calibrator=calibrator, unsigned=unsigned, bias_correction=False, equalize=False
+        )
         network = _quantized(network, inputs, recipe, base)
         with build_progress() as on_progress:
             found = qat_lib.diagnose(

@@ -21,7 +21,7 @@ from pipelines.cli.options import (
     print_json,
 )
 from qat_lib.errors import ConfigError
-from qat_lib.options import Mode
+from qat_lib.options import Mode, Rounding
 
 
 def quantize(
@@ -62,6 +62,12 @@ def quantize(
     bias_correction: Annotated[
         bool, typer.Option(help="Take the mean error of quantization out of the biases.")
     ] = True,
+    rounding: Annotated[
+        Rounding,
+        typer.Option(
+            help="adaround: choose weights' integers by their layers' outputs (for 4 bits)."
+        ),
+    ] = "nearest",
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
     ] = None,
@@ -112,9 +118,12 @@ def quantize(
                 batch_size=batch_size,
                 freeze=True,
             )
-            if bias_correction:
+            if rounding == "adaround":
+                _round(quantized, inputs, batch_size, output, correct=bias_correction)
+            elif bias_correction:
                 qat_lib.correct_bias(quantized, inputs, batch_size=batch_size)
             model_views.write_model(output, quantized)
+            _rounding_state(output).unlink(missing_ok=True)
             content |= {"path": str(output), "samples": report.samples}
         if save_plan is not None:
             model_views.write_file(save_plan, found.to_json())
@@ -122,6 +131,27 @@ def quantize(
             print_json(content)
         else:
             model_views.show_quantization(found, output, report)
+
+
+def _round(model: Any, inputs: Any, batch_size: int, output: Path, *, correct: bool) -> None:
+    """Round the weights, with progress, and with a state file if it gets interrupted."""
+    import qat_lib
+
+    report = qat_lib.adaround(
+        model,
+        inputs,
+        batch_size=batch_size,
+        correct=correct,
+        state=_rounding_state(output),
+        on_layer=lambda done, of: typer.echo(f"rounding: layer {done} of {of}", err=True),
+    )
+    for layer, reason in report.skipped.items():
+        typer.echo(f"rounded to nearest: {layer}: {reason}", err=True)
+
+
+def _rounding_state(output: Path) -> Path:
+    """Return the file of an interrupted rounding."""
+    return output.with_name(f".{output.name}.rounding.npz")
 
 
 def _check_together(output: Path | None, data: Path | None) -> None:

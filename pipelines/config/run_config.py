@@ -95,6 +95,11 @@ class RunConfig(Settings):
                 "quantization.equalize is there for Keras models only, received "
                 "model.framework=torch; set quantization.equalize=false"
             )
+        if self.quantization.rounding == "adaround" and self.model.framework == "torch":
+            raise ValueError(
+                "quantization.rounding=adaround is there for Keras models only, received "
+                "model.framework=torch; set quantization.rounding=nearest"
+            )
         if ":" not in self.model.name and not self.model.name.endswith(".keras"):
             check_reference_name(self.model.name, self.model.framework)
         for name in self.quantization.cases:

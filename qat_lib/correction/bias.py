@@ -86,7 +86,7 @@ def correct_bias(
         )
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
-    correction = _Correction(graph, on_layer)
+    correction = BiasCorrection(graph, on_layer)
     run_lockstep(graph, batches, correction.visit)
     return BiasReport(
         shifts=correction.shifts,
@@ -95,7 +95,7 @@ def correct_bias(
     )
 
 
-class _Correction:
+class BiasCorrection:
     """Corrects each layer when it is visited."""
 
     def __init__(self, graph: LayerGraph, on_layer: Callable[[int, int], None] | None) -> None:
@@ -103,11 +103,14 @@ class _Correction:
         self._done = 0
         self.shifts: dict[str, float] = {}
         self.skipped: dict[str, str] = {}
+        self.corrected: set[str] = set()
+        """Layers whose mean error is taken out."""
         self._targets: dict[str, tuple[str, Any]] = {}
         """Call whose outputs show the error -> the layer that it is of, and the variable."""
         for call in graph.calls:
             if call.traits.existing is not None and call.traits.existing.weights:
                 self._plan(graph, call)
+        self.corrected.update(layer for layer, _ in self._targets.values())
 
     def _plan(self, graph: LayerGraph, call: Call) -> None:
         """Choose what to correct a quantized layer by."""

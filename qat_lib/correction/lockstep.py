@@ -41,6 +41,9 @@ class BothForms:
 
 Visit = Callable[[Call, tuple[BothForms, ...]], tuple[BothForms, ...] | None]
 """Told of each call and its outputs; gives other outputs for what reads them, or None."""
+Prepare = Callable[[Call, Sequence[BothForms], Sequence[Sequence[Any]]], None]
+"""Told of each call before it runs in its quantized form, of its inputs and of its float outputs,
+by batch. It may change the weights of the call."""
 
 
 class _PassOn:
@@ -51,7 +54,12 @@ class _PassOn:
 
 
 def run_lockstep(
-    graph: LayerGraph, batches: Sequence[Any], visit: Visit, *, quantized: bool = True
+    graph: LayerGraph,
+    batches: Sequence[Any],
+    visit: Visit,
+    *,
+    quantized: bool = True,
+    prepare: Prepare | None = None,
 ) -> None:
     """Compute each call in float and quantized, before the next.
 
@@ -65,6 +73,7 @@ def run_lockstep(
         visit: called after each call that is no input.
         quantized: whether to compute the quantized form. Default True; a float model has none, and
             its one form stands for both.
+        prepare: called before each call is computed in its quantized form. Default None.
     """
     readers = {tensor: len(graph.consumers(tensor)) for tensor in graph.order}
     pairs: dict[str, BothForms] = {}
@@ -76,7 +85,10 @@ def run_lockstep(
             continue
         with _without_activation(call) as activation:
             inputs = [pairs[tensor] for tensor in call.inputs]
-            outputs = _compute(call, inputs, len(batches), quantized=quantized)
+            in_float = _compute_float(call, inputs, len(batches))
+            if prepare is not None:
+                prepare(call, inputs, in_float)
+            outputs = _compute(call, inputs, in_float, quantized=quantized)
         outputs = visit(call, outputs) or outputs
         if activation is not None:
             outputs = tuple(_activated(pair, activation) for pair in outputs)
@@ -113,18 +125,24 @@ def _activated(pair: BothForms, activation: Callable[[Any], Any]) -> BothForms:
     )
 
 
-def _compute(
-    call: Call, inputs: Sequence[BothForms], count: int, *, quantized: bool
-) -> tuple[BothForms, ...]:
-    """Return the outputs of a call, over all batches."""
-    in_float, in_integers = [], []
+def _compute_float(call: Call, inputs: Sequence[BothForms], count: int) -> list[list[Any]]:
+    """Return the float outputs of a call, over all batches."""
+    found = []
     for batch in range(count):
         with collecting(_PassOn()):
-            in_float.append(_outputs(call, [pair.float[batch] for pair in inputs]))
-        if quantized:
+            found.append(_outputs(call, [pair.float[batch] for pair in inputs]))
+    return found
+
+
+def _compute(
+    call: Call, inputs: Sequence[BothForms], in_float: list[list[Any]], *, quantized: bool
+) -> tuple[BothForms, ...]:
+    """Return the outputs of a call in both forms, over all batches."""
+    in_integers = in_float
+    if quantized:
+        in_integers = []
+        for batch in range(len(in_float)):
             in_integers.append(_outputs(call, [pair.quantized[batch] for pair in inputs]))
-        else:
-            in_integers.append(in_float[-1])
     pairs = []
     for index in range(len(call.outputs)):
         pairs.append(

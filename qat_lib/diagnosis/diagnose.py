@@ -89,7 +89,7 @@ def diagnose(
         ['logits']
     """
     if not model_quantizers(model):
-        model = (recipe or PtqRecipe(bias_correction=False)).quantize(model, data)
+        model = (recipe or PtqRecipe(bias_correction=False, equalize=False)).quantize(model, data)
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
     quantizers = model_quantizers(model)

@@ -1,0 +1,86 @@
+"""The finished layers of an interrupted rounding, in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from qat_lib.errors import CalibrationError
+from qat_lib.files.whole_files import written_beside
+
+logger = logging.getLogger("qat_lib")
+
+Finished = tuple[Any, Any, float, float]
+"""A layer's rounded weights and their ranges, and its error before and after."""
+PARTS = ("weights", "largest", "before", "after")
+
+
+def fingerprint(weights: Sequence[np.ndarray], batches: Sequence[Any]) -> str:
+    """Return a digest of a model's weights and of the data."""
+    digest = hashlib.sha256()
+    for array in weights:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    for batch in batches:
+        for part in batch if isinstance(batch, (list, tuple)) else [batch]:
+            digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()
+
+
+class RoundingState:
+    """Finished layers by name, in memory and in a file if there is one."""
+
+    def __init__(self, path: Path | None, mark: str) -> None:
+        self._path = path
+        self._mark = mark
+        self._layers: dict[str, Finished] = {}
+
+    @classmethod
+    def open(cls, path: str | Path | None, mark: str) -> RoundingState:
+        """Return the state in a file; an empty one if it is another model's or not there.
+
+        Raises:
+            CalibrationError: the file is damaged.
+        """
+        state = cls(None if path is None else Path(path), mark)
+        if state._path is None or not state._path.exists():
+            return state
+        try:
+            with np.load(state._path, allow_pickle=False) as arrays:
+                found = dict(arrays)
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
+            raise CalibrationError(
+                f"Expected the state of a rounding in {path}. It can't be read ({error}): remove it "
+                "to begin anew."
+            ) from error
+        if str(found.pop("mark", "")) != mark:
+            logger.warning("%s is of another model or other data: rounding begins anew.", path)
+            return state
+        for key in found:
+            layer, _, part = key.rpartition("|")
+            if part == PARTS[0]:
+                weights, largest, before, after = (found[f"{layer}|{x}"] for x in PARTS)
+                state._layers[layer] = (weights, largest, float(before), float(after))
+        return state
+
+    def get(self, layer: str) -> Finished | None:
+        """Return what is known of a layer."""
+        return self._layers.get(layer)
+
+    def keep(
+        self, layer: str, weights: np.ndarray, largest: np.ndarray, before: float, after: float
+    ) -> None:
+        """Keep a finished layer; the file is whole at every moment."""
+        self._layers[layer] = (weights, largest, before, after)
+        if self._path is None:
+            return
+        arrays: dict[str, Any] = {"mark": self._mark}
+        for name, parts in self._layers.items():
+            arrays.update({f"{name}|{part}": x for part, x in zip(PARTS, parts, strict=True)})
+        with written_beside(self._path) as unfinished, unfinished.open("wb") as file:
+            np.savez(file, **arrays)
