@@ -12,7 +12,13 @@ import keras
 
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.correction.lockstep import read_samples
-from qat_lib.diagnosis.causes import OUTLIER, find_cause, find_dead_channels, unexplained
+from qat_lib.diagnosis.causes import (
+    OUTLIER,
+    find_cause,
+    find_dead_channels,
+    find_uneven_inputs,
+    unexplained,
+)
 from qat_lib.diagnosis.effects import Measure, Outputs, Switchboard, choose_measure, effect
 from qat_lib.diagnosis.evidence import Diagnosed, Evidence
 from qat_lib.diagnosis.journal import Journal, fingerprint_of
@@ -255,6 +261,8 @@ def _findings(
     for name, part in smallest.items():
         is_minor = part.only < MINOR * total
         cause = find_cause(evidence[name])
+        if cause is None and not is_minor:
+            cause = find_uneven_inputs(evidence[name])
         if cause is None and part.only > LARGE * total:
             cause = unexplained(evidence[name])
         for each, minor in ((cause, is_minor), (find_dead_channels(evidence[name]), True)):
