@@ -34,10 +34,11 @@ MEAN = np.array((0.485, 0.456, 0.406), np.float32)
 SPREAD = np.array((0.229, 0.224, 0.225), np.float32)
 WAYS: dict[str, dict[str, bool]] = {
     "": {},
-    ", equalized": {"equalize": True},
-    ", neither corrected nor equalized": {"correct": False},
+    ", not equalized": {"equalize": False},
+    ", neither corrected nor equalized": {"equalize": False, "correct": False},
 }
-"""What qatline does beside its calibration, by what stands in the table."""
+"""What qatline does beside its calibration, by what stands in the table. The first are the defaults
+of its command line and pipeline."""
 
 
 def enlarged(part: str, count: int) -> np.ndarray:
@@ -104,7 +105,7 @@ def ours(
     path: Path,
     *,
     unsigned: bool,
-    equalize: bool = False,
+    equalize: bool = True,
     correct: bool = True,
 ) -> Path:
     """Quantize with qatline's default calibration, and export."""

@@ -58,9 +58,16 @@ RECIPES = {
     "control teaches": Recipe(teacher="control", qat={"distillation": 0.5}),
     "control teaches alone": Recipe(teacher="control", qat={"distillation": 1.0}),
     "labels, statistics again": Recipe(qat={"reestimate_batch_norm": True}),
-    "labels, averaged": Recipe(qat={"ema": 0.99}),
+    "control teaches, averaged": Recipe(teacher="control", qat={"distillation": 0.5, "ema": 0.99}),
     "labels, learned ranges": Recipe(ranges="learned"),
     "W4A8, labels, learned ranges": Recipe(ranges="learned", weights="learned", bits=4),
+    "W4A8, control teaches, learned ranges, 3e-4": Recipe(
+        ranges="learned",
+        weights="learned",
+        bits=4,
+        teacher="control",
+        qat={"distillation": 0.5, "learning_rate": 3e-4},
+    ),
 }
 
 
@@ -83,7 +90,7 @@ ADAPT = {"batch_size": 64, "learning_rate": 1e-4, "epochs": 2, "augment": "flip_
 NETWORKS = {
     "resnet20": Network(
         name="resnet20_cifar10",
-        about="ResNet-20, about 8,500 training and 2,000 test images of 32 pixels:",
+        about="ResNet-20, about 8,500 training and 2,000 test images of 32 pixels.",
         weights="resnet20_cifar10.npz",
         side=32,
         baseline=TrainingSettings.model_validate(ADAPT),
@@ -93,7 +100,7 @@ NETWORKS = {
         name="mobilenetv2_imagenet",
         about=(
             "MobileNetV2 with ImageNet weights and a new head, images enlarged to 96 pixels, 3,000 "
-            "to train and 1,000 to test:"
+            "to train and 1,000 to test."
         ),
         weights="mobilenetv2_imagenet.npz",
         side=96,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +25,16 @@ from components.artifacts.evaluation import BatchTiming, FileCheck, Measurements
 from components.artifacts.models import Control, ModelFolder
 from components.data.reader import numpy_batches
 from components.evaluation import metrics as figures
+from components.evaluation.against_champion import compare_with_current
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.evaluation.rows import CANDIDATE, CONTROL, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import CANDIDATE, CHAMPION, CONTROL, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.evaluation.speed import speed_sentences
+from components.registry.access import champion_digest
 from components.runtime.events import Progress
-from components.settings import EngineSettings
-from components.variants import REQUIRED
+from components.settings import EngineSettings, RegistrySettings, Settings
+from components.variants import CANDIDATE_VARIANT, REQUIRED
 from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
@@ -38,6 +42,7 @@ _WORST = 8
 _CHECKED = 64
 """Samples of the test part on which an engine file is checked."""
 _MIDDLE_BATCH = 8
+_UNNAMED = RegistrySettings()
 
 Outputs = NDArray[np.float32]
 
@@ -53,6 +58,7 @@ def evaluate_step(
     engine: EngineSettings,
     seed: int,
     progress: Progress,
+    registry: RegistrySettings = _UNNAMED,
 ) -> dict[str, float]:
     """Measure each engine's accuracy, latency, throughput and memory; check its file.
 
@@ -68,6 +74,7 @@ def evaluate_step(
         engine: batch size of the throughput figure and seconds of each benchmark.
         seed: seed of random requests.
         progress: told about samples and benchmarks.
+        registry: the registered model whose champion is measured beside the candidate.
 
     Returns:
         The figures of each row as ``<row>_<figure>``, where they are numbers.
@@ -101,6 +108,17 @@ def evaluate_step(
         confusions[name] = figures.confusion(values, labels, len(info.classes))
         agreement[name] = figures.agreement(values, reference)
         calibration[name] = figures.calibration_error(values, labels)
+    comparison = compare_with_current(
+        registry,
+        Exported(onnx).graph(CANDIDATE_VARIANT),
+        dataset,
+        engine=engine,
+        backend=rows[CANDIDATE].backend,
+        seed=seed,
+        progress=progress,
+    )
+    if comparison is not None and comparison.champion.accuracy is not None:
+        rows[CHAMPION] = comparison.champion
     measurements = Measurements(
         version=1,
         samples=len(labels),
@@ -112,11 +130,24 @@ def evaluate_step(
         calibration_error=calibration,
         worst_samples=worst.write(evaluation, CANDIDATE),
         latency=latencies,
+        comparison=comparison,
+        identity=uuid.uuid4().hex,
         infrastructure_check=summarize_check(checks, CANDIDATE),
         speed=speed_sentences(rows[CANDIDATE], rows[FP32_ENGINE], device),
     )
     evaluation.write_measurements(measurements)
     return row_metrics(rows, separator="_")
+
+
+def evaluate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on: of the registry its name."""
+    name = (settings.get("registry") or {}).get("name")
+    return {**settings, "registry": {"name": name} if name else {}}
+
+
+def evaluate_state(sections: Mapping[str, Settings]) -> dict[str, str]:
+    """Return what the result depends on beside inputs and settings: the champion."""
+    return champion_digest(sections["registry"])
 
 
 def _load(engines: Engines, stack: ExitStack) -> dict[str, Engine]:

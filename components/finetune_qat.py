@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from components.artifacts import Baseline, FineTuned, Quantized
 from components.artifacts.models import accuracies
 from components.runtime.events import Progress
-from components.settings import QATSettings
+from components.settings import GateSettings, QATSettings, RetrainSettings
+
+_GATE = GateSettings()
+_ALWAYS = RetrainSettings()
 
 
 def finetune_qat_step(
@@ -19,6 +24,8 @@ def finetune_qat_step(
     qat: QATSettings,
     seed: int,
     progress: Progress,
+    gate: GateSettings = _GATE,
+    retrain: RetrainSettings = _ALWAYS,
 ) -> dict[str, float]:
     """Fine-tune the calibrated model.
 
@@ -34,6 +41,8 @@ def finetune_qat_step(
         qat: epochs, rate, teacher and the like.
         seed: of shuffling and augmentation.
         progress: told of every batch.
+        gate: the accuracy that the calibrated model must keep for fine-tuning to be skipped.
+        retrain: whether it may be skipped.
 
     Returns:
         Accuracy on the validation and test parts, its change against the baseline (and against
@@ -48,10 +57,14 @@ def finetune_qat_step(
         predict_split,
         split_accuracy,
     )
+    from components.training.ptq_choice import ptq_suffices
     from components.training.ranges import describe_ranges, with_oscillation
     from components.training.recipe import Oscillation
 
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
+    if retrain.qat == "auto" and (reason := ptq_suffices(reference, calibrated, gate)):
+        progress.warn(f"fine-tuning is skipped: {reason}")
+        qat = qat.model_copy(update={"epochs": 0})
     framework = framework_of(calibrated)
     control = None
     if qat.trains_control:
@@ -94,3 +107,11 @@ def finetune_qat_step(
     tuned.write_history(history)
     tuned.write_metrics(metrics)
     return metrics
+
+
+def finetune_qat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on: of the gate the one that may skip it."""
+    if (settings.get("retrain") or {}).get("qat", _ALWAYS.qat) != "auto":
+        return {**settings, "gate": {}, "retrain": {}}
+    drop = (settings.get("gate") or {}).get("max_accuracy_drop", _GATE.max_accuracy_drop)
+    return {**settings, "gate": {"max_accuracy_drop": drop}, "retrain": {"qat": "auto"}}

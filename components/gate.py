@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from components.artifacts.evaluation import FileCheck, ResultRow
+from components.artifacts.comparison import ChampionComparison, ChanceTest
+from components.artifacts.evaluation import ClassAccuracy, FileCheck, ResultRow
 from components.artifacts.exported import FindingRecord
 from components.artifacts.promotion import Reason, Verdict
+from components.champion_gate import judge_against_champion
+from components.evaluation.paired import LEVEL
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, reference_title
-from components.settings import GateSettings
+from components.gate_settings import GateSettings
 
 # Accuracies are ratios of counts: two that are meant to be equal can differ in the last bit.
 _ROUNDING = 1e-9
+# Two engines of equal speed differ by a few percent from one measurement to the next.
+_AS_FAST = 0.95
 
 
 def judge(
@@ -25,6 +30,9 @@ def judge(
     infrastructure: FileCheck | None,
     verification: Sequence[FindingRecord] | None,
     analysis: Sequence[FindingRecord] | None,
+    chance: ChanceTest | None,
+    classes: Sequence[ClassAccuracy] = (),
+    comparison: ChampionComparison | None = None,
     candidate: str = CANDIDATE,
 ) -> Verdict:
     """Judge an engine.
@@ -37,6 +45,10 @@ def judge(
         verification: Findings about the exported graph, or None if it was not verified. One of
             severity ``error`` means that it is not what the plan says.
         analysis: Findings of the fusion analysis, likewise.
+        chance: Test of the row against chance, or None if it was not made. An engine that is not
+            better than chance never passes, whatever the settings say.
+        classes: Accuracies by class, for the floor.
+        comparison: The candidate beside the champion; None where nothing is registered.
         candidate: Name of the row that is judged.
 
     Returns:
@@ -44,15 +56,21 @@ def judge(
     """
     row = rows.get(candidate, ResultRow())
     reasons = [_accuracy_drop(row, rows.get(REFERENCE, ResultRow()), settings)]
+    reasons.append(_chance(chance))
     if settings.min_accuracy is not None:
         reasons.append(_min_accuracy(row, settings.min_accuracy))
+    if settings.min_class_accuracy is not None:
+        reasons.append(_class_floor(classes, candidate, settings.min_class_accuracy))
     reasons.append(_int8_fraction(row, settings))
+    reference = rows.get(FP32_ENGINE, ResultRow())
     if settings.min_speedup is not None:
-        reference = rows.get(FP32_ENGINE, ResultRow())
         reasons.append(_speedup(row, reference, settings.min_speedup))
+    else:
+        reasons.append(_not_slower(row, reference))
     reasons.append(_infrastructure(infrastructure))
     reasons.append(_verification(verification))
     reasons.append(_analysis(analysis))
+    reasons += judge_against_champion(comparison, settings.champion)
     return Verdict(
         verdict="promote" if all(reason.passed for reason in reasons) else "reject",
         reasons=tuple(reasons),
@@ -109,6 +127,47 @@ def _min_accuracy(row: ResultRow, bound: float) -> Reason:
     )
 
 
+def _chance(test: ChanceTest | None) -> Reason:
+    expected = f"more accurate than chance (permutation test, level {LEVEL:g})"
+    if test is None or test.p_value is None or test.accuracy is None or test.chance is None:
+        return Reason(
+            check="chance",
+            passed=False,
+            expected=expected,
+            received="not measured",
+            message="The INT8 engine was not compared with chance.",
+        )
+    passed = test.p_value <= LEVEL and test.accuracy > test.chance
+    comparison = "better" if passed else "not better"
+    return Reason(
+        check="chance",
+        passed=passed,
+        expected=expected,
+        received=f"{test.accuracy:.2%} against {test.chance:.2%}, p={test.p_value:.2g}",
+        message=(
+            f"The INT8 engine is {comparison} than chance ({test.accuracy:.2%} against "
+            f"{test.chance:.2%}, p={test.p_value:.2g})."
+        ),
+    )
+
+
+def _class_floor(classes: Sequence[ClassAccuracy], candidate: str, bound: float) -> Reason:
+    measured = []
+    for each in classes:
+        accuracy = each.accuracy.get(candidate)
+        if accuracy is not None:
+            measured.append((accuracy, str(each.name)))
+    worst, name = min(measured, default=(None, ""))
+    received = "not measured" if worst is None else f"{worst:.2%} on {name}"
+    return Reason(
+        check="class_accuracy",
+        passed=worst is not None and worst >= bound - _ROUNDING,
+        expected=f"at least {bound:.2%} on each class",
+        received=received,
+        message=f"Worst class of the INT8 engine: {received}; required: at least {bound:.2%}.",
+    )
+
+
 def _int8_fraction(row: ResultRow, settings: GateSettings) -> Reason:
     int8, weighted = row.int8_layers, row.weighted_layers
     bound = settings.min_int8_fraction
@@ -139,6 +198,26 @@ def _speedup(row: ResultRow, reference: ResultRow, bound: float) -> Reason:
         expected=f"at least {bound:.2f} times the FP32 engine's speed",
         received=received,
         message=f"Speed at batch 1 against the FP32 engine, by median latency: {received}.",
+    )
+
+
+def _not_slower(row: ResultRow, reference: ResultRow) -> Reason:
+    """Refuse an engine that is slower than the float one at both measured batch sizes."""
+    ratios: list[float] = []
+    words: list[str] = []
+    if (single := speedup(row, reference)) is not None:
+        ratios.append(single)
+        words.append(f"{single:.2f} times at batch 1")
+    if row.throughput and reference.throughput:
+        ratios.append(row.throughput / reference.throughput)
+        words.append(f"{ratios[-1]:.2f} times at batch {row.batch_size or '?'}")
+    received = ", ".join(words) or "not measured"
+    return Reason(
+        check="speedup",
+        passed=any(ratio >= _AS_FAST for ratio in ratios),
+        expected=f"at least {_AS_FAST:.2f} times the FP32 engine's speed at one batch size",
+        received=received,
+        message=f"Speed against the FP32 engine: {received}.",
     )
 
 

@@ -73,7 +73,8 @@ def quantize_model_step(
     def calibration_data() -> Iterator[Any]:
         return numpy_batches(dataset, "calibration", quantization.batch_size)
 
-    if quantization.equalize:
+    equalizes = quantization.equalize
+    if equalizes is True or (equalizes == "auto" and framework.gains_from_equalization(network)):
         network = framework.equalize(network, calibration_data())
     spec = read_spec(quantization)
     plan = framework.plan(

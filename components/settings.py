@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, create_model, field_validator
 
+from components.gate_settings import GateSettings, RegistrySettings, RetrainSettings
 from components.settings_base import Batch, Settings
 from components.source_settings import DataSettings, ModelSettings, PreprocessingSettings
 from components.training_options import Augmentation, FinetuningOptions, Optimizer
@@ -36,6 +37,8 @@ __all__ = [
     "PreprocessingSettings",
     "QATSettings",
     "QuantizationSettings",
+    "RegistrySettings",
+    "RetrainSettings",
     "Settings",
     "TrackingSettings",
     "TrainingSettings",
@@ -87,11 +90,11 @@ class QuantizationSettings(Settings):
         True, description="Take the mean error of quantization out of the biases."
     )
 
-    equalize: bool = Field(
-        False,
+    equalize: Literal["auto"] | bool = Field(
+        "auto",
         description=(
-            "Give the channels in front of depthwise convolutions one range first, without a "
-            "change of the FP32 outputs."
+            "Scale the channels of activations to similar ranges first, without a change of the "
+            "FP32 outputs. auto: where the model has depthwise convolutions."
         ),
     )
 
@@ -198,29 +201,6 @@ class EngineSettings(Settings):
     benchmark_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds of each benchmark.")
     workspace_mib: int = Field(1024, ge=1, le=2**20)
     optimization_level: int = Field(3, ge=0, le=5)
-
-
-class GateSettings(Settings):
-    """When a quantized engine may be promoted."""
-
-    max_accuracy_drop: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description=(
-            "Largest allowed loss of top-1 accuracy against FP32 Keras (0.01 = one percentage "
-            "point)."
-        ),
-    )
-    min_accuracy: float | None = Field(None, ge=0, le=1)
-    min_int8_fraction: float = Field(
-        0.5, ge=0, le=1, description="Minimum share of the weighted layers that run in INT8."
-    )
-    min_speedup: float | None = Field(
-        None,
-        gt=0,
-        description="Minimum speedup over the FP32 engine, by median latency.",
-    )
 
 
 class TrackingSettings(Settings):

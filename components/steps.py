@@ -4,7 +4,7 @@ A step is a module ``components/<name>.py`` with a function ``<name>_step`` and 
 ``STEPS``. All else is derived: the function's signature says which artifacts of earlier steps and
 which sections of the config the step reads, and from it ``pipelines.kfp_components`` makes the
 component for Kubeflow. A function ``<name>_settings`` beside it may reduce the sections to what the
-result depends on.
+result depends on, and ``<name>_state`` may say what else it depends on, such as the champion.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class TrackedOutputs:
     Each is a glob; a missing file is no error.
 
     ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves.
-    ``onnx`` are models with a signature. ``champion`` is a model to register under the name that
-    ``verdict.json`` gives. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
+    ``onnx`` are models with a signature. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
     objects to the keys in them that become tags, prefixed with the file's name; a name stands for
     all below it.
 
@@ -167,8 +166,7 @@ STEPS = (
         image="engine",
         page=Promotion.REPORT,
         tracked=TrackedOutputs(
-            artifacts=(Promotion.VERDICT, Promotion.REPORT),
-            champion=(Promotion.CHAMPION,),
+            artifacts=(Promotion.VERDICT, Promotion.REPORT, Promotion.OUTCOME),
             verdict=(Promotion.VERDICT,),
             summary=(Promotion.REPORT,),
         ),

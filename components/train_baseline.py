@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from components.artifacts import Baseline, Dataset
 from components.artifacts.models import Epoch, ModelInfo, accuracies
 from components.runtime.events import Progress
-from components.settings import ModelSettings, TrainingSettings
+from components.settings import (
+    ModelSettings,
+    RegistrySettings,
+    RetrainSettings,
+    Settings,
+    TrainingSettings,
+)
+
+_UNNAMED = RegistrySettings()
+_SCRATCH = RetrainSettings()
 
 
 def train_baseline_step(
@@ -18,6 +29,8 @@ def train_baseline_step(
     training: TrainingSettings,
     seed: int,
     progress: Progress,
+    registry: RegistrySettings = _UNNAMED,
+    retrain: RetrainSettings = _SCRATCH,
 ) -> dict[str, float]:
     """Train the model; write it with its history and test predictions.
 
@@ -28,6 +41,8 @@ def train_baseline_step(
         training: epochs, rate and the like.
         seed: of the initial weights, shuffling and augmentation.
         progress: told of every batch.
+        registry: the registered model, whose champion training may begin with.
+        retrain: whether it does.
 
     Returns:
         Accuracy on the validation and test parts, number of parameters.
@@ -36,6 +51,7 @@ def train_baseline_step(
         ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
             data.
     """
+    from components.training.champion_start import champion_network
     from components.training.framework import choose_framework
     from components.training.prepared_data import (
         outputs_accuracy,
@@ -47,6 +63,9 @@ def train_baseline_step(
     framework.make_deterministic(seed)
     info, baseline = Dataset(dataset).info(), Baseline(out)
     network, trained = framework.open_model(model, info.image_shape, len(info.classes))
+    if retrain.start == "champion" and not trained:
+        begun = champion_network(registry, framework, info, warn=progress.warn)
+        network = network if begun is None else begun
     history: list[Epoch] = []
     if not trained:
         history = framework.fit(
@@ -80,3 +99,25 @@ def train_baseline_step(
     baseline.write_history(history)
     baseline.write_info(description)
     return metrics
+
+
+def train_baseline_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on.
+
+    Who is champion matters only where training begins with it.
+    """
+    start = (settings.get("retrain") or {}).get("start", _SCRATCH.start)
+    reduced = {**settings, "retrain": {"start": start}, "registry": {}}
+    if start == "champion":
+        reduced["registry"] = {"name": (settings.get("registry") or {}).get("name")}
+    return reduced
+
+
+def train_baseline_state(sections: Mapping[str, Settings]) -> dict[str, str]:
+    """Return the champion where training begins with it."""
+    from components.registry.access import champion_digest
+
+    registry, retrain = sections["registry"], sections["retrain"]
+    if isinstance(retrain, RetrainSettings) and retrain.start == "champion":
+        return champion_digest(registry)
+    return {}

@@ -46,6 +46,8 @@ def build_pipeline(
         export: dict[str, Any] = {},  # noqa: B006
         engine: dict[str, Any] = {},  # noqa: B006
         gate: dict[str, Any] = {},  # noqa: B006
+        registry: dict[str, Any] = {},  # noqa: B006
+        retrain: dict[str, Any] = {},  # noqa: B006
     ) -> None:
         """Chain the steps; a section that is left empty has its defaults."""
         parameters = {
@@ -58,6 +60,8 @@ def build_pipeline(
             "export": export,
             "engine": engine,
             "gate": gate,
+            "registry": registry,
+            "retrain": retrain,
         }
         with dsl.ExitHandler(at_exit(), name="pipeline") if at_exit else nullcontext():
             _chain(parameters, prepare)

@@ -8,52 +8,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from components.artifacts.comparison import ChampionComparison
 from components.artifacts.folder import StepFolder
 from components.artifacts.record import Measured, Record, Text, objects
-
-
-class ResultRow(Record):
-    """The figures of one row of the results; None is not measured.
-
-    Attributes:
-        accuracy, top5: shares of the test part, in [0, 1]; ``top5`` from six classes on.
-        bytes: size of the model or engine file.
-        latency_ms_p50, latency_ms_p99: of one request at batch 1, in milliseconds.
-        throughput: samples per second in batches of ``batch_size``.
-        int8_layers, weighted_layers: weighted layers that run in INT8, and all of them.
-        device_memory_mib, memory_mib: memory of the device, and of a fresh process.
-    """
-
-    bytes: Measured = None
-    latency_ms_p50: Measured = None
-    latency_ms_p99: Measured = None
-    throughput: Measured = None
-    batch_size: Measured = None
-    int8_layers: Measured = None
-    weighted_layers: Measured = None
-    backend: Text = ""
-    device_memory_mib: Measured = None
-    accuracy: Measured = None
-    top5: Measured = None
-    memory_mib: Measured = None
-
-    def with_quality(self, *, accuracy: float, top5: float | None) -> ResultRow:
-        """Return the row with its accuracy metrics.
-
-        ``top5`` is None with few classes.
-        """
-        quality = {"accuracy": accuracy} | ({} if top5 is None else {"top5": top5})
-        return self.model_copy(update=quality)
-
-    def with_memory(self, mib: float | None) -> ResultRow:
-        """Return the row with the memory of a fresh process."""
-        return self.model_copy(update={"memory_mib": mib})
-
-    def numbers(self) -> dict[str, float]:
-        """Return what was measured, by name."""
-        values = ((name, getattr(self, name)) for name in type(self).model_fields)
-        return {name: float(value) for name, value in values if isinstance(value, int | float)}
-
+from components.artifacts.result_row import ResultRow as ResultRow
 
 Rows = Annotated[dict[str, ResultRow], BeforeValidator(objects)]
 """Rows by name; what is no row counts as not measured."""
@@ -166,7 +124,8 @@ class Measurements(Record):
     """All that was measured.
 
     ``confusion`` has a row for each label and a column for each prediction; ``speed`` are
-    sentences on the INT8 engine's speed.
+    sentences on the INT8 engine's speed. ``comparison`` is there where a registry is named;
+    ``identity`` is new with each evaluation.
     """
 
     version: int = 1
@@ -180,6 +139,8 @@ class Measurements(Record):
     worst_samples: Sequence[WorstSample] = ()
     latency: Mapping[str, Sequence[BatchTiming]] = Field(default_factory=dict)
     infrastructure_check: Annotated[FileCheck | None, BeforeValidator(_object_or_none)] = None
+    comparison: ChampionComparison | None = None
+    identity: Text = ""
     speed: Sequence[str] = ()
 
     def row(self, name: str) -> ResultRow:

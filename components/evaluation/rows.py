@@ -14,6 +14,7 @@ CONTROL = "fp32_control"
 
 FP32_ENGINE = Variant.FP32.row
 CANDIDATE = CANDIDATE_VARIANT.row
+CHAMPION = "champion_engine"
 
 ROWS: Mapping[str, str] = {
     REFERENCE: "FP32 Keras",
@@ -22,8 +23,13 @@ ROWS: Mapping[str, str] = {
     Variant.FP16.row: "FP16 engine",
     Variant.PTQ.row: "PTQ INT8 engine",
     CANDIDATE: "QAT INT8 engine",
+    CHAMPION: "Champion engine",
 }
-"""Title by name. ``fp16_engine`` is there only where an FP16 engine was built."""
+"""Title by name.
+
+``fp16_engine`` is there only where an FP16 engine was built, ``champion_engine`` where the
+registry has a champion.
+"""
 
 _REFERENCES: Mapping[str, str] = {"torch": "FP32 PyTorch"}
 """Title of the reference by framework, where it is not Keras."""

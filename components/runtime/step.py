@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.data.read_errors import as_data_error
 from components.runtime.events import EventProgress, emit
+from components.runtime.failures import reported_failure
 from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from components.runtime.scrubbed_output import scrub_output
 from components.runtime.shown_outputs import (
@@ -31,10 +31,9 @@ from components.runtime.steps import StepDefinition, load_step
 from components.settings import Settings
 from components.steps import STEP_BY_NAME
 from components.store.directories import (
+    MANIFEST_NAME,
     Manifest,
-    as_storage_error,
     describe,
-    is_disk_full,
     materialize,
     publish,
     read_step_manifest,
@@ -50,8 +49,7 @@ from components.store.step_store import StepStore, step_key
 from components.store.work_directory import work_directory
 from components.tracking.tracked import log_outputs, log_settings
 from components.tracking.tracker import step_run
-from qat_lib.errors import MissingPackageError, QatlineError, StepError
-from qat_lib.extras import missing_hint
+from qat_lib.errors import StepError
 
 
 def run_component(
@@ -93,7 +91,7 @@ def run_component(
     # ours.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    with _told(step, Path(output)):
+    with reported_failure(step, Path(output)):
         call = _prepare(load_step(step), settings, seed, inputs)
         manifest = _reuse_or_execute(call, Path(output))
         show_metrics(manifest.metrics, metrics_artifact)
@@ -105,6 +103,30 @@ def run_component(
             warn=EventProgress(step).warn,
         )
     return dict(manifest.metrics)
+
+
+def stored_result(
+    step: str, *, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]
+) -> Path | None:
+    """Return where the store has the result of an execution; None if it has none.
+
+    Its files are not looked at: ``run_component`` does that when it takes them.
+
+    Args:
+        step: name of the step.
+        settings: the sections that the step reads, as plain values.
+        seed: seed of the run.
+        inputs: path of each input directory, by the name of the function's parameter.
+
+    Raises:
+        QatlineError: the arguments are wrong, or an input is not finished.
+    """
+    store = StepStore.from_environment()
+    if store is None:
+        return None
+    call = _prepare(load_step(step), settings, seed, inputs)
+    path = store.path(step, call.key)
+    return path if (path / MANIFEST_NAME).is_file() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +158,7 @@ def _prepare(
         inputs={
             name: verify_directory(path, contents=False).digest for name, path in paths.items()
         },
-        files=settings_files(plain),
+        files={**settings_files(plain), **definition.state(sections)},
         versions=library_versions(),
         machine=machine_identity() if STEP_BY_NAME[definition.name].machine_bound else None,
     )
@@ -220,44 +242,6 @@ def _work(final: Path) -> Iterator[Path]:
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-@contextmanager
-def _told(step: str, output: Path) -> Iterator[None]:
-    """Report a step's failure after its own files are removed.
-
-    The disk may have been full.
-    """
-    try:
-        yield
-    except Exception as error:
-        reason = _translated(error, output)
-        known = isinstance(reason, QatlineError)
-        emit(
-            "error",
-            step,
-            type=type(reason).__name__,
-            message=str(reason),
-            exit_code=reason.exit_code if isinstance(reason, QatlineError) else 1,
-            expected=known,
-        )
-        if reason is not error:
-            raise reason from error
-        raise
-
-
-def _translated(error: Exception, output: Path) -> Exception:
-    """Return what the user should see.
-
-    A full disk and broken data are told as such, whoever met them first.
-    """
-    if isinstance(error, QatlineError):
-        return error
-    if is_disk_full(error):
-        return as_storage_error(error, output)
-    if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
-        return MissingPackageError(hint)
-    return as_data_error(error) or error
 
 
 def _checked(step: str, metrics: Mapping[str, float], progress: EventProgress) -> dict[str, float]:

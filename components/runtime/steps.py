@@ -30,6 +30,7 @@ class StepDefinition:
     sections: Mapping[str, type[Settings]]
     takes_seed: bool
     reduce: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    state: Callable[[Mapping[str, Settings]], Mapping[str, str]] = lambda _: {}
 
     def parse(self, settings: Mapping[str, Any]) -> dict[str, Settings]:
         """Validate the step's sections; a missing section has its defaults.
@@ -79,7 +80,8 @@ def load_step(name: str) -> StepDefinition:
         raise StepError(f"expected a step out of {', '.join(STEP_BY_NAME)}; received {name!r}")
     module = importlib.import_module(f"components.{name}")
     step = define_step(name, getattr(module, f"{name}_step"))
-    return replace(step, reduce=getattr(module, f"{name}_settings", step.reduce))
+    reduce = getattr(module, f"{name}_settings", step.reduce)
+    return replace(step, reduce=reduce, state=getattr(module, f"{name}_state", step.state))
 
 
 def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> StepDefinition:

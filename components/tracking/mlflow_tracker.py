@@ -14,11 +14,9 @@ from components.store.fingerprints import library_versions
 from components.tracking.mlflow_writer import MlflowWriter
 from components.tracking.model_names import logged_name
 from components.tracking.pipeline_run import pipeline_run
+from components.tracking.signatures import onnx_signature
 from components.tracking.store import open_client, translated
 from components.tracking.tracker import NullTracker, RunRecorder
-
-_CHAMPION = "champion"
-_DIGEST_TAG = "qatline.digest"
 
 
 class MlflowRun(MlflowWriter):
@@ -38,23 +36,6 @@ class MlflowRun(MlflowWriter):
         with self._writing(f"the ONNX model {path.name} can't be recorded"):
             self._log_model(path, name=logged_name(name))
 
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register an ONNX model as ``champion``, unless the champion is this file."""
-        from mlflow.exceptions import MlflowException
-
-        with self._writing(f"the champion of {model!r} can't be registered"):
-            try:
-                champion = self._client.get_model_version_by_alias(model, _CHAMPION)
-            except MlflowException:  # no such model yet, or none of its versions is the champion
-                champion = None
-            if champion is not None and champion.tags.get(_DIGEST_TAG) == digest:
-                return
-            logged = self._log_model(path, name=logged_name(model), registered_model_name=model)
-            version = str(logged.registered_model_version)
-            self._client.set_model_version_tag(model, version, _DIGEST_TAG, digest)
-            self._client.set_model_version_tag(model, version, "qatline.run_id", self.run_id)
-            self._client.set_registered_model_alias(model, _CHAMPION, version)
-
     def _log_model(self, path: Path, **options: Any) -> Any:
         import onnx
         from mlflow import onnx as flavour
@@ -63,7 +44,7 @@ class MlflowRun(MlflowWriter):
         versions = library_versions()
         requirements = [f"{p}=={versions[p]}" for p in ("onnx", "onnxruntime") if versions[p]]
         return flavour.log_model(
-            model, signature=_signature(model), pip_requirements=requirements, **options
+            model, signature=onnx_signature(model), pip_requirements=requirements, **options
         )
 
     def close(self, status: str) -> None:
@@ -107,27 +88,3 @@ def _context_tags() -> dict[str, str]:
     from mlflow.tracking.context.registry import resolve_tags
 
     return {name: scrub(str(value)) for name, value in resolve_tags().items()}
-
-
-def _signature(model: Any) -> Any:
-    """Return the graph's signature: input and output names, types and shapes.
-
-    -1 for a free dimension.
-    """
-    import numpy as np
-    import onnx
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
-
-    def schema(values: Any) -> Any:
-        specs = []
-        for value in values:
-            tensor = value.type.tensor_type
-            shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
-            kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-            specs.append(TensorSpec(kind, shape, value.name))
-        return Schema(specs)
-
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in weights]
-    return ModelSignature(inputs=schema(inputs), outputs=schema(model.graph.output))

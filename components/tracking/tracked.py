@@ -79,11 +79,6 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         tracker.log_artifact(path, "" if folder == "." else folder)
     for path in _matches(directory, outputs.onnx):
         tracker.log_onnx(path, path.stem)
-    for path in _matches(directory, outputs.champion):
-        name = Promotion(directory).verdict().model
-        tracker.register_champion(
-            path, name, manifest.files[path.relative_to(directory).as_posix()].sha256
-        )
 
 
 def _rows(directory: Path, outputs: TrackedOutputs) -> dict[str, float]:

@@ -12,6 +12,8 @@ The environment is the contract, the same that the MLflow plugin of the KFP back
     QATLINE_PARENT_RUN_ID    else the run of the whole pipeline: a child of it is made
     QATLINE_PIPELINE_RUN_ID  else the id of the pipeline run, on a cluster the one of KFP: its run is
                              found, or made by the first step; see components.tracking.pipeline_run
+    QATLINE_TRACKING_SOCKET  a launcher that writes all of it for the step; see
+                             components.tracking.remote_tracker
     MLFLOW_EXPERIMENT_ID     the experiment of that, or of a plain run; MLFLOW_EXPERIMENT_NAME
                              names one that is made where it is missing
 
@@ -84,12 +86,12 @@ class StepTracker(RunRecorder, Protocol):
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model with the signature of its graph."""
 
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register an ONNX model under ``model`` with the alias ``champion``.
 
-        The alias points to the new version. A champion with the same ``digest`` (SHA-256 of the
-        file) stays: a run that reuses its steps makes no version.
-        """
+class ClosableRun(StepTracker, Protocol):
+    """A tracker whose run is open until it is closed."""
+
+    def close(self, status: str) -> None:
+        """End the run as FINISHED or FAILED."""
 
 
 class NullTracker:
@@ -113,9 +115,6 @@ class NullTracker:
         """Do nothing."""
 
     def log_onnx(self, path: Path, name: str) -> None:
-        """Do nothing."""
-
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
         """Do nothing."""
 
     def log_dataset(self, info: DatasetInfo) -> None:
@@ -181,10 +180,6 @@ class OptionalTracker(_OptionalRecorder):
         """Record an ONNX model while tracking works."""
         self._try(lambda: self._inner.log_onnx(path, name))
 
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register a champion while tracking works."""
-        self._try(lambda: self._inner.register_champion(path, model, digest))
-
     def _try(self, action: Callable[[], None]) -> None:
         if self._failed:
             return
@@ -227,10 +222,8 @@ def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]
     if mode == "off":
         yield NullTracker()
         return
-    from components.tracking.mlflow_tracker import open_run
-
     try:
-        run = open_run(step)
+        run = _open(step)
     except TrackingError as error:
         if mode == "required":
             raise
@@ -249,3 +242,14 @@ def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]
             if mode == "required" and status == "FINISHED":
                 raise
             warn(str(error))
+
+
+def _open(step: str) -> ClosableRun:
+    if os.environ.get("QATLINE_TRACKING_SOCKET"):
+        from components.tracking.remote_tracker import open_remote_run
+
+        if (remote := open_remote_run(step)) is not None:
+            return remote
+    from components.tracking.mlflow_tracker import open_run
+
+    return open_run(step)

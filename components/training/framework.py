@@ -98,6 +98,9 @@ class Framework(Protocol):
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer; see ``qat_lib.plan_quantization``."""
 
+    def gains_from_equalization(self, model: Any) -> bool:
+        """Whether a model is one that ``quantization.equalize=auto`` equalizes."""
+
     def equalize(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Any:
         """Return an equalized copy of a float model; see ``qat_lib.equalize``.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import qat_lib
+import qat_lib.correction
 from components.artifacts.models import Epoch, ModelFolder
 from components.settings import ModelSettings, QATSettings, TrainingSettings
 from components.training import fitting, model_source
@@ -93,6 +94,10 @@ class KerasFramework:
         return qat_lib.calibrate(
             model, batches, method, percentile=percentile, freeze=freeze, on_batch=on_batch
         )
+
+    def gains_from_equalization(self, model: Any) -> bool:
+        """Whether a float model has depthwise convolutions."""
+        return qat_lib.correction.gains_from_equalization(model)
 
     def equalize(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Any:
         """Return an equalized copy of a float model."""

@@ -107,6 +107,10 @@ class TorchFramework:
             on_batch=on_batch,
         )
 
+    def gains_from_equalization(self, model: TorchNetwork) -> bool:  # noqa: ARG002
+        """Return False: only Keras models are equalized."""
+        return False
+
     def equalize(
         self,
         model: TorchNetwork,  # noqa: ARG002

@@ -159,7 +159,7 @@ compared with FP32 on {figures["images"]} others: half of them photographs of CI
 brings (of both there are crops in either set). All engines run in OpenVINO. The first figure is the
 share of images with FP32's label, the second the mean Kullback-Leibler divergence from FP32's
 probabilities. Signed integers are what TensorRT runs; NNCF and ONNX Runtime quantize for CPUs here.
-`equalize` is off by default, the bias correction on.
+The first row of each kind is what command line and pipeline do by default.
 """,
         table(["MobileNetV2", "same label", "KL divergence", "CPU seconds"], rows),
         measured(figures, "tensorflow", "openvino", "nncf", "onnxruntime"),
@@ -266,6 +266,26 @@ def scaling() -> list[str]:
     ]
 
 
+def steps() -> list[str]:
+    """Return the section on what the pipeline adds to its steps."""
+    figures = load("step_overhead")
+    names = ("function_seconds", "by_launcher_seconds", "by_itself_seconds")
+    rows = []
+    for row in figures["steps"]:
+        rows.append([f"`{row['step']}`", *(f"{row[name]:.1f} s" for name in names)])
+    cached, help_text = figures["runs_seconds"]["cached"], figures["help_seconds"]
+    return [
+        "## What does the pipeline add to a step?\n",
+        block("uv run python benchmarks/step_overhead.py"),
+        "CPU seconds of a step's process beyond its function with TensorFlow imported: the interpreter, Kubeflow's\n"
+        "executor, keys, files and the record in MLflow, which the launcher writes on one machine and the step on a\n"
+        f"cluster. A whole run that is in the store takes {cached:.1f} CPU seconds, `qatline --help`\n"
+        f"{help_text:.2f}.\n",
+        table(["step", "its function", "beside it", "beside it, on a cluster"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
 def networks() -> list[str]:
     """Return the section on keras.applications."""
     text = (RESULTS / "applications.md").read_text(encoding="utf-8")
@@ -281,7 +301,7 @@ def render() -> str:
     """Return the page."""
     sections = [
         *(accuracy(), photographs(), recipes(), agreement(), openvino()),
-        *(export(), overhead(), scaling(), networks()),
+        *(export(), overhead(), scaling(), steps(), networks()),
     ]
     return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])
 

@@ -24,6 +24,9 @@ Timeout = Annotated[
     str | None,
     typer.Option(help="Wait at most this long: 90s, 30m, 2h (exit code 124).", show_default=False),
 ]
+AcceptRejected = Annotated[
+    bool, typer.Option("--accept-rejected", help="End with 0 although the gate rejected.")
+]
 
 
 @app.command()
@@ -42,6 +45,7 @@ def submit(
     ] = False,
     wait: Wait = False,
     timeout: Timeout = None,
+    accept_rejected: AcceptRejected = False,
     namespace: Namespace = "",
     token: Token = None,
     debug: DebugOption = False,
@@ -51,6 +55,7 @@ def submit(
         from datetime import datetime
 
         from pipelines.cluster.names import run_name
+        from pipelines.cluster.run_identity import has_server
         from pipelines.cluster.server import connect
         from pipelines.config.run_config import load_config
 
@@ -66,6 +71,8 @@ def submit(
         typer.echo(run.url)
         if wait:
             cluster.wait(run.run_id, typer.echo, timeout=limit)
+            server = loaded.tracking.uri if has_server(loaded) else None
+            _end_with_verdict(server, run.run_id, accept_rejected)
 
 
 @app.command("wait")
@@ -73,13 +80,23 @@ def wait_(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or address.")],
     host: Host,
     timeout: Timeout = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MLFLOW_TRACKING_URI",
+            help="Tracking server that has the verdict.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_rejected: AcceptRejected = False,
     namespace: Namespace = "",
     token: Token = None,
     debug: DebugOption = False,
 ) -> None:
     """Wait for the end of a run and show its steps as they change.
 
-    Exit codes: 0 it succeeded, 1 it failed or was canceled, 124 it did not end in time.
+    Exit codes: 0 succeeded, 1 failed or canceled, 3 rejected by the gate (as the tracking server
+    says), 124 not in time.
     """
     with reported(debug=debug):
         from pipelines.cluster.progress import run_id_of
@@ -88,6 +105,7 @@ def wait_(
         wanted, limit = run_id_of(run), _seconds(timeout)
         cluster = connect(host, namespace=namespace, token=token)
         cluster.wait(wanted, typer.echo, timeout=limit)
+        _end_with_verdict(tracking_uri, wanted, accept_rejected)
 
 
 @app.command()
@@ -124,3 +142,15 @@ def _seconds(text: str | None) -> int | None:
         return parse_seconds(text)
     except ValueError as error:
         raise ConfigError(f"--timeout: {error}") from error
+
+
+def _end_with_verdict(uri: str | None, run_id: str, accept_rejected: bool) -> None:
+    """Show the verdict of a run that succeeded; end with its code."""
+    if uri is None:
+        return
+    from pipelines.cluster.verdict import REJECTED_CODE, find_verdict
+
+    verdict = find_verdict(uri, run_id)
+    typer.echo(f"verdict  {verdict}")
+    if verdict == "reject" and not accept_rejected:
+        raise typer.Exit(REJECTED_CODE)

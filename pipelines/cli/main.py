@@ -16,10 +16,12 @@ from pipelines.cli import cluster as cli_cluster
 from pipelines.cli import config as cli_config
 from pipelines.cli import model as cli_model
 from pipelines.cli import records as cli_records
+from pipelines.cli import registry as cli_registry
 from pipelines.cli import runs as cli_runs
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import (
     PLACE_PANEL,
+    AcceptRejectedOption,
     ConfigOption,
     ConfigSeedOption,
     DebugOption,
@@ -66,13 +68,14 @@ def run(
             "--no-cache", help="Reuse no results of earlier runs.", rich_help_panel=PLACE_PANEL
         ),
     ] = False,
+    accept_rejected: AcceptRejectedOption = False,
     json_: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Run the whole pipeline on this machine.
 
-    The steps are train, quantize, fine-tune, export, build, evaluate and promote.
+    The exit code is 0 if the engine was promoted, 3 if the gate rejected it.
     """
     with reported(debug=debug, as_json=json_):
         from pipelines.cli import run as runner
@@ -91,9 +94,10 @@ def run(
         )
         if resume:
             say_renamed("qatline run --resume", "qatline resume")
-            runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
+            result = runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
         else:
-            runner.run_command(choice, cache=not no_cache, as_json=json_, quiet=quiet)
+            result = runner.run_command(choice, cache=not no_cache, as_json=json_, quiet=quiet)
+        runner.end_with(result, accept_rejected=accept_rejected)
 
 
 @app.command(rich_help_panel="Runs")
@@ -111,6 +115,7 @@ def resume(
     set_: SetOption = None,
     seed: ConfigSeedOption = None,
     runs_dir: RunsDirOption = None,
+    accept_rejected: AcceptRejectedOption = False,
     json_: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -123,7 +128,8 @@ def resume(
         from pipelines.cli import run as runner
 
         choice = runner.ConfigChoice(config, profile or [], set_ or [], seed, runs_dir)
-        runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
+        result = runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
+        runner.end_with(result, accept_rejected=accept_rejected)
 
 
 @app.command("compile", rich_help_panel="Runs")
@@ -180,6 +186,7 @@ def ui(
         open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
 
 
+cli_registry.add_registry_commands(app)
 cli_records.add_record_commands(app)
 cli_model.register(app)
 

@@ -74,6 +74,12 @@ JsonOption = Annotated[
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only the result.", rich_help_panel=SHOW_PANEL)
 ]
+AcceptRejectedOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-rejected", help="Exit with 0, not 3, if rejected.", rich_help_panel=SHOW_PANEL
+    ),
+]
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=SHOW_PANEL)
 ]

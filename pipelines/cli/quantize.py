@@ -53,11 +53,12 @@ def quantize(
     unsigned: UnsignedOption = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
     equalize: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--equalize", help="One range for the channels before depthwise convolutions, first."
+            help="Scale channels to similar ranges first.",
+            show_default="where the model has depthwise convolutions",
         ),
-    ] = False,
+    ] = None,
     bias_correction: Annotated[
         bool, typer.Option(help="Take the mean error of quantization out of the biases.")
     ] = True,
@@ -79,6 +80,7 @@ def quantize(
         from components.settings import QuantizationSettings
         from components.training.quantization_choice import open_cases, read_spec
         from pipelines.cli import model_views
+        from qat_lib.correction import gains_from_equalization
         from qat_lib.files.output_files import check_output
 
         for written in filter(None, (output, save_plan)):
@@ -93,7 +95,7 @@ def quantize(
         if data is not None:
             inputs = model_views.read_inputs(data)
             check_inputs(network, inputs, data)
-            if equalize:
+            if gains_from_equalization(network) if equalize is None else equalize:
                 network = qat_lib.equalize(network, inputs, batch_size=batch_size)
         found = qat_lib.plan_quantization(
             network, mode, read_spec(settings), open_cases(settings), unsigned=unsigned

@@ -32,6 +32,9 @@ def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
         show_speed(console, result.speed)
     if result.gate.verdict:
         show_gate(console, result.gate)
+        _show_registry(console, result)
+    if result.nothing_new:
+        console.print(Text(f"Nothing new: {result.nothing_new}"), soft_wrap=True)
     _show_places(console, result)
     reused = sum(step.status == "reused" for step in result.steps)
     counts = f"{len(result.steps)} steps" + (f", {reused} reused" if reused else "")
@@ -110,6 +113,16 @@ def show_gate(console: Console, gate: GateResult) -> None:
         for number, line in enumerate(lines):
             head = (f"  {mark if number == 0 else '    '} ", style)
             console.print(Text.assemble(head, line), soft_wrap=True)
+
+
+def _show_registry(console: Console, result: RunResult) -> None:
+    if result.registry is None:
+        text = "Not registered: registry.name is not set."
+    else:
+        text = f"{result.registry.verdict.model}: {result.registry.message}"
+    lines = textwrap.wrap(text, max(console.width - 2, 20))
+    for line in lines:
+        console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def _show_places(console: Console, result: RunResult) -> None:

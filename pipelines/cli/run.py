@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +22,10 @@ from pipelines.config.run_config import RunConfig, build_config, load_config
 from pipelines.run.folder import create_run, find_run
 from pipelines.run.local import MAIN_PIPELINE, RunOutcome, execute, resume_run
 from pipelines.run.preflight import check_before_training
+from pipelines.run.result import RunResult
+
+REJECTED_CODE = 3
+"""Exit code of a run whose engine the gate rejected."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class ConfigChoice:
 
 def run_command(
     choice: ConfigChoice, *, cache: bool, as_json: bool, quiet: bool, pipeline: str = MAIN_PIPELINE
-) -> None:
-    """Run the pipeline, and show the result.
+) -> RunResult:
+    """Run the pipeline, show the result, and return it.
 
     Raises:
         QatlineError: Anything that a user can act on; the caller turns it into a message and an
@@ -80,11 +85,13 @@ def run_command(
     folder = create_run(config, pipeline=pipeline, cache=cache, version=installed_version())
     console, view = _screen(as_json=as_json, quiet=quiet)
     _announce(console, f"Run {folder.run_id} in {folder.path}", quiet)
-    _show(console, execute(folder, view), as_json=as_json)
+    return _show(console, execute(folder, view), as_json=as_json)
 
 
-def resume_command(choice: ConfigChoice, *, run_id: str | None, as_json: bool, quiet: bool) -> None:
-    """Resume a run, by default the latest unfinished; show the result.
+def resume_command(
+    choice: ConfigChoice, *, run_id: str | None, as_json: bool, quiet: bool
+) -> RunResult:
+    """Resume a run, by default the latest unfinished; show the result, and return it.
 
     Raises:
         ConfigError: There is no such run, or the choice names another config than the run's.
@@ -96,7 +103,17 @@ def resume_command(choice: ConfigChoice, *, run_id: str | None, as_json: bool, q
     console, view = _screen(as_json=as_json, quiet=quiet)
     _announce(console, f"Resuming run {folder.run_id} in {folder.path}", quiet)
     outcome = resume_run(folder, config if choice.names_values else None, view)
-    _show(console, outcome, as_json=as_json)
+    return _show(console, outcome, as_json=as_json)
+
+
+def end_with(result: RunResult, *, accept_rejected: bool) -> None:
+    """End the command with the exit code of a finished run.
+
+    0 where the engine was promoted or there was nothing new, ``REJECTED_CODE`` where the gate
+    rejected it. A pipeline without a gate ends with 0.
+    """
+    if result.gate.verdict == "reject" and not accept_rejected:
+        raise typer.Exit(REJECTED_CODE)
 
 
 def _screen(*, as_json: bool, quiet: bool) -> tuple[Console, ProgressView]:
@@ -105,11 +122,12 @@ def _screen(*, as_json: bool, quiet: bool) -> tuple[Console, ProgressView]:
     return Console(file=stream, highlight=False), make_view(stream, quiet=quiet)
 
 
-def _show(console: Console, outcome: RunOutcome, *, as_json: bool) -> None:
+def _show(console: Console, outcome: RunOutcome, *, as_json: bool) -> RunResult:
     if as_json:
         sys.stdout.write(json.dumps(outcome.result.to_dict()) + "\n")
     else:
         show_result(console, outcome.result, seconds=outcome.seconds)
+    return outcome.result
 
 
 def _check_environment(config: RunConfig) -> None:

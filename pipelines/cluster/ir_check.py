@@ -54,6 +54,8 @@ def _schema_problems(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
         for name, value in kubernetes.items()
     ]
+    for name, value in platform.get("platforms", {}).items():
+        targets.append((f"platform {name}", value, pipeline_spec_pb2.SinglePlatformSpec()))
     for name, value, message in targets:
         try:
             json_format.ParseDict(value, message)

@@ -8,6 +8,7 @@ refused before anything is sent. The images of a folder are handed on in shards.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -23,6 +24,7 @@ IMAGE_MODULES, IMAGE_FILES = "/opt/user/modules", "/opt/user/files"
 """Where the images hold modules and files of the user's."""
 
 _PROVIDED = frozenset({"components", "keras", "pipelines", "qat_lib", "tensorflow", "torch"})
+_LOOPBACK = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\])(?=[:/]|$)")
 _VOLUME = "mount a volume that holds it (cluster.volumes) and set its path there"
 _IMAGE = "name it in cluster.images.{key} and build an image with it: qatline cluster image"
 
@@ -48,7 +50,7 @@ def portable(config: RunConfig) -> RunConfig:
     """Return the config with every path as the pods see it.
 
     Raises:
-        ConfigError: It names files or modules of this machine; every one is listed.
+        ConfigError: It names files, modules or addresses of this machine; every one is listed.
         SpecError: The file of the quantization spec is wrong.
     """
     places = image_places(config.cluster)
@@ -60,11 +62,11 @@ def portable(config: RunConfig) -> RunConfig:
             values.setdefault(file.section, {})[file.key] = inside
         elif not _is_mounted(file, config.cluster):
             problems.append(_file_problem(file))
-    problems += _module_problems(config)
+    problems += [*_module_problems(config), *_address_problems(config)]
     if problems:
         raise ConfigError(
-            "Expected files and modules that the pods have; received some of this machine alone:\n"
-            + "\n".join(f"  - {problem}" for problem in problems)
+            "Expected files, modules and addresses that the pods have; received some of this "
+            "machine alone:\n" + "\n".join(f"  - {problem}" for problem in problems)
         )
     if config.data.kind == "folder" and config.data.storage == "auto":
         values.setdefault("data", {})["storage"] = "shards"
@@ -161,3 +163,10 @@ def _module_problems(config: RunConfig) -> Iterator[str]:
             "cluster.images: modules and files need an image of yours that holds them; build it "
             "(qatline cluster image) and set cluster.images.train"
         )
+
+
+def _address_problems(config: RunConfig) -> Iterator[str]:
+    addresses = {"tracking.uri": config.tracking.uri, "cluster.webhook": config.cluster.webhook}
+    for key, address in addresses.items():
+        if address is not None and _LOOPBACK.match(address):
+            yield f"{key}: {address}: in a pod that is the pod itself; set an address of the cluster"

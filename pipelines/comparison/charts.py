@@ -15,7 +15,7 @@ from components.variants import CANDIDATE_VARIANT, Variant
 from pipelines.comparison.tracked_runs import TrackedRun
 
 _WIDTH, _HEIGHT = 560.0, 300.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 16.0, 14.0, 44.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 68.0, 16.0, 14.0, 44.0
 _LOG_RATIO = 50.0
 _COLORS = 8
 """Colours that the page's style has."""
@@ -95,8 +95,10 @@ def _cloud(title: str, dots: Sequence[_Dot], unit: str) -> Markup:
     x_axis = _axis([dot.x for dot in dots], _LEFT, _WIDTH - _RIGHT)
     y_axis = nice_axis([dot.y for dot in dots], start=_HEIGHT - _BOTTOM, end=_TOP)
     parts = [_frame(x_axis, y_axis, unit, "accuracy, %")]
-    for dot in dots:
-        parts.append(_shape(dot, x_axis.at(dot.x), y_axis.at(dot.y)))
+    for index, dot in enumerate(dots):
+        # What lies below is larger: equal runs would hide each other.
+        below = any((later.x, later.y) == (dot.x, dot.y) for later in dots[index + 1 :])
+        parts.append(_shape(dot, x_axis.at(dot.x), y_axis.at(dot.y), 1.6 if below else 1.0))
     label = f"{title}: " + "; ".join(dot.label for dot in dots)
     return svg.picture(_WIDTH, _HEIGHT, *parts, label=label, class_="chart")
 
@@ -110,13 +112,17 @@ def _overlay(name: str, runs: Sequence[TrackedRun]) -> Markup:
     y_axis = _axis([value for _, value in points], _HEIGHT - _BOTTOM, _TOP)
     title = curve_title(name)
     parts = [_frame(x_axis, y_axis, "epoch", title.rpartition(": ")[2])]
-    for index, run in lines:
-        parts.append(_line(run, name, color_of(index), x_axis, y_axis))
+    for place, (index, run) in enumerate(lines):
+        # What lies below is wider: equal runs would hide each other.
+        width = 2.0 + 2.5 * min(len(lines) - 1 - place, 4)
+        parts.append(_line(run, name, color_of(index), width, x_axis, y_axis))
     label = f"{title} by epoch of " + ", ".join(run.name for _, run in lines)
     return svg.picture(_WIDTH, _HEIGHT, *parts, label=label, class_="chart")
 
 
-def _line(run: TrackedRun, name: str, color: str, x_axis: Axis, y_axis: Axis) -> Markup:
+def _line(
+    run: TrackedRun, name: str, color: str, width: float, x_axis: Axis, y_axis: Axis
+) -> Markup:
     path: list[str] = []
     dots = []
     for epoch, value in run.curves[name]:
@@ -124,7 +130,8 @@ def _line(run: TrackedRun, name: str, color: str, x_axis: Axis, y_axis: Axis) ->
         path.append(f"{'L' if path else 'M'}{x:.1f},{y:.1f}")
         told = svg.element("title", f"{run.name}, epoch {epoch}: {significant(value, 4)}")
         dots.append(svg.element("circle", told, cx=x, cy=y, r=2.2))
-    return svg.element("g", svg.element("path", d=" ".join(path)), *dots, class_=f"run {color}")
+    line = svg.element("path", d=" ".join(path), stroke_width=width)
+    return svg.element("g", line, *dots, class_=f"run {color}")
 
 
 def _axis(values: Sequence[float], start: float, end: float) -> Axis:
@@ -158,15 +165,15 @@ def _title(text: str, axis: Axis) -> str:
     return f"{text}, logarithmic" if axis.log else text
 
 
-def _shape(dot: _Dot, x: float, y: float) -> Markup:
+def _shape(dot: _Dot, x: float, y: float, scale: float) -> Markup:
     told = svg.element("title", dot.label)
     kind = f"dot {dot.color}"
     if dot.shape == "circle":
-        return svg.element("circle", told, cx=x, cy=y, r=5.5, class_=kind)
+        return svg.element("circle", told, cx=x, cy=y, r=5.5 * scale, class_=kind)
     corners = {
         "square": ((-5, -5), (5, -5), (5, 5), (-5, 5)),
         "diamond": ((0, -7), (7, 0), (0, 7), (-7, 0)),
         "triangle": ((0, -6.5), (6.5, 5.5), (-6.5, 5.5)),
     }[dot.shape]
-    points = " ".join(f"{x + across:.1f},{y + down:.1f}" for across, down in corners)
-    return svg.element("polygon", told, points=points, class_=kind)
+    places = [f"{x + across * scale:.1f},{y + down * scale:.1f}" for across, down in corners]
+    return svg.element("polygon", told, points=" ".join(places), class_=kind)

@@ -20,7 +20,7 @@ def with_new_keys(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     Raises:
         ConfigError: both names are given.
     """
-    renamed = dict(values)
+    renamed = _with_auto(dict(values))
     for (section, old), new in RENAMED.items():
         content = renamed.get(section)
         if not isinstance(content, Mapping) or old not in content:
@@ -36,3 +36,13 @@ def with_new_keys(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
         )
         renamed[section] = {new if key == old else key: value for key, value in content.items()}
     return renamed
+
+
+def _with_auto(values: dict[str, Any]) -> dict[str, Any]:
+    """Write ``qat: auto`` out: it is short for ``retrain.qat: auto``."""
+    if values.get("qat") != "auto":
+        return values
+    retrain = values.get("retrain")
+    content = dict(retrain) if isinstance(retrain, Mapping) else {}
+    rest = {name: value for name, value in values.items() if name != "qat"}
+    return {**rest, "retrain": {**content, "qat": "auto"}}

@@ -36,6 +36,8 @@ SECTIONS: tuple[str, ...] = (
     "export",
     "engine",
     "gate",
+    "registry",
+    "retrain",
 )
 """The sections that are parameters of the pipeline; the others concern the place where it runs."""
 
@@ -72,6 +74,8 @@ class RunConfig(Settings):
     export: settings.ExportSettings = Field(default_factory=settings.ExportSettings)
     engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
     gate: settings.GateSettings = Field(default_factory=settings.GateSettings)
+    registry: settings.RegistrySettings = Field(default_factory=settings.RegistrySettings)
+    retrain: settings.RetrainSettings = Field(default_factory=settings.RetrainSettings)
     tracking: settings.TrackingSettings = Field(default_factory=settings.TrackingSettings)
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
 
@@ -86,7 +90,7 @@ class RunConfig(Settings):
         )
         if problem is not None:
             raise ValueError(problem)
-        if self.quantization.equalize and self.model.framework == "torch":
+        if self.quantization.equalize is True and self.model.framework == "torch":
             raise ValueError(
                 "quantization.equalize is there for Keras models only, received "
                 "model.framework=torch; set quantization.equalize=false"
@@ -96,6 +100,12 @@ class RunConfig(Settings):
         for name in self.quantization.cases:
             check_case_name(name)
         self._check_batches()
+        needs = self.retrain.start == "champion" or self.retrain.only_new
+        if self.registry.name is None and needs:
+            raise ValueError(
+                "retrain.start=champion and retrain.only_new: expected registry.name beside them, "
+                "which says whose champion is meant; received none"
+            )
         return self
 
     def _check_batches(self) -> None:

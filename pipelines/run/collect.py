@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from components.artifacts import Evaluation, Promotion, ResultRow
+from components.artifacts.promotion import PromotionOutcome
 from components.evaluation.rows import ROWS
 from pipelines.run.event_tail import EventTail
 from pipelines.run.folder import RunFolder
@@ -56,6 +57,7 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
     rows: dict[str, ResultRow] = {}
     speed: Sequence[str] = ()
     gate, report = GateResult(verdict=None, reasons=()), None
+    registered: PromotionOutcome | None = None
     if "evaluation" in artifacts:
         measured = Evaluation(artifacts["evaluation"]).measurements()
         rows = {name: measured.rows[name] for name in ROWS if name in measured.rows}
@@ -65,7 +67,8 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
         verdict = promotion.verdict()
         gate = GateResult(verdict=verdict.verdict, reasons=verdict.reasons)
         report = _copy_report(folder, promotion)
-    return RunResult(
+        registered = promotion.outcome()
+    result = RunResult(
         run_id=folder.run_id,
         run_dir=str(folder.path),
         steps=finished_steps(folder, since=since),
@@ -74,6 +77,7 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
         gate=gate,
         report=report,
     )
+    return result if registered is None else result.model_copy(update={"registry": registered})
 
 
 def finished_steps(folder: RunFolder, *, since: int) -> list[FinishedStep]:

@@ -40,9 +40,9 @@ def compare_runs(names: Sequence[str], *, output: Path, console: Console | None 
 def comparison_table(runs: Sequence[TrackedRun]) -> Table:
     """Return the table: settings that differ, the verdict, the figures."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for run in runs:
-        table.add_column(escape(run.name), justify="right")
+        table.add_column(escape(run.name), justify="right", overflow="fold")
     for key in differing_params(runs):
         table.add_row(escape(key), *(escape(run.params.get(key, "-")) for run in runs))
     table.add_section()

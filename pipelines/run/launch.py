@@ -23,19 +23,28 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from components.registry.facts import INPUTS_VARIABLE
 from components.runtime.events import EVENTS_VARIABLE, emit
 from components.runtime.parent import LAUNCHER_VARIABLE
 from components.runtime.scrubbed_output import scrub_output
+from components.steps import STEPS
 from components.store.directories import as_storage_error, is_disk_full
 from components.store.key_lock import RUN_VARIABLE
 from components.store.step_store import STORE_VARIABLE
+from components.tracking.tracker import tracking_mode
+from pipelines.config.run_config import RunConfig
 from pipelines.run.collect import collect_result, link_artifacts
 from pipelines.run.event_tail import file_size
 from pipelines.run.folder import RunFolder
+from pipelines.run.local import MAIN_PIPELINE
+from pipelines.run.novelty import inputs_fingerprint, judged_before
 from pipelines.run.processes import follow_parent
 from pipelines.run.record import write_json
+from pipelines.run.result import RunResult
+from pipelines.run.reuse import find_stored, take_stored
 from pipelines.run.temporary import temporary_folder
-from pipelines.run.tracking import open_parent_run
+from pipelines.run.tracking import ParentRun, open_parent_run
+from pipelines.run.tracking_server import served_tracking
 from pipelines.steps import step_of_task
 from qat_lib.errors import QatlineError, StepError
 
@@ -105,19 +114,54 @@ def launch(folder: RunFolder) -> None:
     os.environ["PYTHONUNBUFFERED"] = "1"
     sys.path.append(os.getcwd())  # a pipeline of the user's own may lie there
     emit("message", "", message="loading the pipeline")
-    pipeline = load_pipeline(record.pipeline)
-    steps = step_names(pipeline)
+    parameters = config.pipeline_parameters()
+    stored = find_stored(STEPS, parameters) if record.pipeline == MAIN_PIPELINE else None
+    if stored is None:
+        pipeline = load_pipeline(record.pipeline)
+        steps = step_names(pipeline)
+    else:
+        steps = [each.step.name for each in stored]
     emit("message", "", message="opening the tracking store")
     with open_parent_run(folder, config) as parent:
         before = file_size(folder.events_file)
+        if known := _nothing_new(config):
+            finish_early(folder, parent, known)
+            return
         emit("pipeline_started", "", steps=steps)
         outputs = folder.attempt_dir(record.attempts)
-        run_pipeline(pipeline, config.pipeline_parameters(), outputs)
+        if stored is None:
+            with served_tracking():
+                run_pipeline(pipeline, parameters, outputs)
+        else:
+            take_stored(stored, outputs, seed=config.seed)
         emit("message", "", message="collecting the results")
         artifacts = link_artifacts(folder, outputs)
         result = collect_result(folder, artifacts, since=before)
         result = parent.finish(result, artifacts)
     write_json(folder.result_file, result.to_dict())
+
+
+def _nothing_new(config: RunConfig) -> str:
+    """Return why there is nothing to do; empty where there is.
+
+    The fingerprint reaches the promotion through the environment, and the version's tags from
+    there.
+    """
+    if config.registry.name is None or tracking_mode() == "off":
+        return ""
+    from components.registry.access import run_registry
+
+    fingerprint = inputs_fingerprint(config)
+    os.environ[INPUTS_VARIABLE] = fingerprint
+    registry = run_registry(config.registry) if config.retrain.only_new else None
+    return judged_before(registry, fingerprint) if registry is not None else ""
+
+
+def finish_early(folder: RunFolder, parent: ParentRun, reason: str) -> None:
+    """Record a run that found nothing new."""
+    emit("pipeline_started", "", steps=[])
+    result = RunResult(run_id=folder.run_id, run_dir=str(folder.path), nothing_new=reason)
+    write_json(folder.result_file, parent.finish(result, {}).to_dict())
 
 
 def load_pipeline(name: str) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from components.artifacts.evaluation import Rows
-from components.artifacts.promotion import Reason
+from components.artifacts.promotion import PromotionOutcome, Reason
 from components.artifacts.record import Record
 from pipelines.run.record import TrackingRecord
 
@@ -33,6 +33,8 @@ class RunResult(Record):
     Attributes:
         rows: the rows of the evaluation by name, in the order in which they are shown.
         speed: sentences on the INT8 engine's speed against FP32.
+        registry: what became of the candidate there; None where nothing is registered.
+        nothing_new: why the run ended early; empty for a whole run.
         report: path of the report, where there is one.
         tracking: None for a run that is not tracked.
     """
@@ -43,5 +45,7 @@ class RunResult(Record):
     rows: Rows = Field(default_factory=dict, alias="results")
     speed: Sequence[str] = ()
     gate: GateResult = GateResult()
+    registry: PromotionOutcome | None = None
+    nothing_new: str = ""
     report: str | None = None
     tracking: TrackingRecord | None = None

@@ -8,31 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from qat_lib.calibration.histogram import Histogram
+from qat_lib.calibration.observing import ModelCalls, TensorHistograms
 from qat_lib.calibrators.batches import BatchReader
-from qat_lib.calibrators.calibration import Calibration, Histograms, SeenTensor
+from qat_lib.calibrators.calibration import Calibration
 from qat_lib.calibrators.methods import check_method
 from qat_lib.calibrators.report import CalibrationReport
 from qat_lib.errors import CalibrationError
 from qat_lib.quantize import model_quantizers
-from qat_lib.quantizers import TensorQuantizer
-
-
-class _Histograms(Histograms):
-    """Histograms of TensorFlow tensors."""
-
-    histogram = Histogram
-
-    def measure(self, quantizer: TensorQuantizer, tensor: Any) -> SeenTensor | None:
-        if tf.size(tensor) == 0:
-            return None
-        magnitude = quantizer.magnitude(tensor)
-        known = not quantizer.unsigned or quantizer.name in self.cut
-        return SeenTensor(
-            magnitude=magnitude,
-            largest=float(tf.reduce_max(magnitude)),
-            negative=not known and bool(tf.reduce_min(tensor) < 0),
-        )
 
 
 def calibrate(
@@ -77,12 +59,9 @@ def calibrate(
     calibration = Calibration(
         quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
     )
-    return calibration.run(
-        _Histograms(),
-        reader.batches(data, batch_size),
-        lambda batch: model(batch, training=False),
-        on_batch,
-    )
+    histograms = TensorHistograms()
+    call_model = ModelCalls(model, histograms)
+    return calibration.run(histograms, reader.batches(data, batch_size), call_model, on_batch)
 
 
 def _is_array(data: Any) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,9 +16,13 @@ from qat_lib.calibrators.collecting import collecting
 from qat_lib.calibrators.histogram import MagnitudeHistogram
 from qat_lib.calibrators.methods import range_from_histogram
 from qat_lib.calibrators.report import CalibrationReport, TensorStatistics
+from qat_lib.calibrators.sampling import IN_ALL, PER_SAMPLE, count_array
 from qat_lib.errors import CalibrationError
 
 logger = logging.getLogger("qat_lib")
+
+AHEAD = 3
+"""Batches to look ahead: of no more than these, calibration counts as much as of many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,14 @@ class SeenTensor:
 
 
 class Histograms(ABC):
-    """One histogram for each quantizer; a shared one gets all its tensors."""
+    """One histogram for each quantizer; a shared one gets all its tensors.
+
+    Attributes:
+        found: the histograms, by quantizer.
+        cut: unsigned quantizers that saw negative values.
+        not_finite: the first quantizer that saw values that are not finite, or None.
+        budget: elements to count of each sample of a tensor.
+    """
 
     histogram: ClassVar[type[MagnitudeHistogram]]
 
@@ -44,25 +56,66 @@ class Histograms(ABC):
         self.found: dict[str, MagnitudeHistogram] = {}
         self.cut: set[str] = set()
         self.not_finite: str | None = None
+        self.budget = PER_SAMPLE
+        self._thresholds: dict[str, float] = {}
 
     @abstractmethod
-    def measure(self, quantizer: Any, tensor: Any) -> SeenTensor | None:
-        """Return the magnitudes of a framework's tensor; None if empty."""
+    def as_array(self, tensor: Any) -> np.ndarray | None:
+        """Return a framework's tensor as an array of float32, or None if that means a copy."""
+
+    @abstractmethod
+    def channel_axis(self, rank: int) -> int:
+        """Return the axis of the channels, which differs between frameworks."""
+
+    @abstractmethod
+    def measure(self, quantizer: Any, tensor: Any) -> SeenTensor:
+        """Return the magnitudes of a framework's tensor that is no array, nor empty."""
 
     def observe(self, quantizer: Any, tensor: Any) -> None:
         """Count the magnitudes of a tensor, unless its range needs no data."""
-        if quantizer.range_policy == "current" or quantizer.of_weight:
+        if not needs_data(quantizer) or 0 in tensor.shape:
+            return
+        array = self.as_array(tensor)
+        if array is not None:
+            self.count(quantizer, array)
             return
         measured = self.measure(quantizer, tensor)
-        if measured is None:
+        if self._is_usable(quantizer, measured.largest, negative=measured.negative):
+            self._histogram_of(quantizer).add(measured.magnitude, measured.largest)
+
+    def count(self, quantizer: Any, array: np.ndarray) -> None:
+        """Count an array, a large one by its largest magnitudes and a sample of the others."""
+        if array.size == 0:
             return
-        if measured.negative:
-            self.cut.add(quantizer.name)
-        if not np.isfinite(measured.largest):
+        counted = count_array(
+            array,
+            self.channel_axis(array.ndim),
+            self.budget,
+            self._thresholds.get(quantizer.name),
+            unsigned=quantizer.unsigned,
+        )
+        if self._is_usable(quantizer, counted.largest, negative=counted.negative):
+            for values, weight in counted.values:
+                self._histogram_of(quantizer).add(values, counted.largest, weight)
+            if counted.threshold is not None:
+                self._thresholds[quantizer.name] = counted.threshold
+
+    def _histogram_of(self, quantizer: Any) -> MagnitudeHistogram:
+        return self.found.setdefault(quantizer.name, self.histogram())
+
+    def _is_usable(self, quantizer: Any, largest: float, *, negative: bool) -> bool:
+        """Note what is wrong with a tensor; return whether it can be counted."""
+        if not np.isfinite(largest):
             self.not_finite = self.not_finite or quantizer.name
-            return
-        histogram = self.found.setdefault(quantizer.name, self.histogram())
-        histogram.add(measured.magnitude, measured.largest)
+            return False
+        if negative and quantizer.unsigned:
+            self.cut.add(quantizer.name)
+        return True
+
+
+def needs_data(quantizer: Any) -> bool:
+    """Whether a quantizer's range comes from data."""
+    return not (quantizer.range_policy == "current" or quantizer.of_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +148,7 @@ class Calibration:
         """
         done = samples = 0
         with collecting(histograms):
-            for batch in batches:
+            for batch in _looked_ahead(batches, histograms):
                 call_model(batch)
                 # Not raised within the call, where Keras adds its own text to a message.
                 _check_finite(histograms)
@@ -127,6 +180,17 @@ class Calibration:
                 quantizer.freeze()
             report[name] = _statistics(quantizer, histogram, chosen)
         return report
+
+
+def _looked_ahead(batches: Iterable[Any], histograms: Histograms) -> Iterator[Any]:
+    """Yield the batches, and count more of each sample where they are few."""
+    iterator = iter(batches)
+    first = list(islice(iterator, AHEAD + 1))
+    if len(first) <= AHEAD:
+        samples = sum(count_samples(batch) for batch in first)
+        histograms.budget = max(PER_SAMPLE, IN_ALL // max(1, samples))
+    yield from first
+    yield from iterator
 
 
 def _statistics(quantizer: Any, histogram: MagnitudeHistogram, method: str) -> TensorStatistics:

@@ -25,12 +25,18 @@ class MagnitudeHistogram:
         self.upper = 0.0
         self.observed_max = 0.0
 
-    def add(self, tensor: Any, largest: float) -> None:
-        """Count a tensor of any shape, whose largest magnitude is ``largest`` (finite)."""
+    def add(self, tensor: Any, largest: float, weight: int = 1) -> None:
+        """Count a tensor of any shape, or a sample of one.
+
+        Args:
+            tensor: the magnitudes to count.
+            largest: the largest magnitude, finite; of the whole tensor where this is a sample.
+            weight: number of elements that each counted one stands for. Default 1.
+        """
         self.observed_max = max(self.observed_max, largest)
         if self.upper == 0.0:
             if largest == 0.0:
-                self.counts[0] += int(np.prod(tensor.shape))
+                self.counts[0] += weight * int(np.prod(tensor.shape))
                 return
             self.upper = largest
         while self.upper < largest:
@@ -38,7 +44,7 @@ class MagnitudeHistogram:
                 [self.counts.reshape(-1, 2).sum(axis=1), np.zeros(len(self.counts) // 2, int)]
             )
             self.upper *= 2.0
-        self.counts += self._count(tensor, len(self.counts))
+        self.counts += weight * self._count(tensor, len(self.counts))
 
     def _count(self, tensor: Any, bins: int) -> np.ndarray:
         """Return int64 counts of ``|x|`` in ``bins`` bins over [0, upper].

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from qat_lib.correction.bias import BiasReport, correct_bias
-from qat_lib.correction.equalization import equalize
+from qat_lib.correction.equalization import equalize, gains_from_equalization
 
-__all__ = ["BiasReport", "correct_bias", "equalize"]
+__all__ = ["BiasReport", "correct_bias", "equalize", "gains_from_equalization"]

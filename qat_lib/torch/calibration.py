@@ -82,15 +82,21 @@ class _Histograms(Histograms):
 
     histogram = Histogram
 
-    def measure(self, quantizer: TensorQuantizer, tensor: torch.Tensor) -> SeenTensor | None:
-        if tensor.numel() == 0:
-            return None
+    def as_array(self, tensor: torch.Tensor) -> np.ndarray | None:
+        """Return a tensor in the CPU's memory, as an array that shares it."""
+        return tensor.detach().float().numpy() if tensor.device.type == "cpu" else None
+
+    def channel_axis(self, rank: int) -> int:
+        """Return the second axis of feature maps, else the last."""
+        return 1 if rank > 3 else rank - 1
+
+    def measure(self, quantizer: TensorQuantizer, tensor: torch.Tensor) -> SeenTensor:
+        """Return the magnitudes of a tensor on a GPU."""
         magnitude = quantizer.magnitude(tensor)
-        known = not quantizer.unsigned or quantizer.name in self.cut
         return SeenTensor(
             magnitude=magnitude,
             largest=float(magnitude.amax()),
-            negative=not known and bool((tensor < 0).any()),
+            negative=bool((tensor < 0).any()),
         )
 
 

@@ -17,7 +17,7 @@ class Histogram(MagnitudeHistogram):
     """Counts of the magnitudes of PyTorch tensors, on their device."""
 
     def _count(self, tensor: Any, bins: int) -> np.ndarray:
-        x = tensor.detach().float().abs().reshape(-1)
+        x = torch.as_tensor(tensor).detach().float().abs().reshape(-1)
         step = self.upper / bins
         counts = torch.zeros(bins, dtype=torch.int64, device=x.device)
         for part in x.split(PART):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from components.artifacts import ResultRow, Verdict
-from components.artifacts.evaluation import FileCheck
+from components.artifacts.comparison import ChanceTest
+from components.artifacts.evaluation import ClassAccuracy, FileCheck
 from components.artifacts.exported import FindingRecord
 from components.gate import judge, speedup
 from components.settings import GateSettings
@@ -28,6 +29,7 @@ SOUND: dict[str, Any] = {
     "infrastructure": FileCheck(passed=True, message="64 requests equal."),
     "verification": [],
     "analysis": [],
+    "chance": ChanceTest(samples=100, accuracy=0.98, chance=0.1, p_value=0.0005),
 }
 
 
@@ -66,7 +68,9 @@ def test_sound_engine_is_promoted_with_reasons() -> None:
     assert verdict.promoted
     assert [reason.check for reason in verdict.reasons] == [
         "accuracy_drop",
+        "chance",
         "int8_fraction",
+        "speedup",
         "infrastructure",
         "verification",
         "analysis",
@@ -183,3 +187,70 @@ def test_judge_names_the_framework_of_the_reference() -> None:
         reason.message == "The INT8 engine is no worse than FP32 PyTorch (98.00% against 98.00%)."
     )
     assert reason.expected == "at most 1.00% below FP32 PyTorch"
+
+
+@pytest.mark.parametrize(
+    ("latency", "throughput", "passed"),
+    [
+        (1.2, 80, False),  # slower at both
+        (1.2, 120, True),
+        (0.9, 80, True),
+        (1.05, 80, True),  # within the noise of a measurement
+        (None, 120, True),  # an engine for one batch size
+        (None, 80, False),
+        (None, None, False),
+    ],
+)
+def test_judge_refuses_engines_slower_than_float_at_both_batches(
+    latency: float | None, throughput: float | None, passed: bool
+) -> None:
+    rows = copy.deepcopy(GOOD)
+    rows["fp32_engine"] |= {"throughput": 100.0, "batch_size": 32}
+    rows["qat_engine"] |= {"latency_ms_p50": latency, "throughput": throughput, "batch_size": 32}
+    checked = {name: ResultRow.model_validate(row) for name, row in rows.items()}
+    assert failed(judge(checked, settings(), **SOUND)) == ([] if passed else ["speedup"])
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "chance", "p_value", "passed"),
+    [
+        (0.3, 0.1, 0.05, True),
+        (0.3, 0.1, 0.051, False),
+        (0.1, 0.1, 0.01, False),
+        (0.3, 0.1, None, False),
+        (None, 0.1, 0.01, False),
+    ],
+)
+def test_judge_never_promotes_what_is_not_better_than_chance(
+    accuracy: float | None, chance: float, p_value: float | None, passed: bool
+) -> None:
+    test = ChanceTest(samples=50, accuracy=accuracy, chance=chance, p_value=p_value)
+    lenient = {"max_accuracy_drop": 1.0, "min_int8_fraction": 0.0, "min_speedup": 0.01}
+    rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
+    verdict = judge(rows, settings(**lenient), **{**SOUND, "chance": test})
+    assert failed(verdict) == ([] if passed else ["chance"])
+
+
+def test_judge_without_chance_test_rejects() -> None:
+    rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
+    verdict = judge(rows, settings(), **{**SOUND, "chance": None})
+    assert failed(verdict) == ["chance"]
+
+
+@pytest.mark.parametrize(("bound", "passed"), [(0.5, True), (0.51, False)])
+def test_class_floor_holds_for_the_worst_class(bound: float, passed: bool) -> None:
+    classes = []
+    for name, accuracy in (("cat", 0.9), ("dog", 0.5), ("empty", None)):
+        row = {"class": name, "accuracy": {"qat_engine": accuracy}}
+        classes.append(ClassAccuracy.model_validate(row))
+    rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
+    verdict = judge(rows, settings(min_class_accuracy=bound), **SOUND, classes=classes)
+    assert failed(verdict) == ([] if passed else ["class_accuracy"])
+    assert (
+        "50.00% on dog" in next(r for r in verdict.reasons if r.check == "class_accuracy").message
+    )
+
+
+def test_class_floor_without_classes_rejects() -> None:
+    rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
+    assert failed(judge(rows, settings(min_class_accuracy=0.1), **SOUND)) == ["class_accuracy"]

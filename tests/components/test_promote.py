@@ -57,6 +57,7 @@ def evidence(accuracy: float = 0.98) -> dict[str, Any]:
     }
     return {
         "results": results,
+        "confusion": {"qat_engine": [[10, 0], [0, 10]]},
         "infrastructure_check": {"passed": True, "message": "32 requests equal"},
     }
 
@@ -79,7 +80,7 @@ def test_sound_engine_is_promoted(run: dict[str, Path]) -> None:
     metrics, verdict = call(run, listener, min_speedup=1.9)
     assert verdict["verdict"] == "promote"
     assert metrics == {
-        "promoted": 1.0, "checks": 6.0, "checks_failed": 0.0, "accuracy": 0.98, "accuracy_drop": 0.0, "speedup": 2.0,
+        "promoted": 1.0, "checks": 7.0, "checks_failed": 0.0, "accuracy": 0.98, "accuracy_drop": 0.0, "speedup": 2.0,
     }  # fmt: skip
     assert listener.warnings == []
     assert listener.phases[-1] == ("reporting", 2, 2)

@@ -17,6 +17,9 @@ NEEDS = {
     "compile": "pipeline",
     "components": "pipeline",
     "compare": "pipeline",
+    "registry": "pipeline",
+    "promote": "pipeline",
+    "rollback": "pipeline",
     "ui": "pipeline",
     "quantize": "keras",
     "export": "keras",
@@ -44,7 +47,7 @@ def check(said: dict[str, Any]) -> None:
             assert code == 1, (command, message)
             assert f"Install it with: pip install 'qatline[{NEEDS[command]}]'" in message
             assert message.count("\n") == 1
-        elif command.startswith(("config", "runs", "cluster image")):
+        elif command.startswith(("config", "runs", "cluster image", "schedule")):
             assert (code, message) == (0, ""), command
         elif command == "resume":
             assert (code, "received 'none'" in message) == (2, True)

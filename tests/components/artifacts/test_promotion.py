@@ -14,7 +14,7 @@ from qat_lib.errors import StepError
 
 def test_write_verdict_adds_model_name(tmp_path: Path) -> None:
     reason = Reason(check="speedup", passed=True, expected="2", received="3", message="Fast.")
-    Promotion(tmp_path).write_verdict(Verdict(verdict="promote", reasons=(reason,)), model="m")
+    Promotion(tmp_path).write_verdict(Verdict(verdict="promote", reasons=(reason,), model="m"))
     content = json.loads((tmp_path / "verdict.json").read_text())
     assert list(content) == ["model", "verdict", "reasons"]
     assert Promotion(tmp_path).verdict().promoted

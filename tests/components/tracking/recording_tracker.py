@@ -48,9 +48,6 @@ class RecordingTracker:
     def log_onnx(self, path: Path, name: str) -> None:
         self._record("onnx", (path.name, name))
 
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        self._record("champion", (path.name, model, digest))
-
     def log_dataset(self, info: DatasetInfo) -> None:
         self._record("dataset", info)
 

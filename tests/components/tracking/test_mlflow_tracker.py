@@ -13,7 +13,6 @@ import pytest
 from mlflow_server import MlflowServer
 
 from components.data.info import DatasetInfo
-from components.tracking.model_names import registered_name
 from components.tracking.tracker import ensure_store, step_run
 from qat_lib.errors import DataError, TrackingError
 
@@ -143,45 +142,6 @@ def test_everything_of_a_step_is_found_again(
         ("images", (-1, 8, 8, 1), "float32")
     ]
     assert "tensorflow" not in sys.modules or "keras" in sys.modules
-
-
-def test_champion_moves_to_a_new_model_alone(
-    store: tuple[str, str],
-    tracked_here: Any,
-    progress: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(
-        "MLFLOW_EXPERIMENT_ID", tracked_here.create_experiment("champions", f"file://{tmp_path}/a")
-    )
-    path = write_model(tmp_path / "champion.onnx")
-    seen = []
-    for digest in ("first", "first", "second"):
-        with step_run("promote", warn=progress.warn) as tracker:
-            tracker.register_champion(path, "resnet_digits", digest)
-        champion = tracked_here.get_model_version_by_alias("resnet_digits", "champion")
-        seen.append((int(champion.version), champion.tags["qatline.digest"]))
-    assert seen == [(1, "first"), (1, "first"), (2, "second")]
-    assert len(tracked_here.search_model_versions("name='resnet_digits'")) == 2
-
-
-@pytest.mark.parametrize(
-    "name", ["mobilenetv2_1.00_224", "../my/net:2 'x'%", "модель", "-", "x" * 300]
-)
-def test_register_champion_accepts_every_model_name(
-    store: tuple[str, str], tracked_here: Any, progress: Any, tmp_path: Path, name: str
-) -> None:
-    path = write_model(tmp_path / "champion.onnx")
-    registered = registered_name(name)
-    with step_run("promote", warn=progress.warn) as tracker:
-        tracker.register_champion(path, registered, "digest")
-    assert (
-        tracked_here.get_model_version_by_alias(registered, "champion").tags["qatline.digest"]
-        == "digest"
-    )
-    if "/" not in name and len(name) < 200:
-        assert registered == name
 
 
 def test_context_tags_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,10 +128,9 @@ def test_optional_tracking_hands_everything_on() -> None:
     tracker.log_history([{"loss": 1.0}])
     tracker.log_artifact(Path("a"), "b")
     tracker.log_onnx(Path("c"), "d")
-    tracker.register_champion(Path("c"), "d", "e")
     tracker.log_dataset(INFO)
     tracker.set_tags({"f": "g"})
-    names = ["params", "metrics", "history", "artifact", "onnx", "champion", "dataset", "tags"]
+    names = ["params", "metrics", "history", "artifact", "onnx", "dataset", "tags"]
     assert [name for name, _ in inner.calls] == names
 
 
@@ -304,17 +303,13 @@ def test_history_and_data_set_are_recorded_as_such(tmp_path: Path) -> None:
     assert tracker.of("dataset") == [INFO]
 
 
-def test_only_promoted_models_are_registered(tmp_path: Path) -> None:
-    (tmp_path / "verdict.json").write_text('{"model": "resnet", "verdict": "reject"}')
+def test_log_outputs_leaves_the_registry_to_the_promotion(tmp_path: Path) -> None:
+    (tmp_path / "verdict.json").write_text('{"model": "resnet", "verdict": "promote"}')
+    (tmp_path / "champion.onnx").write_bytes(b"o")
     tracker = RecordingTracker()
     log_outputs(tracker, "promote", tmp_path, describe(tmp_path))
-    assert tracker.of("champion") == []
-    (tmp_path / "champion.onnx").write_bytes(b"o")
-    manifest = describe(tmp_path)
-    log_outputs(tracker, "promote", tmp_path, manifest)
-    assert tracker.of("champion") == [
-        ("champion.onnx", "resnet", manifest.files["champion.onnx"].sha256)
-    ]
+    assert {name for name, _ in tracker.calls} <= {"metrics", "tags", "artifact"}
+    assert tracker.of("artifact") == [("verdict.json", "")]
 
 
 def test_pictures_keep_their_folder(tmp_path: Path) -> None:

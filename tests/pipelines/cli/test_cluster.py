@@ -8,6 +8,8 @@ import pytest
 from fake_kfp_server import FakeKfpServer
 from typer.testing import CliRunner
 
+from components.tracking.pipeline_run import find_or_create_parent
+from components.tracking.store import ensure_store, open_client
 from pipelines.cli.main import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -43,6 +45,26 @@ def test_wait_ends_with_the_runs_code(server: FakeKfpServer, state: str, code: i
     ended, output = run(server, "wait", "r", "--timeout", "1s")
     assert ended == code
     assert f"run  {state.lower()}" in output
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+@pytest.mark.filterwarnings("ignore:.*Any type hint is inferred")
+def test_wait_ends_with_the_verdict(server: FakeKfpServer, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    experiment = ensure_store(uri, "nights", (tmp_path / "artifacts").as_uri())
+    client = open_client(uri)
+    for name, verdict in (("good", "promote"), ("bad", "reject")):
+        server.runs[name] = {"run_id": name, "display_name": name, "state": "SUCCEEDED"}
+        parent = find_or_create_parent(client, experiment, name)
+        client.set_tag(parent, "qatline.verdict", verdict)
+    server.runs["other"] = {"run_id": "other", "display_name": "o", "state": "SUCCEEDED"}
+    codes = {}
+    for name in ("good", "bad", "other"):
+        code, output = run(server, "wait", name, "--tracking-uri", uri)
+        codes[output.splitlines()[-1]] = code
+    assert codes == {"verdict  promote": 0, "verdict  reject": 3, "verdict  unknown": 0}
+    accepted = ("wait", "bad", "--tracking-uri", uri, "--accept-rejected")
+    assert run(server, *accepted)[0] == 0
 
 
 def test_wait_refuses_a_wrong_timeout(server: FakeKfpServer) -> None:

@@ -155,3 +155,21 @@ def test_export_with_a_bad_check_writes_nothing(folder: Path, tmp_path: Path) ->
     assert done.exit_code == 1
     assert "Received NaN or infinity" in done.stderr
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "equalizes"), [([], True), (["--no-equalize"], False), (["--equalize"], True)]
+)
+def test_quantize_equalizes_around_depthwise_convolutions(
+    options: list[str], equalizes: bool, tmp_path: Path
+) -> None:
+    keras.utils.set_random_seed(0)
+    x = keras.Input((8, 8, 3), name="image")
+    y = keras.layers.ReLU(6.0, name="relu")(keras.layers.Conv2D(4, 3, name="conv")(x))
+    keras.Model(x, keras.layers.DepthwiseConv2D(3, name="dw")(y)).save(tmp_path / "m.keras")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype("f4"))
+    paths = ["-o", str(tmp_path / "q.keras"), "--data", str(tmp_path / "x.npy")]
+    done = runner.invoke(app, ["quantize", str(tmp_path / "m.keras"), *paths, *options])
+    assert done.exit_code == 0, done.stderr
+    relu = qat_lib.load_model(tmp_path / "q.keras").get_layer("relu")
+    assert isinstance(relu, qat_lib.quantizers.ChannelReLU) is equalizes

@@ -187,6 +187,12 @@ def test_unknown_kubernetes_field_is_found(spec: dict[str, Any]) -> None:
         check_ir([spec, platform])
 
 
+def test_unknown_field_of_the_platform_is_found(spec: dict[str, Any]) -> None:
+    platform = {"platforms": {"kubernetes": {"pipelineConfig": {"deadline": 5}}}}
+    with pytest.raises(ExportError, match="platform kubernetes"):
+        check_ir([spec, platform])
+
+
 def test_the_whole_graph_has_no_problem(spec: dict[str, Any]) -> None:
     assert list(graph_problems(spec)) == []
 

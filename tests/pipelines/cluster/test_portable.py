@@ -1,5 +1,6 @@
 """What a config names and a pod may not have."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,22 @@ def test_what_every_pod_has_stays(overrides: list[str]) -> None:
     ],
 )
 def test_what_this_machine_alone_has_is_refused(overrides: list[str], problems: list[str]) -> None:
-    with pytest.raises(ConfigError, match="files and modules that the pods have") as caught:
+    with pytest.raises(
+        ConfigError, match="files, modules and addresses that the pods have"
+    ) as caught:
         portable(config(*overrides))
     for problem in problems:
         assert problem in str(caught.value)
     assert str(caught.value).count("\n  - ") == len(problems)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:5000", "127.0.0.1:5000/x", "[::1]:1"])
+def test_addresses_of_this_machine_are_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"tracking\\.uri: http://{re.escape(host)}: in a pod"):
+        portable(config(f"tracking.uri='http://{host}'"))
+    with pytest.raises(ConfigError, match=r"cluster\.webhook: http://"):
+        portable(config(f"cluster.webhook='http://{host}'"))
+    portable(config(f"tracking.uri='http://mlflow.{host.replace('[::1]', 'example')}'"))
 
 
 def test_volumes_of_the_reading_step_hold_files() -> None:

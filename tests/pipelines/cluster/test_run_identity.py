@@ -96,6 +96,10 @@ def test_last_pod_asks_for_no_resources_but_runs_where_others_do() -> None:
             "cluster.webhook='https://me:hunter2@hooks.example/'",
             "cluster.webhook: expected an address without credentials",
         ),
+        (
+            "cluster.webhook=https://hooks.slack.com/services/T0/B0/hunter2",
+            "cluster.webhook: expected an address that is no secret.*QATLINE_WEBHOOK: secret/key",
+        ),
         ("cluster.env={QATLINE_PIPELINE_RUN_ID: a}", "expected Kubeflow to set QATLINE_PIPELINE"),
     ],
 )

@@ -35,6 +35,15 @@ def test_curve_pictures_lay_runs_over_each_other() -> None:
     assert "<high>" not in picture.drawing
 
 
+def test_equal_runs_are_seen_behind_each_other() -> None:
+    twins = [make_run(name, 0.5, 2.0, curves={"a/loss": [(1, 0.5), (2, 0.25)]}) for name in "xy"]
+    (lines,) = curve_pictures(twins)
+    widths = [part.split('"')[0] for part in str(lines.drawing).split('stroke-width="')[1:]]
+    assert widths == ["4.5", "2"]
+    radii = [part.split('"')[0] for part in str(cost_pictures(twins)[0].drawing).split(' r="')[1:]]
+    assert radii == ["8.8", "5.5"]
+
+
 def test_curve_title_names_stage_and_figure() -> None:
     assert curve_title("train_baseline/loss") == "FP32 baseline: loss"
     assert curve_title("other/val_x") == "other: validation x"

@@ -49,3 +49,9 @@ def test_load_config_takes_old_keys_from_every_source(tmp_path: Path) -> None:
     overridden = load_config(path, profiles=["full"], overrides=["export.remainder=fp16"])
     assert overridden.export.float_precision == "fp16"
     assert build_config({"export": {"remainder": "fp16"}}).export.float_precision == "fp16"
+
+
+@pytest.mark.parametrize("retrain", [None, {"start": "champion"}])
+def test_qat_auto_is_short_for_the_key_of_retraining(retrain: dict[str, str] | None) -> None:
+    values = {"qat": "auto"} | ({} if retrain is None else {"retrain": retrain})
+    assert with_new_keys(values, source="c") == {"retrain": {**(retrain or {}), "qat": "auto"}}

@@ -443,3 +443,16 @@ def test_a_config_for_pytorch_is_taken(overrides: list[str]) -> None:
     config = load_config(overrides=["model.framework=torch", *overrides])
     assert config.model.framework == "torch"
     assert config.pipeline_parameters()["model"]["framework"] == "torch"
+
+
+@pytest.mark.parametrize("retrain", [{"start": "champion"}, {"only_new": True}])
+def test_retraining_of_a_champion_needs_its_name(retrain: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"expected registry\.name beside them"):
+        build_config({"retrain": retrain})
+    assert build_config({"retrain": retrain, "registry": {"name": "x"}}).registry.name == "x"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a:b", "a'b", 'a"b', "a%b", ".", " a"])
+def test_registry_refuses_names_that_no_store_takes(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"registry\.name"):
+        build_config({"registry": {"name": name}})

@@ -13,7 +13,7 @@ from keras import layers
 
 from qat_lib import QuantizationSpec, TensorQuantizer, calibrate, model_quantizers, quantize_model
 from qat_lib.calibration import range_from_histogram
-from qat_lib.calibration.calibrate import _Histograms
+from qat_lib.calibration.observing import TensorHistograms
 from qat_lib.errors import CalibrationError
 
 
@@ -197,7 +197,7 @@ def test_calibrate_reports_what_it_saw() -> None:
 def test_calibrate_goes_by_integers_of_quantizer(unsigned: bool, bits: int) -> None:
     values = np.random.default_rng(0).exponential(size=(500, 2)).astype(np.float32)
     model = hand_made(unsigned=unsigned, num_bits=bits)
-    histograms = _Histograms()
+    histograms = TensorHistograms()
     histograms.observe(model.layers[-1], tf.constant(values))
     expected = range_from_histogram(histograms.found["q"], "mse", num_bits=bits, unsigned=unsigned)
     assert calibrate(model, values, "mse", batch_size=500).tensors["q"].amax == pytest.approx(

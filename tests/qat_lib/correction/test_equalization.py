@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import qat_lib
-from qat_lib.correction import equalize
+from qat_lib.correction import equalize, gains_from_equalization
 from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.quantizers import ChannelReLU
@@ -17,10 +17,10 @@ def images(samples=32, seed=0):
     return np.random.default_rng(seed).normal(size=(samples, 8, 8, 3)).astype("float32")
 
 
-def network(relu=None, *, norm=True, between=(), multiplier=1, conv_options=None):
+def network(relu=None, *, norm=True, between=(), multiplier=1, conv_options=None, alone=False):
     """Return a network with widely different channels before a depthwise convolution.
 
-    There are four channels.
+    There are four channels. With ``alone`` those behind it can't be scaled.
     """
     keras.utils.set_random_seed(3)
     x = keras.Input((8, 8, 3), name="image")
@@ -32,6 +32,8 @@ def network(relu=None, *, norm=True, between=(), multiplier=1, conv_options=None
     for layer in between:
         y = layer(y)
     y = keras.layers.DepthwiseConv2D(3, depth_multiplier=multiplier, name="depthwise")(y)
+    if alone:
+        y = keras.layers.Activation("tanh")(y)
     y = keras.layers.GlobalAveragePooling2D(name="pool")(y)
     model = keras.Model(x, keras.layers.Dense(3, name="logits")(y), name="net")
     if norm:
@@ -97,12 +99,12 @@ def test_equalize_knows_the_layers_around(model, tensor):
 @pytest.mark.parametrize(
     "model",
     [
-        network(keras.layers.Activation("relu6", name="relu")),
-        network(keras.layers.Activation("silu", name="relu")),
-        network(keras.layers.ReLU(negative_slope=0.1, name="relu")),
-        network(keras.layers.ReLU(threshold=0.1, name="relu")),
-        network(RELUS["relu"](), between=[keras.layers.Activation("tanh")]),
-        network(RELUS["relu"](), norm=False, conv_options={"activation": "tanh"}),
+        network(keras.layers.Activation("relu6", name="relu"), alone=True),
+        network(keras.layers.Activation("silu", name="relu"), alone=True),
+        network(keras.layers.ReLU(negative_slope=0.1, name="relu"), alone=True),
+        network(keras.layers.ReLU(threshold=0.1, name="relu"), alone=True),
+        network(RELUS["relu"](), between=[keras.layers.Activation("tanh")], alone=True),
+        network(RELUS["relu"](), norm=False, conv_options={"activation": "tanh"}, alone=True),
     ],
 )
 def test_equalize_leaves_other_functions_alone(model):
@@ -204,3 +206,65 @@ def test_equalize_takes_a_model_in_half_precision():
     assert equal.get_layer("bn").gamma.dtype == "float16"
     ranges = seen_ranges(equal, "relu", images().astype("float16")).astype("float32")
     np.testing.assert_allclose(ranges, ranges.max(), rtol=0.02)
+
+
+def residual_network():
+    """Return a network with channels of different ranges along its shortcuts."""
+    keras.utils.set_random_seed(5)
+    x = keras.Input((8, 8, 3), name="image")
+    y = keras.layers.Conv2D(6, 1, name="stem")(x)
+    for index in range(2):
+        z = keras.layers.Conv2D(12, 3, padding="same", name=f"expand_{index}")(y)
+        z = keras.layers.ReLU(6.0, name=f"relu_{index}")(z)
+        z = keras.layers.Conv2D(6, 1, name=f"project_{index}")(z)
+        y = keras.layers.Add(name=f"add_{index}")([y, z])
+    model = keras.Model(x, keras.layers.Conv2D(3, 1, name="out")(y), name="residual")
+    spread = np.float32([20, 5, 1, 0.5, 0.1, 0.05])
+    for name in ("stem", "project_0", "project_1"):
+        kernel = model.get_layer(name).kernel
+        kernel.assign(kernel.numpy() * spread)
+    for name in ("expand_0", "expand_1", "out"):
+        kernel = model.get_layer(name).kernel
+        kernel.assign(kernel.numpy() / spread[:, None])
+    return model
+
+
+def test_equalize_follows_shortcuts():
+    model, data, other = residual_network(), images(), images(seed=1)
+    equal = equalize(model, data)
+    expected = model.predict(10 * other, verbose=0)
+    np.testing.assert_allclose(equal.predict(10 * other, verbose=0), expected, rtol=2e-5, atol=2e-5)
+    ranges = seen_ranges(equal, "add_1", data)
+    before = seen_ranges(model, "add_1", data)
+    assert ranges.max() / ranges.min() < 0.2 * before.max() / before.min()
+
+
+def test_equalize_lowers_the_error_along_shortcuts():
+    model, data, other = residual_network(), images(), images(seed=1)
+    expected = model.predict(other, verbose=0)
+
+    def error(source):
+        quantized = qat_lib.quantize_model(source, custom_qdq_cases="auto")
+        qat_lib.calibrate(quantized, data, "max")
+        return np.square(quantized.predict(other, verbose=0) - expected).mean()
+
+    assert error(equalize(model, data)) < 0.5 * error(model)
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "openvino"])
+def test_equalize_exports_shortcuts_without_bounds(tmp_path, target):
+    model, data = residual_network(), images()
+    quantized = qat_lib.quantize_model(
+        equalize(model, data), custom_qdq_cases="auto", unsigned=target == "openvino"
+    )
+    qat_lib.calibrate(quantized, data)
+    qat_lib.export_onnx(quantized, tmp_path / "net.onnx", target=target)
+    assert "Min" not in {node.op_type for node in _nodes(tmp_path / "net.onnx")}
+    assert qat_lib.check_parity(quantized, tmp_path / "net.onnx", data).passed
+
+
+def test_gains_from_equalization_needs_depthwise_convolutions():
+    model = network(RELUS["relu"]())
+    assert gains_from_equalization(model)
+    assert not gains_from_equalization(residual_network())
+    assert not gains_from_equalization(qat_lib.quantize_model(model))

@@ -1,0 +1,225 @@
+"""Cost of a QAT step against the FP32 step of the same model.
+
+Each model trains in a process of its own; the processes take turns, round by round, so that a busy
+machine slows both. A ratio is that of two neighbouring turns; medians and quartiles over the rounds
+are shown. Besides: peak memory, seconds of the first step (tracing included), inference and the
+floor, which is what reading and writing the quantized tensors alone must cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+NETWORKS = {"resnet20": 32, "mobilenetv2": 96, "resnet50": 96}
+"""Side of the images in pixels by network."""
+
+KINDS = ("fp32", "frozen", "ema", "learned")
+"""The FP32 model, and the quantized one by the policy of its activation ranges."""
+
+
+def main() -> None:
+    """Measure the chosen networks and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--policies", nargs="+", default=list(KINDS[1:]), choices=KINDS[1:])
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=4, help="Steps in a turn. Default: 4.")
+    parser.add_argument("--xla", action="store_true", help="Compile the whole step with XLA.")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(json.loads(arguments.work))
+        return
+    rows = []
+    for network in arguments.networks:
+        for row in compare(network, arguments):
+            rows.append(row)
+            sys.stdout.write(f"{_line(row)}\n")
+            sys.stdout.flush()
+    if arguments.json:
+        import record
+
+        record.write(arguments.json, {"batch_size": arguments.batch_size, "rows": rows})
+
+
+class Turns:
+    """A process that trains one model and times its steps on request."""
+
+    def __init__(self, network: str, kind: str, arguments: argparse.Namespace) -> None:
+        task = {
+            "network": network,
+            "kind": kind,
+            "batch_size": arguments.batch_size,
+            "xla": arguments.xla,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--work", json.dumps(task)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.first_step = self._answer()
+
+    def take(self, what: str, steps: int) -> dict[str, float]:
+        """Return wall and CPU seconds of ``steps`` steps of ``train`` or ``infer``."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what} {steps}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> float:
+        """End the process; return its peak memory in MiB."""
+        peak = self.take("end", 0)["peak_mib"]
+        self._process.wait()
+        return peak
+
+    def _answer(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("The training process ended early.")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+
+def compare(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row for each policy."""
+    workers = {kind: Turns(network, kind, arguments) for kind in ("fp32", *arguments.policies)}
+    ratios: dict[str, dict[str, list[float]]] = {
+        kind: {"wall": [], "cpu": [], "infer": []} for kind in arguments.policies
+    }
+    for _ in range(arguments.rounds):
+        train = {kind: each.take("train", arguments.steps) for kind, each in workers.items()}
+        infer = {kind: each.take("infer", arguments.steps) for kind, each in workers.items()}
+        for kind, found in ratios.items():
+            found["wall"].append(train[kind]["wall"] / train["fp32"]["wall"])
+            found["cpu"].append(train[kind]["cpu"] / train["fp32"]["cpu"])
+            found["infer"].append(infer[kind]["cpu"] / infer["fp32"]["cpu"])
+    peaks = {kind: each.end() for kind, each in workers.items()}
+    base = workers["fp32"].first_step
+    rows = []
+    for kind, found in ratios.items():
+        first = workers[kind].first_step
+        rows.append(
+            {
+                "network": network,
+                "policy": kind,
+                "step": quartiles(found["wall"]),
+                "step_cpu": quartiles(found["cpu"]),
+                "inference_cpu": quartiles(found["infer"]),
+                "memory": peaks[kind] / peaks["fp32"],
+                "memory_over_idle": (peaks[kind] - first["idle_mib"])
+                / (peaks["fp32"] - base["idle_mib"]),
+                "first_step": first["cpu"] / base["cpu"],
+                "first_step_seconds": first["cpu"],
+            }
+        )
+    return rows
+
+
+def quartiles(values: list[float]) -> list[float]:
+    """Return lower quartile, median and upper quartile."""
+    if len(values) == 1:
+        return values * 3
+    return [round(value, 4) for value in statistics.quantiles(values, n=4, method="inclusive")]
+
+
+def _line(row: dict[str, Any]) -> str:
+    low, median, high = row["step"]
+    return (
+        f"{row['network']:<12} {row['policy']:<8} step {median:.2f} ({low:.2f}-{high:.2f}), "
+        f"CPU {row['step_cpu'][1]:.2f}, inference {row['inference_cpu'][1]:.2f}, memory "
+        f"{row['memory']:.2f} ({row['memory_over_idle']:.2f} over idle), first step "
+        f"{row['first_step']:.2f} ({row['first_step_seconds']:.1f} CPU s)"
+    )
+
+
+def work(task: dict[str, Any]) -> None:
+    """Train in this process; one line of JSON for each request."""
+    import resource
+    import time
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    side, batch = NETWORKS[task["network"]], task["batch_size"]
+    model = build(task["network"], side)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(batch, side, side, 3)).astype("float32")
+    y = rng.integers(0, 10, batch)
+    if task["kind"] != "fp32":
+        model = quantized(model, task["kind"], x)
+    model.compile(
+        keras.optimizers.SGD(1e-4, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=task["xla"],
+    )
+
+    def peak() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    idle = peak()
+    model.make_train_function()
+    images = tf.constant(x)
+    infer = tf.function(lambda batch: model(batch, training=False), jit_compile=task["xla"])
+    data = iter(tf.data.Dataset.from_tensors((x, y)).repeat().prefetch(2))
+
+    def steps(what: str, count: int) -> dict[str, float]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(count):
+            if what == "train":
+                model.train_function(data)
+            else:
+                infer(images)
+        return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+
+    first = steps("train", 1) | {"idle_mib": idle}
+    steps("infer", 1)
+    steps("train", 2)
+    print(json.dumps(first), flush=True)
+    for line in sys.stdin:
+        what, count = line.split()
+        answer = {"peak_mib": peak()} if what == "end" else steps(what, int(count))
+        print(json.dumps(answer), flush=True)
+        if what == "end":
+            return
+
+
+def build(network: str, side: int) -> Any:
+    """Build an untrained network for ten classes, which gives logits."""
+    import keras
+
+    from qat_lib.models import mobilenetv2_imagenet, resnet20_cifar10
+
+    if network == "resnet20":
+        return resnet20_cifar10()
+    if network == "mobilenetv2":
+        return mobilenetv2_imagenet(input_shape=(side, side, 3), classes=10)
+    return keras.applications.ResNet50(
+        weights=None, input_shape=(side, side, 3), classes=10, classifier_activation=None
+    )
+
+
+def quantized(model: Any, policy: str, x: Any) -> Any:
+    """Quantize with the library's placement; calibrate unless the ranges follow the data."""
+    import qat_lib
+
+    plan = qat_lib.plan_quantization(model, "full", None, [qat_lib.TensorRTQDQCase()])
+    made = qat_lib.apply_plan(model, plan.with_range_policy(policy))
+    if policy != "ema":
+        qat_lib.calibrate(made, x, method="max")
+    return made
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What tests found: a candidate against the champion and against chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from components.artifacts.record import Measured, Record, Text
+from components.artifacts.result_row import ResultRow
+
+
+class PairedTest(Record):
+    """McNemar's exact test of two classifiers on the same samples.
+
+    Attributes:
+        only_candidate, only_champion: samples that only this one answers correctly.
+        difference: accuracy of the candidate minus the champion's.
+        low, high: 95 % interval of the difference.
+        p_better, p_worse: one-sided p-values of the candidate being better, and worse.
+    """
+
+    samples: int = 0
+    only_candidate: int = 0
+    only_champion: int = 0
+    difference: Measured = None
+    low: Measured = None
+    high: Measured = None
+    p_better: Measured = None
+    p_worse: Measured = None
+
+
+class ClassTest(Record):
+    """Accuracies on one class; ``p_worse`` is corrected for the number of classes."""
+
+    name: str | int = ""
+    samples: int = 0
+    candidate: Measured = None
+    champion: Measured = None
+    p_worse: Measured = None
+
+
+class ChanceTest(Record):
+    """Permutation test of a classifier against chance.
+
+    Attributes:
+        accuracy: share of correct answers.
+        chance: the share that the same answers have where they are independent of the labels.
+        p_value: how often shuffled labels are answered as well.
+    """
+
+    samples: int = 0
+    accuracy: Measured = None
+    chance: Measured = None
+    p_value: Measured = None
+
+
+class ChampionComparison(Record):
+    """A candidate and the champion on the same test part, by engines of the same machine.
+
+    Attributes:
+        version: the champion's version; None where there is no champion.
+        digest: SHA-256 of the champion's ONNX file; empty where there is none.
+        same: whether the candidate is the champion.
+        problem: why the two could not be compared; empty where they were.
+        candidate, champion: accuracy, latency, throughput and size.
+    """
+
+    version: int | None = None
+    digest: Text = ""
+    same: bool = False
+    problem: Text = ""
+    candidate: ResultRow = ResultRow()
+    champion: ResultRow = ResultRow()
+    test: PairedTest = PairedTest()
+    classes: Sequence[ClassTest] = ()

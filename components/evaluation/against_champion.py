@@ -1,0 +1,96 @@
+"""A candidate against a version of the registry, fetched and measured here."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from components.artifacts.comparison import ChampionComparison
+from components.evaluation.champion import compare_with_champion
+from components.registry.access import current_champion, run_registry
+from components.registry.package import fetch_champion
+from components.registry.registry import RegisteredVersion, Registry
+from components.runtime.events import Progress
+from components.settings import EngineSettings, RegistrySettings
+from components.store.fingerprints import file_digest
+from qat_lib.engines import choose_backend
+from qat_lib.errors import DataError, TrackingError
+from qat_lib.options import Backend
+
+
+def compare_with_version(
+    registry: Registry,
+    version: RegisteredVersion | None,
+    candidate: Path,
+    dataset: Path,
+    *,
+    settings: EngineSettings,
+    backend: Backend,
+    seed: int,
+) -> ChampionComparison:
+    """Fetch a champion from the registry and measure it beside the candidate.
+
+    Args:
+        registry: the registered model.
+        version: its champion; None where there is none.
+        candidate: the candidate's ONNX file.
+        dataset: directory of prepare_data.
+        settings: of the engines and their benchmark.
+        backend: the backend that builds both engines.
+        seed: seed of random requests.
+    """
+    if version is None:
+        return ChampionComparison(version=None)
+    known = ChampionComparison(version=version.number, digest=version.digest)
+    if version.digest and version.digest == file_digest(candidate):
+        return known.model_copy(update={"same": True})
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            champion = fetch_champion(registry, version, Path(folder))
+        except (TrackingError, DataError) as error:
+            problem = f"version {version.number} can't be fetched: {error}"
+            return known.model_copy(update={"problem": problem})
+        return compare_with_champion(
+            dataset, candidate, champion, settings=settings, backend=backend, seed=seed
+        )
+
+
+def compare_with_current(
+    settings: RegistrySettings,
+    candidate: Path,
+    dataset: Path,
+    *,
+    engine: EngineSettings,
+    backend: str,
+    seed: int,
+    progress: Progress,
+) -> ChampionComparison | None:
+    """Measure a candidate beside the champion of now; None where nothing is registered.
+
+    Args:
+        settings: the registered model.
+        candidate: the candidate's ONNX file.
+        dataset: directory of prepare_data.
+        engine: settings of the engines and their benchmark.
+        backend: the backend that built the candidate's engine.
+        seed: seed of random requests.
+        progress: told of the comparison.
+
+    Raises:
+        TrackingError: the store fails, and tracking is required.
+    """
+    registry = run_registry(settings, progress.warn)
+    if registry is None:
+        return None
+    progress.update("champion", 0, 1)
+    found = compare_with_version(
+        registry,
+        current_champion(registry),
+        candidate,
+        dataset,
+        settings=engine,
+        backend=choose_backend(backend or "auto"),
+        seed=seed,
+    )
+    progress.update("champion", 1, 1)
+    return found

@@ -1,0 +1,208 @@
+"""The candidate and the champion side by side, on the same test part and the same machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.artifacts import Dataset
+from components.artifacts.comparison import ChampionComparison
+from components.artifacts.result_row import ResultRow
+from components.data.reader import open_split
+from components.evaluation.inference import Classifier
+from components.evaluation.paired import compare_answers, compare_classes
+from components.registry.package import Champion
+from components.settings import EngineSettings
+from qat_lib.engines import BuildSpec, Engine, benchmark_together, build_engine, load_engine
+from qat_lib.errors import DataError, QatlineError
+from qat_lib.options import Backend
+from qat_lib.preprocessing import Preprocessing
+
+Labels = NDArray[np.int64]
+
+_UNKNOWN = -1  # an answer that is none of the data set's classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contender:
+    """An engine, what feeds it, and the data set's index of each of its outputs."""
+
+    engine: Engine
+    classifier: Classifier
+    preprocessing: Preprocessing
+    classes: Labels
+
+
+def compare_with_champion(
+    dataset: Path,
+    candidate: Path,
+    champion: Champion,
+    *,
+    settings: EngineSettings,
+    backend: Backend,
+    seed: int,
+) -> ChampionComparison:
+    """Measure the candidate and the champion on the test part, sample by sample.
+
+    Both engines are built here, from their ONNX files. Each is fed as it was trained: the champion
+    with its own preprocessing, and its outputs are matched by the names of the classes.
+
+    Args:
+        dataset: directory of prepare_data.
+        candidate: the candidate's ONNX file.
+        champion: the champion's files.
+        settings: of the engines and their benchmark.
+        backend: the backend that builds both.
+        seed: seed of random requests.
+
+    Returns:
+        The comparison; with ``problem`` where the champion can't be built here or does not fit the
+        data.
+    """
+    known = ChampionComparison(version=champion.version, digest=champion.digest)
+    own = Dataset(dataset).preprocessing()
+    try:
+        with (
+            _contender(dataset, candidate, settings, backend, own, seed=seed) as ours,
+            _contender(
+                dataset,
+                champion.graph,
+                settings,
+                backend,
+                champion.preprocessing or own,
+                names=champion.classes,
+                seed=seed,
+            ) as theirs,
+        ):
+            return _measured(known, dataset, ours, theirs, settings, seed)
+    except QatlineError as error:
+        problem = f"version {champion.version} can't be measured here: {error}"
+        return known.model_copy(update={"problem": problem})
+
+
+@contextmanager
+def _contender(
+    dataset: Path,
+    graph: Path,
+    settings: EngineSettings,
+    backend: Backend,
+    preprocessing: Preprocessing,
+    *,
+    seed: int,
+    names: Sequence[str] = (),
+) -> Iterator[_Contender]:
+    """Build and open the engine of a graph; ``names`` are its classes if not the data set's."""
+    info = Dataset(dataset).info()
+    if preprocessing.image_shape != tuple(info.image_shape):
+        raise DataError(
+            f"it takes images of shape {preprocessing.image_shape}, the data has "
+            f"{tuple(info.image_shape)}"
+        )
+    known = {name: index for index, name in enumerate(info.classes)}
+    indices = [known.get(name, _UNKNOWN) for name in names or info.classes]
+    spec = BuildSpec(
+        backend=backend,
+        max_batch_size=settings.batch_size,
+        threads=settings.threads,
+        workspace_mib=settings.workspace_mib,
+        optimization_level=settings.optimization_level,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.engine"
+        build_engine(graph, spec, output=path, seed=seed)
+        with load_engine(path) as engine:
+            yield _Contender(
+                engine=engine,
+                classifier=Classifier(engine, tuple(info.image_shape)),
+                preprocessing=preprocessing,
+                classes=np.array(indices, np.int64),
+            )
+
+
+def _measured(
+    known: ChampionComparison,
+    dataset: Path,
+    ours: _Contender,
+    theirs: _Contender,
+    settings: EngineSettings,
+    seed: int,
+) -> ChampionComparison:
+    labels, right = _answers(dataset, (ours, theirs))
+    rows = _rows((ours, theirs), right, settings, seed)
+    names = list(Dataset(dataset).info().classes)
+    return known.model_copy(
+        update={
+            "candidate": rows[0],
+            "champion": rows[1],
+            "test": compare_answers(right[0], right[1]),
+            "classes": compare_classes(right[0], right[1], labels, names),
+        }
+    )
+
+
+def _answers(
+    dataset: Path, contenders: Sequence[_Contender]
+) -> tuple[Labels, list[NDArray[np.bool_]]]:
+    """Return the labels, and whether each contender answers them correctly."""
+    part = open_split(dataset, "test")
+    right: list[list[NDArray[np.bool_]]] = [[] for _ in contenders]
+    batch = min(each.classifier.largest_batch for each in contenders)
+    for start in range(0, len(part.labels), batch):
+        indices = np.arange(start, min(start + batch, len(part.labels)), dtype=np.int64)
+        pixels = part.pixels(indices)
+        for each, found in zip(contenders, right, strict=True):
+            outputs = each.classifier(each.preprocessing.apply(pixels))
+            if outputs.shape[1] != len(each.classes):
+                raise DataError(
+                    f"it gives {outputs.shape[1]} classes, {len(each.classes)} are known"
+                )
+            found.append(each.classes[outputs.argmax(axis=1)] == part.labels[indices])
+    return part.labels, [np.concatenate(found) for found in right]
+
+
+def _rows(
+    contenders: Sequence[_Contender],
+    right: Sequence[NDArray[np.bool_]],
+    settings: EngineSettings,
+    seed: int,
+) -> list[ResultRow]:
+    """Return accuracy and size of each, and its speed measured in turns with the other's."""
+    rows = []
+    for each, found in zip(contenders, right, strict=True):
+        manifest = each.engine.manifest
+        precision = manifest.precision
+        rows.append(
+            ResultRow(
+                accuracy=float(found.mean()),
+                bytes=manifest.bytes,
+                backend=manifest.backend,
+                int8_layers=precision.int8_layers,
+                weighted_layers=precision.weighted_layers,
+            )
+        )
+    engines = {str(place): each.engine for place, each in enumerate(contenders)}
+    sizes = {each.classifier.nearest_batch(1) for each in contenders}
+    sizes |= {each.classifier.nearest_batch(settings.batch_size) for each in contenders}
+    for size in sorted(sizes):
+        measured = benchmark_together(
+            engines, batch_size=size, seconds=settings.benchmark_seconds, seed=seed
+        )
+        for place in range(len(rows)):
+            found_here = measured[str(place)]
+            update: dict[str, float] = {
+                "batch_size": size,
+                "throughput": found_here.throughput,
+            }
+            if size == 1:
+                update |= {
+                    "latency_ms_p50": found_here.p50_ms,
+                    "latency_ms_p99": found_here.p99_ms,
+                }
+            rows[place] = rows[place].model_copy(update=update)
+    return rows

@@ -1,0 +1,142 @@
+"""Paired tests: two classifiers on the same samples, and one against chance.
+
+Both answers to a sample are compared with each other, so that samples which both find easy or hard
+say nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.artifacts.comparison import ChanceTest, ClassTest, PairedTest
+
+Right = NDArray[np.bool_]
+Labels = NDArray[np.int64]
+
+LEVEL = 0.05
+"""Level of the test against chance, which no config changes."""
+
+_PERMUTATIONS = 1999
+_NORMAL_975 = 1.959964  # quantile of the normal distribution for an interval of 95 %
+
+
+def compare_answers(candidate: Right, champion: Right) -> PairedTest:
+    """Test which of two classifiers answers more samples correctly.
+
+    McNemar's exact test: of the samples that only one of them gets right, each is as likely to be
+    the one's as the other's if they are equally good. The interval of the difference is that of
+    Agresti and Min, Simple improved confidence intervals for comparing matched proportions, 2005.
+
+    Args:
+        candidate: whether it answers each sample correctly, ``(samples,)``.
+        champion: the same of the other one.
+
+    Returns:
+        The counts, one-sided p-values, and the difference of the accuracies with its 95 %
+        interval.
+    """
+    only_candidate = int((candidate & ~champion).sum())
+    only_champion = int((champion & ~candidate).sum())
+    samples = len(candidate)
+    low, high = _interval(only_candidate, only_champion, samples)
+    return PairedTest(
+        samples=samples,
+        only_candidate=only_candidate,
+        only_champion=only_champion,
+        difference=(only_candidate - only_champion) / samples,
+        low=low,
+        high=high,
+        p_better=binomial_tail(only_candidate, only_candidate + only_champion),
+        p_worse=binomial_tail(only_champion, only_candidate + only_champion),
+    )
+
+
+def compare_classes(
+    candidate: Right, champion: Right, labels: Labels, names: Sequence[str]
+) -> list[ClassTest]:
+    """Test each class by itself; one without samples is left out.
+
+    The p-values are those of McNemar's test, times the number of classes (Bonferroni).
+    """
+    present = [index for index in range(len(names)) if (labels == index).any()]
+    found = []
+    for index in present:
+        ours, theirs = candidate[labels == index], champion[labels == index]
+        lost, gained = int((theirs & ~ours).sum()), int((ours & ~theirs).sum())
+        p_worse = binomial_tail(lost, lost + gained) * len(present)
+        found.append(
+            ClassTest(
+                name=names[index],
+                samples=len(ours),
+                candidate=float(ours.mean()),
+                champion=float(theirs.mean()),
+                p_worse=min(p_worse, 1.0),
+            )
+        )
+    return found
+
+
+def compare_with_chance(confusion: Sequence[Sequence[int]], *, seed: int = 0) -> ChanceTest | None:
+    """Test whether answers have to do with the labels.
+
+    A permutation test: the same answers are paired with shuffled labels, and the p-value says how
+    often that is at least as accurate. A classifier that always gives one answer, or guesses, is
+    never better than chance, whatever the shares of the classes are.
+
+    Args:
+        confusion: counts, ``(classes, classes)``; a row for each label, a column for each answer.
+        seed: seed of the permutations.
+
+    Returns:
+        The test; None where nothing was counted.
+    """
+    counts = np.asarray(confusion, np.int64)
+    samples = int(counts.sum()) if counts.ndim == 2 else 0
+    if not samples or counts.shape[0] != counts.shape[1] or (counts < 0).any():
+        return None
+    cells = np.repeat(np.arange(counts.size), counts.ravel())
+    labels, answers = cells // len(counts), cells % len(counts)
+    hits, generator = int(np.trace(counts)), np.random.default_rng(seed)
+    as_good = 0
+    for _ in range(_PERMUTATIONS):
+        as_good += int((generator.permutation(labels) == answers).sum()) >= hits
+    by_chance = float((counts.sum(axis=0) * counts.sum(axis=1)).sum()) / samples**2
+    return ChanceTest(
+        samples=samples,
+        accuracy=hits / samples,
+        chance=by_chance,
+        p_value=(1 + as_good) / (1 + _PERMUTATIONS),
+    )
+
+
+def binomial_tail(hits: int, trials: int) -> float:
+    """Return the chance of at least ``hits`` heads in ``trials`` tosses of a fair coin."""
+    if hits <= 0:
+        return 1.0
+    whole = math.lgamma(trials + 1) - trials * math.log(2)
+    total = 0.0
+    for count in range(hits, trials + 1):
+        total += math.exp(whole - math.lgamma(count + 1) - math.lgamma(trials - count + 1))
+    return min(total, 1.0)
+
+
+def correct(outputs: NDArray[Any], labels: Labels) -> Right:
+    """Return whether each sample's best class is its label, ``(samples,)``."""
+    return np.asarray(outputs.argmax(axis=1) == labels)
+
+
+def _interval(gained: int, lost: int, samples: int) -> tuple[float, float]:
+    """Return the 95 % interval of a difference of paired shares.
+
+    Half a sample is added to each cell of the table: two to the total.
+    """
+    total = samples + 2
+    difference = (gained - lost) / total
+    spread = (gained + lost + 1) / total - difference**2
+    half = _NORMAL_975 * math.sqrt(max(spread, 0.0) / total)
+    return max(difference - half, -1.0), min(difference + half, 1.0)

@@ -1,0 +1,1 @@
+"""The model registry: champions, and the one protocol that moves them."""

@@ -1,0 +1,66 @@
+"""The registry of a run: whether there is one, and its champion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from components.gate_settings import RegistrySettings
+from components.registry.registry import CHAMPION, RegisteredVersion, Registry
+from components.settings_base import Settings
+from components.tracking.tracker import tracking_mode
+from qat_lib.errors import TrackingError
+
+
+def run_registry(
+    settings: RegistrySettings, warn: Callable[[str], None] = lambda _: None
+) -> Registry | None:
+    """Return the registered model of a run; None where it has none.
+
+    Args:
+        settings: the model's name.
+        warn: told where the name is set and nothing can be registered.
+
+    Raises:
+        TrackingError: the store is away, and tracking is required.
+    """
+    if settings.name is None:
+        return None
+    mode = tracking_mode()
+    if mode == "off":
+        warn(
+            f"registry.name is {settings.name!r}, but tracking is off: nothing is compared with "
+            "its champion or registered"
+        )
+        return None
+    from components.registry.mlflow_registry import open_registry
+
+    try:
+        return open_registry(settings.name)
+    except TrackingError as error:
+        if mode == "required":
+            raise
+        warn(f"nothing is registered: {error}")
+        return None
+
+
+def current_champion(registry: Registry) -> RegisteredVersion | None:
+    """Return the version that the alias ``champion`` points to."""
+    number = registry.state().aliases.get(CHAMPION)
+    if number is None:
+        return None
+    for version in registry.versions():
+        if version.number == number:
+            return version
+    return None
+
+
+def champion_digest(settings: Settings) -> dict[str, str]:
+    """Return the champion's digest by its name among what a step depends on.
+
+    Empty where nothing is registered.
+    """
+    registry = run_registry(settings) if isinstance(settings, RegistrySettings) else None
+    if registry is None:
+        return {}
+    champion = current_champion(registry)
+    return {"registry.champion": champion.digest if champion is not None else "none"}

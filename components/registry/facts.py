@@ -1,0 +1,129 @@
+"""What the tags and the description of a registered version say."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from components.artifacts.promotion import Verdict
+from components.artifacts.result_row import ResultRow
+from components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
+from components.store.key_lock import RUN_VARIABLE, this_process
+
+INPUTS_VARIABLE = "QATLINE_INPUTS"
+"""Environment variable with the fingerprint of data, code and settings of a run."""
+
+FAILED = "qatline.failed"
+JUDGED_AGAINST = "qatline.judged_against"
+ACCURACY, LATENCY, THROUGHPUT = "qatline.accuracy", "qatline.latency_ms", "qatline.throughput"
+SIZE, BACKEND, TARGET = "qatline.engine_bytes", "qatline.backend", "qatline.target"
+DATA, FRAMEWORK = "qatline.data", "qatline.framework"
+
+_MOST_REASONS = 2000  # characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What is known about a candidate beside its verdict.
+
+    Attributes:
+        row: the figures of its engine.
+        target: the backend that its graph was exported for; ``tensorrt`` runs in every backend.
+        data: fingerprint of the data.
+        samples: number of test samples.
+        framework: framework of the FP32 model.
+        model: name of the FP32 model.
+    """
+
+    row: ResultRow
+    target: str = ""
+    data: str = ""
+    samples: int = 0
+    framework: str = ""
+    model: str = ""
+
+    def tags(self, verdict: Verdict) -> dict[str, str]:
+        """Return the tags of the version, with the verdict and the champion it was held against."""
+        passed = {reason.check: reason.passed for reason in verdict.reasons}
+        figures = {
+            ACCURACY: self.row.accuracy,
+            LATENCY: self.row.latency_ms_p50,
+            THROUGHPUT: self.row.throughput,
+            SIZE: self.row.bytes,
+        }
+        tags = {
+            RUN: name_of_run(),
+            VERDICT: verdict.verdict,
+            FAILED: ", ".join(verdict.failed),
+            CHANCE: str(passed.get("chance", False)).lower(),
+            EVALUATION: verdict.evaluation,
+            JUDGED_AGAINST: verdict.champion or "none",
+            BACKEND: self.row.backend,
+            TARGET: self.target,
+            DATA: self.data,
+            FRAMEWORK: self.framework,
+            INPUTS: os.environ.get(INPUTS_VARIABLE, ""),
+        }
+        for name, value in figures.items():
+            if value is not None:
+                tags[name] = f"{value:.6g}"
+        return {name: text for name, text in tags.items() if text or name == FAILED}
+
+    def describe(self, verdict: Verdict) -> str:
+        """Return the description of the version."""
+        lines = [
+            f"{self.model or 'Model'} in INT8, quantized by qatline.",
+            f"Accuracy {_share(self.row.accuracy)} on {self.samples} test samples; latency at "
+            f"batch 1 {_number(self.row.latency_ms_p50)} ms with {self.row.backend or 'no engine'}.",
+            _target_sentence(self.target),
+            f"Data {self.data[:12] or 'unknown'}, run {name_of_run()}.",
+            f"Verdict: {verdict.verdict}. "
+            + " ".join(reason.message for reason in verdict.reasons)[:_MOST_REASONS],
+        ]
+        return "\n\n".join(lines)
+
+
+def name_of_run() -> str:
+    """Return the run that this process belongs to, for the registry."""
+    return os.environ.get(RUN_VARIABLE) or os.environ.get("QATLINE_PIPELINE_RUN_ID") or ""
+
+
+def this_run() -> str:
+    """Return who holds a lock or moves a champion: the run and its process."""
+    return this_process()
+
+
+def this_user() -> str:
+    """Return who moves a champion by hand."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        user = "unknown user"
+    return f"{user} on {socket.gethostname()}"
+
+
+def _target_sentence(target: str) -> str:
+    if target == "tensorrt":
+        return "Exported for TensorRT; it runs in every backend."
+    if not target:
+        return "The backend that it was exported for is unknown."
+    return f"Exported for {target}: a model for CPUs, not for TensorRT."
+
+
+def _share(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.2%}"
+
+
+def _number(value: float | None) -> str:
+    return "not measured:" if value is None else f"{value:.3g}"
+
+
+def tag_number(tags: Mapping[str, str], name: str) -> float | None:
+    """Return a figure that a tag holds; None where it is missing or no number."""
+    try:
+        return float(tags[name])
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,255 @@
+"""A lock in the registry itself, with owner and expiry.
+
+No store of MLflow can compare and set. What all can do is set a tag of its own name and read all
+tags. So each contender raises a flag, a tag whose name is its own, and then reads the others': of
+two that do this at once at least one sees the other. Whoever sees nobody holds the lock; of two
+that see each other the one with the higher token takes its flag down.
+
+A holder renews its flag. A flag that was not renewed for its lease, by the clock of who waits, or
+whose process on this machine is gone, counts as dead and is removed. Names are never used twice, so
+the removal can't hit anybody else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+
+from components.registry.process_identity import is_gone, process_identity
+from components.registry.registry import Registry
+from qat_lib.errors import TrackingError
+
+LOCK_TAG = "qatline.lock."
+_RENEWALS_A_LEASE = 4
+_LONGEST_POLL = 2.0  # seconds
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """What a contender says of itself.
+
+    Attributes:
+        owner: the run and its process, for people.
+        process: identity of the process, by which others on its machine see whether it lives.
+        lease: seconds after which it counts as dead.
+        beat: number of its renewals.
+        held: whether it holds the lock.
+        expires: when the lease ends, for people.
+    """
+
+    owner: str = ""
+    process: str = ""
+    lease: float = 60.0
+    beat: int = 0
+    held: bool = False
+    expires: str = ""
+
+    def to_json(self) -> str:
+        """Return the text of the tag."""
+        expires = datetime.now(timezone.utc) + timedelta(seconds=self.lease)
+        content = {
+            "owner": self.owner,
+            "process": self.process,
+            "lease": self.lease,
+            "beat": self.beat,
+            "held": self.held,
+            "expires": expires.isoformat(timespec="seconds"),
+        }
+        return json.dumps(content)
+
+    @classmethod
+    def from_json(cls, text: str) -> Flag:
+        """Read a tag; what is unreadable is a flag that nobody renews."""
+        try:
+            content = json.loads(text)
+            return cls(
+                owner=str(content["owner"]),
+                process=str(content["process"]),
+                lease=float(content["lease"]),
+                beat=int(content["beat"]),
+                held=bool(content["held"]),
+                expires=str(content.get("expires", "")),
+            )
+        except (ValueError, KeyError, TypeError):
+            return cls(owner="unknown")
+
+
+class LockLostError(TrackingError):
+    """Another process took over the lock of a promotion that seemed dead."""
+
+
+@dataclass
+class _Watch:
+    """Who of the others lives, by the clock of this process."""
+
+    clock: Callable[[], float]
+    seen: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def is_dead(self, token: str, flag: Flag) -> bool:
+        """Whether a flag was not renewed for its lease, or its process is gone."""
+        now = self.clock()
+        beat, since = self.seen.get(token, (flag.beat, now))
+        if beat != flag.beat:
+            beat, since = flag.beat, now
+        self.seen[token] = (beat, since)
+        return now - since > flag.lease or is_gone(flag.process)
+
+
+class Lease:
+    """A lock that is held; ``check`` before each write."""
+
+    def __init__(self, registry: Registry, token: str, flag: Flag) -> None:
+        self._registry, self._token, self._flag = registry, token, flag
+        self._renewing = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="registry-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Check that the lock is still this process's.
+
+        Raises:
+            LockLostError: it is not.
+        """
+        flags = read_flags(self._registry.state().tags)
+        holders = [flag.owner for token, flag in flags.items() if flag.held]
+        if self._token not in flags or len(holders) > 1:
+            self._ended.set()
+            others = " and ".join(owner for owner in holders if owner != self._flag.owner)
+            raise LockLostError(
+                f"The promotion's lock on {self._registry.name!r} was taken over"
+                f"{f' by {others}' if others else ''}: this process gave no sign of life for "
+                f"{self._flag.lease:g} s. Run it again, or raise registry.lease_seconds."
+            )
+
+    def release(self) -> None:
+        """Take the flag down."""
+        self._ended.set()
+        try:
+            with self._renewing:
+                self._registry.delete_tag(LOCK_TAG + self._token)
+        except TrackingError as error:
+            _log.warning("the lock of the promotion stays until its lease ends: %s", error)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._flag.lease / _RENEWALS_A_LEASE):
+            try:
+                with self._renewing:
+                    if self._ended.is_set():
+                        return
+                    self._renew()
+            except TrackingError as error:  # the next renewal, or the next write, finds out
+                _log.warning("the lock of the promotion can't be renewed: %s", error)
+
+    def _renew(self) -> None:
+        if self._token not in read_flags(self._registry.state().tags):
+            self._ended.set()  # a removed flag stays removed: ``check`` tells the holder
+            return
+        self._flag = replace(self._flag, beat=self._flag.beat + 1)
+        self._registry.set_tag(LOCK_TAG + self._token, self._flag.to_json())
+
+
+@contextmanager
+def registry_lock(
+    registry: Registry,
+    *,
+    owner: str,
+    lease: float,
+    waiting: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Lease]:
+    """Hold the lock of a registered model.
+
+    Args:
+        registry: the model, which must exist.
+        owner: who holds it, for people who wait.
+        lease: seconds without a renewal after which the lock counts as free.
+        waiting: receives the holder's name each time that it changes.
+
+    Raises:
+        TrackingError: the store fails.
+    """
+    token = uuid.uuid4().hex
+    flag = Flag(owner=owner, process=process_identity(), lease=lease)
+    acquire(registry, token, flag, waiting=waiting, clock=clock, sleep=sleep)
+    held = Lease(registry, token, replace(flag, held=True))
+    try:
+        yield held
+    finally:
+        held.release()
+
+
+def acquire(
+    registry: Registry,
+    token: str,
+    flag: Flag,
+    *,
+    waiting: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until the lock is this flag's, and mark it as held."""
+    watch, told, raised = _Watch(clock), "", False
+    while True:
+        others = _living(registry, token, watch)
+        if raised and not others:
+            registry.set_tag(LOCK_TAG + token, replace(flag, held=True).to_json())
+            # A process that slept for longer than its lease finds its successor here.
+            others = _living(registry, token, watch)
+            if not any(each.held for each in others.values()):
+                return
+        blocked = any(each.held or other < token for other, each in others.items())
+        if blocked and raised:
+            registry.delete_tag(LOCK_TAG + token)
+            raised = False
+        elif not blocked:
+            flag = replace(flag, beat=flag.beat + 1)
+            registry.set_tag(LOCK_TAG + token, flag.to_json())
+            if raised:  # somebody with a higher token is about to see it
+                sleep(_pause(flag))
+            raised = True
+            continue
+        holder = " and ".join(sorted(each.owner for each in others.values()))
+        if holder != told:
+            waiting(holder)
+            told = holder
+        sleep(_pause(flag))
+
+
+def read_flags(tags: Mapping[str, str]) -> dict[str, Flag]:
+    """Return the flags among a model's tags by their tokens."""
+    flags = {}
+    for key, text in tags.items():
+        if key.startswith(LOCK_TAG):
+            flags[key.removeprefix(LOCK_TAG)] = Flag.from_json(text)
+    return flags
+
+
+def _living(registry: Registry, token: str, watch: _Watch) -> dict[str, Flag]:
+    """Return the flags of others that live; remove the dead ones."""
+    living = {}
+    for other, flag in read_flags(registry.state().tags).items():
+        if other == token:
+            continue
+        if watch.is_dead(other, flag):
+            _log.warning("the lock of %s is dead and removed", flag.owner)
+            registry.delete_tag(LOCK_TAG + other)
+        else:
+            living[other] = flag
+    return living
+
+
+def _pause(flag: Flag) -> float:
+    """Return the seconds until the next look."""
+    return min(_LONGEST_POLL, flag.lease / _RENEWALS_A_LEASE) * random.uniform(0.3, 1.0)

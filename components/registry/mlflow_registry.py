@@ -1,0 +1,220 @@
+"""A registered model of MLflow behind the ``Registry`` protocol."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from components.registry.registry import ModelState, RegisteredVersion
+from components.runtime.credentials import scrub
+from components.tracking.model_names import logged_name
+from components.tracking.store import probe, translated
+from components.tracking.tracker import PARENT_VARIABLE, URI_VARIABLE
+
+_PAGE = 1000
+_MISSING = "RESOURCE_DOES_NOT_EXIST"
+_EXISTS = "RESOURCE_ALREADY_EXISTS"
+_LONGEST_TAG = 4900  # characters; the tables of the registry hold 5000
+
+_T = TypeVar("_T")
+
+
+class MlflowRegistry:
+    """A registered model.
+
+    Args:
+        client: an ``MlflowClient``.
+        name: name of the model.
+        experiment_id: where the files of new versions are kept.
+        run_id: the MLflow run that new versions belong to; empty for none.
+
+    Raises:
+        TrackingError: from every method: the store fails.
+    """
+
+    def __init__(
+        self, client: Any, name: str, *, experiment_id: str = "", run_id: str = ""
+    ) -> None:
+        self.name = name
+        self._client = client
+        self._experiment_id = experiment_id
+        self._run_id = run_id
+
+    def ensure(self) -> None:
+        """Make the registered model where it is missing."""
+        self._call(lambda: self._client.create_registered_model(self.name), allowed=_EXISTS)
+
+    def state(self) -> ModelState:
+        """Return its tags and aliases; empty where it is missing."""
+        found = self._call(lambda: self._client.get_registered_model(self.name), allowed=_MISSING)
+        if found is None:
+            return ModelState()
+        aliases = {alias: int(number) for alias, number in found.aliases.items()}
+        return ModelState(tags=dict(found.tags), aliases=aliases)
+
+    def set_tag(self, key: str, value: str) -> None:
+        """Set a tag of the model."""
+        text = _safe(value)
+        self._call(lambda: self._client.set_registered_model_tag(self.name, key, text))
+
+    def delete_tag(self, key: str) -> None:
+        """Delete a tag of the model; a missing one is no error."""
+        self._call(
+            lambda: self._client.delete_registered_model_tag(self.name, key), allowed=_MISSING
+        )
+
+    def set_alias(self, alias: str, number: int) -> None:
+        """Let an alias point to a version."""
+        self._call(lambda: self._client.set_registered_model_alias(self.name, alias, str(number)))
+
+    def delete_alias(self, alias: str) -> None:
+        """Delete an alias; a missing one is no error."""
+        self._call(
+            lambda: self._client.delete_registered_model_alias(self.name, alias), allowed=_MISSING
+        )
+
+    def versions(self) -> Sequence[RegisteredVersion]:
+        """Return all versions, the oldest first."""
+        found: list[RegisteredVersion] = []
+        token: str | None = None
+        while True:
+            page = self._call(partial(self._page, token), allowed=_MISSING)
+            for version in page or ():
+                found.append(_version(version))
+            token = page.token if page is not None else None
+            if not token:
+                return sorted(found, key=lambda version: version.number)
+
+    def new_place(self) -> str:
+        """Return a new name for files."""
+        return f"{self._experiment_id}/{logged_name(self.name)}-{uuid.uuid4().hex[:12]}"
+
+    def upload(self, place: str, folder: Path) -> str:
+        """Store the files of ``folder`` as a logged model, and return its address."""
+        experiment, _, name = place.partition("/")
+
+        def store() -> str:
+            made = self._client.create_logged_model(
+                experiment, name=name, source_run_id=self._run_id or None, model_type="onnx"
+            )
+            self._client.log_model_artifacts(made.model_id, str(folder))
+            self._client.finalize_logged_model(made.model_id, "READY")
+            return f"models:/{made.model_id}"
+
+        return str(self._call(store))
+
+    def discard_upload(self, place: str) -> None:
+        """Remove what was stored under that name; nothing stored is no error."""
+        experiment, _, name = place.partition("/")
+
+        def remove() -> None:
+            wanted = f"name = '{name}'"
+            for found in self._client.search_logged_models([experiment], filter_string=wanted):
+                self._client.delete_logged_model(found.model_id)
+
+        self._call(remove, allowed=_MISSING)
+
+    def create_version(self, source: str, tags: Mapping[str, str], description: str) -> int:
+        """Make a version of what was uploaded, its tags with it, and return its number."""
+        safe = {key: _safe(value) for key, value in tags.items()}
+        made: Any = self._call(
+            lambda: self._client.create_model_version(
+                self.name,
+                source,
+                run_id=self._run_id or None,
+                tags=safe,
+                description=_safe(description),
+                model_id=source.removeprefix("models:/"),
+            )
+        )
+        return int(made.version)
+
+    def set_version_tags(self, number: int, tags: Mapping[str, str]) -> None:
+        """Set tags of a version, one after the other."""
+        for key, value in tags.items():
+            self._set_version_tag(number, key, _safe(value))
+
+    def download(self, number: int, folder: Path) -> None:
+        """Copy the files of a version into an existing empty folder."""
+
+        def fetch() -> None:
+            from mlflow.artifacts import download_artifacts
+
+            with tempfile.TemporaryDirectory() as place:
+                # MLflow may hand out its own folder where that is on this machine.
+                found = download_artifacts(
+                    artifact_uri=f"models:/{self.name}/{number}",
+                    dst_path=place,
+                    tracking_uri=self._client.tracking_uri,
+                )
+                shutil.copytree(found, folder, dirs_exist_ok=True)
+
+        self._call(fetch)
+
+    def _set_version_tag(self, number: int, key: str, value: str) -> None:
+        self._call(lambda: self._client.set_model_version_tag(self.name, str(number), key, value))
+
+    def _page(self, token: str | None) -> Any:
+        wanted = f"name = '{self.name}'"
+        return self._client.search_model_versions(wanted, max_results=_PAGE, page_token=token)
+
+    def _call(self, request: Callable[[], _T], *, allowed: str = "") -> _T | None:
+        """Make a request; None where it fails with the error code ``allowed``."""
+        with translated(f"the registered model {self.name!r} can't be used"):
+            from mlflow.exceptions import MlflowException
+
+            try:
+                return request()
+            except MlflowException as error:
+                if allowed and error.error_code == allowed:
+                    return None
+                raise
+
+
+def open_registry(name: str) -> MlflowRegistry:
+    """Open a registered model in the store that the environment names.
+
+    Raises:
+        TrackingError: the store can't be reached.
+    """
+    uri = os.environ.get(URI_VARIABLE, "")
+    probe(uri)
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+    with translated("the model registry can't be opened"):
+        import mlflow
+
+        client = mlflow.MlflowClient(tracking_uri=uri or None)
+        active = mlflow.active_run()
+        run_id = os.environ.get(PARENT_VARIABLE) or (active.info.run_id if active else "")
+        experiment_id = _experiment(client, run_id)
+    return MlflowRegistry(client, name, experiment_id=experiment_id, run_id=run_id)
+
+
+def _experiment(client: Any, run_id: str) -> str:
+    """Return the experiment of the run, or the one that the environment names."""
+    if run_id:
+        return str(client.get_run(run_id).info.experiment_id)
+    if found := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+        return found
+    named = client.get_experiment_by_name(os.environ.get("MLFLOW_EXPERIMENT_NAME", "qatline"))
+    return str(named.experiment_id) if named is not None else "0"
+
+
+def _version(found: Any) -> RegisteredVersion:
+    return RegisteredVersion(
+        number=int(found.version),
+        tags=dict(found.tags or {}),
+        run_id=found.run_id or "",
+        created=int(found.creation_timestamp or 0),
+    )
+
+
+def _safe(text: str) -> str:
+    """Return a text without secrets, as long as the registry's tables take it."""
+    return scrub(str(text))[:_LONGEST_TAG]

@@ -1,0 +1,114 @@
+"""What a registered version holds: the ONNX file as MLflow's model, and all that feeds it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.registry.registry import DIGEST, RegisteredVersion, Registry
+from components.store.fingerprints import file_digest, library_versions
+from components.tracking.signatures import onnx_signature
+from components.tracking.store import translated
+from qat_lib.errors import DataError, TrackingError
+from qat_lib.files.text_files import read_json
+from qat_lib.preprocessing import Preprocessing
+
+GRAPH = "model.onnx"
+FACTS = "qatline.json"
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Champion:
+    """The champion's files on this machine.
+
+    Attributes:
+        version: its version.
+        digest: SHA-256 of its graph.
+        graph: the ONNX file.
+        preprocessing: how raw pixels become its input; None for a version of an earlier release.
+        classes: names of its outputs; empty for a version of an earlier release.
+    """
+
+    version: int
+    digest: str
+    graph: Path
+    preprocessing: Preprocessing | None = None
+    classes: tuple[str, ...] = ()
+
+
+def write_package(
+    folder: Path,
+    *,
+    graph: Path,
+    preprocessing: Preprocessing,
+    classes: Sequence[str],
+    baseline: Sequence[Path],
+) -> None:
+    """Write an MLflow model into ``folder``, which must not exist.
+
+    Args:
+        folder: the new folder.
+        graph: the ONNX file, which is stored byte by byte.
+        preprocessing: what feeds it.
+        classes: names of its outputs, in order.
+        baseline: files of the FP32 model that it came from.
+
+    Raises:
+        TrackingError: the file is no ONNX graph, or MLflow can't write it.
+    """
+    import onnx
+
+    with translated(f"{graph.name} can't be registered"):
+        from mlflow import onnx as flavour
+
+        model, versions = onnx.load(str(graph)), library_versions()
+        needs = [f"{each}=={versions[each]}" for each in ("onnx", "onnxruntime") if versions[each]]
+        flavour.save_model(
+            model,
+            str(folder),
+            signature=onnx_signature(model),
+            pip_requirements=needs,
+            save_as_external_data=False,
+        )
+    shutil.copyfile(graph, folder / GRAPH)
+    facts = {"preprocessing": preprocessing.to_dict(), "classes": list(classes)}
+    (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    (folder / BASELINE).mkdir()
+    for path in baseline:
+        shutil.copyfile(path, folder / BASELINE / path.name)
+
+
+def fetch_champion(registry: Registry, version: RegisteredVersion, folder: Path) -> Champion:
+    """Copy a version's files into an existing empty folder, and open them.
+
+    Raises:
+        TrackingError: the store fails, or the files are not those that were registered.
+    """
+    registry.download(version.number, folder)
+    graph = folder / GRAPH
+    if not graph.is_file() or (version.digest and file_digest(graph) != version.digest):
+        raise TrackingError(
+            f"Version {version.number} of {registry.name!r} holds no {GRAPH} with the digest of "
+            f"its tag {DIGEST}. Promote another version: qatline promote."
+        )
+    facts = _facts(folder / FACTS)
+    preprocessing = facts.get("preprocessing")
+    return Champion(
+        version=version.number,
+        digest=version.digest,
+        graph=graph,
+        preprocessing=Preprocessing.from_dict(preprocessing) if preprocessing else None,
+        classes=tuple(map(str, facts.get("classes", ()))),
+    )
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    content = read_json(path, what="the facts of a registered version", error=DataError)
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,216 @@
+"""The one protocol by which a candidate becomes champion.
+
+All is done under the lock: what a killed promotion left behind is mended, the champion is read
+again, a candidate that was compared with another champion is judged again, the version is made
+with its verdict, and the aliases move. A process may die between any two writes: the next one
+finds either nothing, or a version that is still pending, or a move that was announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from components.artifacts.promotion import PromotionOutcome, Verdict
+from components.registry.journal import Move, announced, carry_out, next_number, utc_now
+from components.registry.lock import Lease, registry_lock
+from components.registry.registry import (
+    ABANDONED,
+    CHALLENGER,
+    CHAMPION,
+    DIGEST,
+    EVALUATION,
+    PENDING,
+    REJECTED,
+    ROLLED_BACK,
+    STATE,
+    RegisteredVersion,
+    Registry,
+)
+
+UPLOAD_TAG = "qatline.upload"
+_UNJUDGED = frozenset({PENDING, ABANDONED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What a run brings.
+
+    Attributes:
+        digest: SHA-256 of its ONNX file, by which it is known.
+        verdict: the gate's verdict, with the champion that it was compared with.
+        folder: writes its files into an empty folder, and returns that.
+        tags: what the version's tags say, by the verdict.
+        describe: what the version's description says, by the verdict.
+        by: the run, for the history.
+    """
+
+    digest: str
+    verdict: Verdict
+    folder: Callable[[], Path]
+    tags: Callable[[Verdict], Mapping[str, str]]
+    describe: Callable[[Verdict], str]
+    by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromotionOptions:
+    """Options of a promotion.
+
+    Attributes:
+        lease: seconds of the lock's lease.
+        waiting: receives the name of the lock's holder.
+        judge_again: returns the verdict against the version that is the champion now.
+    """
+
+    judge_again: Callable[[RegisteredVersion | None], Verdict]
+    lease: float = 60.0
+    waiting: Callable[[str], None] = field(default=lambda _: None)
+
+
+def submit_candidate(
+    registry: Registry, candidate: Candidate, options: PromotionOptions
+) -> PromotionOutcome:
+    """Register a candidate; make it the champion if its verdict says so.
+
+    Returns:
+        What was done, with the verdict that counted.
+
+    Raises:
+        TrackingError: the store fails, or the lock was lost.
+    """
+    registry.ensure()
+    lock = registry_lock(registry, owner=candidate.by, lease=options.lease, waiting=options.waiting)
+    with lock as lease:
+        mend(registry, lease)
+        aliases, versions = registry.state().aliases, registry.versions()
+        champion = _version(versions, aliases.get(CHAMPION))
+        known = _known(versions, candidate.digest)
+        if champion is not None and champion.digest == candidate.digest:
+            return _outcome(
+                candidate.verdict, "unchanged", champion.number, champion, "is the champion already"
+            )
+        verdict = candidate.verdict
+        if verdict.champion != (champion.digest if champion else ""):
+            verdict = options.judge_again(champion)
+        elif known is not None and _is_settled(known, verdict):
+            return _outcome(
+                verdict, "unchanged", known.number, champion, f"was {known.state} before"
+            )
+        number = _register(registry, lease, candidate, verdict, known)
+        if known is not None and known.state == ROLLED_BACK:
+            message = "was rolled back by hand; qatline promote brings it back"
+            return _outcome(verdict, "rejected", number, champion, message)
+        if not verdict.promoted:
+            _reject(registry, lease, number)
+            return _outcome(verdict, "rejected", number, champion, "was rejected by the gate")
+        move = Move(
+            number=next_number(registry.state().tags),
+            action="promotion",
+            to=number,
+            left=champion.number if champion else None,
+            previous=champion.number if champion else None,
+            by=candidate.by,
+            at=utc_now(),
+            reason=verdict.summary,
+        )
+        carry_out(registry, move, lease.check)
+        return _outcome(verdict, "promoted", number, champion, "is the champion now")
+
+
+def mend(registry: Registry, lease: Lease) -> list[str]:
+    """Finish or clear what a killed promotion left; return what was done.
+
+    A move that was announced is made to its end. A version that was never judged to the end is
+    abandoned; the run that made it takes it up again if it is resumed. Files that belong to no
+    version are removed.
+    """
+    done, state = [], registry.state()
+    if (move := announced(state)) is not None:
+        carry_out(registry, move, lease.check)
+        done.append(f"finished the {move.action} of version {move.to}")
+    place = state.tags.get(UPLOAD_TAG)
+    if place is not None:
+        lease.check()
+        if not any(version.tags.get(UPLOAD_TAG) == place for version in registry.versions()):
+            registry.discard_upload(place)
+            done.append("removed files of a version that was never made")
+        registry.delete_tag(UPLOAD_TAG)
+    for version in registry.versions():
+        if version.state == PENDING:
+            lease.check()
+            registry.set_version_tags(version.number, {STATE: ABANDONED})
+            done.append(f"abandoned version {version.number}")
+    return done
+
+
+def _register(
+    registry: Registry,
+    lease: Lease,
+    candidate: Candidate,
+    verdict: Verdict,
+    known: RegisteredVersion | None,
+) -> int:
+    """Return the version of the candidate, a new one where its file is new."""
+    tags = dict(candidate.tags(verdict))
+    if known is not None:
+        lease.check()
+        registry.set_version_tags(known.number, tags)
+        return known.number
+    folder = candidate.folder()
+    lease.check()
+    # The name is noted first, so that what is stored under it can be found again.
+    place = registry.new_place()
+    registry.set_tag(UPLOAD_TAG, place)
+    source = registry.upload(place, folder)
+    lease.check()
+    tags |= {STATE: PENDING, DIGEST: candidate.digest, UPLOAD_TAG: place}
+    number = registry.create_version(source, tags, candidate.describe(verdict))
+    registry.delete_tag(UPLOAD_TAG)
+    return number
+
+
+def _reject(registry: Registry, lease: Lease, number: int) -> None:
+    lease.check()
+    registry.set_alias(CHALLENGER, number)
+    lease.check()
+    registry.set_version_tags(number, {STATE: REJECTED})
+
+
+def _is_settled(known: RegisteredVersion, verdict: Verdict) -> bool:
+    """Whether a version was judged by this very evaluation before."""
+    judged = known.state not in _UNJUDGED
+    return judged and known.tags.get(EVALUATION) == verdict.evaluation
+
+
+def _known(versions: Sequence[RegisteredVersion], digest: str) -> RegisteredVersion | None:
+    found = [version for version in versions if version.digest == digest]
+    return found[-1] if found else None
+
+
+def _version(versions: Sequence[RegisteredVersion], number: int | None) -> RegisteredVersion | None:
+    for version in versions:
+        if version.number == number:
+            return version
+    return None
+
+
+def _outcome(
+    verdict: Verdict,
+    action: str,
+    version: int,
+    champion: RegisteredVersion | None,
+    message: str,
+) -> PromotionOutcome:
+    before = champion.number if champion is not None else None
+    return PromotionOutcome.model_validate(
+        {
+            "action": action,
+            "version": version,
+            "champion": version if action == "promoted" else before,
+            "previous": before,
+            "message": f"Version {version} {message}.",
+            "verdict": verdict,
+        }
+    )

@@ -1,0 +1,129 @@
+"""A run's candidate: its files, tags and description for the registry."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from components.artifacts import Baseline, Dataset, Exported
+from components.artifacts.evaluation import Measurements
+from components.artifacts.models import ModelInfo
+from components.artifacts.promotion import PromotionOutcome, Verdict
+from components.evaluation.rows import CANDIDATE
+from components.registry.facts import ModelFacts, this_run
+from components.registry.package import write_package
+from components.registry.promotion import Candidate, PromotionOptions, submit_candidate
+from components.registry.registry import RegisteredVersion, Registry
+from components.store.fingerprints import file_digest
+from components.variants import CANDIDATE_VARIANT
+from qat_lib.engines.onnx_graph import read_summary
+from qat_lib.errors import QatlineError
+
+LEASE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """Where a run keeps what the registry gets.
+
+    Attributes:
+        dataset, baseline, onnx: directories of the steps.
+        model: description of the FP32 model.
+        measured: the evaluation.
+    """
+
+    dataset: Path
+    baseline: Path
+    onnx: Path
+    model: ModelInfo
+    measured: Measurements
+
+    @property
+    def graph(self) -> Path:
+        """The candidate's ONNX file."""
+        return Exported(self.onnx).graph(CANDIDATE_VARIANT)
+
+    def facts(self) -> ModelFacts:
+        """Return what the tags say."""
+        return ModelFacts(
+            row=self.measured.row(CANDIDATE),
+            target=_target(self.graph),
+            data=Dataset(self.dataset).info().fingerprint,
+            samples=int(self.measured.samples or 0),
+            framework=self.model.framework,
+            model=self.model.name,
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write the registry's files into a folder that does not exist yet."""
+        prepared, trained = Dataset(self.dataset), Baseline(self.baseline)
+        kept = [trained.model_file]
+        if trained.has(Baseline.RECIPE):
+            kept.append(trained.file(Baseline.RECIPE))
+        write_package(
+            folder,
+            graph=self.graph,
+            preprocessing=prepared.preprocessing(),
+            classes=prepared.info().classes,
+            baseline=kept,
+        )
+
+
+def submit_run(
+    registry: Registry,
+    files: RunFiles,
+    verdict: Verdict,
+    *,
+    judge_again: Callable[[RegisteredVersion | None], Verdict],
+    lease: float = LEASE_SECONDS,
+    warn: Callable[[str], None] = lambda _: None,
+) -> PromotionOutcome:
+    """Register a run's candidate, and promote it if its verdict says so.
+
+    Args:
+        registry: the registered model.
+        files: the run's files.
+        verdict: the gate's verdict against the champion that the evaluation saw.
+        judge_again: judges the candidate against the champion of now.
+        lease: seconds of the lock's lease.
+        warn: told of the promotion that is waited for.
+
+    Raises:
+        TrackingError: the store fails.
+    """
+    facts = files.facts()
+    with tempfile.TemporaryDirectory() as place:
+
+        def folder() -> Path:
+            files.write(Path(place) / "model")
+            return Path(place) / "model"
+
+        candidate = Candidate(
+            digest=file_digest(files.graph),
+            verdict=verdict,
+            folder=folder,
+            tags=facts.tags,
+            describe=facts.describe,
+            by=this_run(),
+        )
+        options = PromotionOptions(
+            judge_again=judge_again,
+            lease=lease,
+            waiting=lambda holder: _tell(holder, registry, warn),
+        )
+        return submit_candidate(registry, candidate, options)
+
+
+def _tell(holder: str, registry: Registry, warn: Callable[[str], None]) -> None:
+    if holder:
+        warn(f"waiting for the lock of {registry.name!r}, which {holder} holds")
+
+
+def _target(graph: Path) -> str:
+    """Return the backend that a graph was exported for; empty where it does not say."""
+    try:
+        return str(read_summary(graph).metadata.get("target") or "")
+    except QatlineError:
+        return ""

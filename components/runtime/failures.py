@@ -1,0 +1,51 @@
+"""Report a step's failure, with the cause that a user can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from components.data.read_errors import as_data_error
+from components.runtime.events import emit
+from components.store.directories import as_storage_error, is_disk_full
+from qat_lib.errors import MissingPackageError, QatlineError
+from qat_lib.extras import missing_hint
+
+
+@contextmanager
+def reported_failure(step: str, output: Path) -> Iterator[None]:
+    """Report a step's failure after its own files are removed.
+
+    The disk may have been full.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = _translated(error, output)
+        known = isinstance(reason, QatlineError)
+        emit(
+            "error",
+            step,
+            type=type(reason).__name__,
+            message=str(reason),
+            exit_code=reason.exit_code if isinstance(reason, QatlineError) else 1,
+            expected=known,
+        )
+        if reason is not error:
+            raise reason from error
+        raise
+
+
+def _translated(error: Exception, output: Path) -> Exception:
+    """Return what the user should see.
+
+    A full disk and broken data are told as such, whoever met them first.
+    """
+    if isinstance(error, QatlineError):
+        return error
+    if is_disk_full(error):
+        return as_storage_error(error, output)
+    if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
+        return MissingPackageError(hint)
+    return as_data_error(error) or error

@@ -1,0 +1,65 @@
+"""Training that begins with the champion's FP32 weights."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from components.artifacts import Baseline
+from components.data.info import DatasetInfo
+from components.registry.access import current_champion, run_registry
+from components.registry.package import BASELINE, Champion, fetch_champion
+from components.settings import RegistrySettings
+from qat_lib.errors import QatlineError
+
+
+def champion_network(
+    settings: RegistrySettings,
+    framework: Any,
+    info: DatasetInfo,
+    *,
+    warn: Callable[[str], None],
+) -> Any | None:
+    """Return the FP32 network that the champion was quantized from.
+
+    Args:
+        settings: the registered model.
+        framework: what loads the network.
+        info: description of the data, which it must fit.
+        warn: told why training begins from scratch instead.
+
+    Returns:
+        The network; None where there is no champion, or its network does not fit.
+
+    Raises:
+        TrackingError: the store fails, and tracking is required.
+    """
+    registry = run_registry(settings, warn)
+    champion = current_champion(registry) if registry is not None else None
+    if registry is None or champion is None:
+        warn("retrain.start=champion: there is no champion yet; training begins from scratch")
+        return None
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            fetched = fetch_champion(registry, champion, Path(place))
+            _check_fit(fetched, info)
+            return framework.load(Baseline(Path(place) / BASELINE))
+        except (QatlineError, OSError, ValueError) as error:
+            warn(
+                f"retrain.start=champion: version {champion.number} can't be trained further "
+                f"({error}); training begins from scratch"
+            )
+            return None
+
+
+def _check_fit(fetched: Champion, info: DatasetInfo) -> None:
+    if fetched.classes != info.classes:
+        raise ValueError(
+            f"it has the classes {', '.join(fetched.classes[:5]) or 'unknown'}; the data has "
+            f"{', '.join(info.classes[:5])}"
+        )
+    shape = fetched.preprocessing.image_shape if fetched.preprocessing is not None else None
+    if shape != tuple(info.image_shape):
+        raise ValueError(f"it takes images of shape {shape}; the data has {info.image_shape}")

@@ -1,0 +1,27 @@
+"""Whether the calibrated model needs no fine-tuning."""
+
+from __future__ import annotations
+
+from components.artifacts import Baseline, Quantized
+from components.settings import GateSettings
+
+_VALIDATION = "validation_accuracy"
+
+
+def ptq_suffices(baseline: Baseline, calibrated: Quantized, gate: GateSettings) -> str:
+    """Return why fine-tuning may be skipped; empty where it may not.
+
+    The test part decides nothing here: the gate judges the engine on it afterwards.
+
+    Args:
+        baseline: the FP32 model.
+        calibrated: the calibrated model.
+        gate: the largest loss of accuracy.
+    """
+    before, after = baseline.metrics().get(_VALIDATION), calibrated.metrics().get(_VALIDATION)
+    if before is None or after is None or before - after > gate.max_accuracy_drop:
+        return ""
+    return (
+        f"the calibrated model has {after:.2%} on the validation part against {before:.2%} in FP32, "
+        f"within gate.max_accuracy_drop={gate.max_accuracy_drop:g}"
+    )

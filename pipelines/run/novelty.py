@@ -1,0 +1,50 @@
+"""Whether a run has anything new to do: other data, code or settings than what was judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from components.registry.registry import INPUTS, PROMOTED, REJECTED, ROLLED_BACK, Registry
+from components.settings_base import Settings
+from components.store.fingerprints import code_digest, library_versions, settings_files
+from pipelines.config.run_config import SECTIONS, RunConfig
+
+_JUDGED = frozenset({PROMOTED, REJECTED, ROLLED_BACK})
+_NO_INPUT = frozenset({"registry", "retrain"})
+
+
+def inputs_fingerprint(config: RunConfig) -> str:
+    """Return a SHA-256 of all that a run's result depends on.
+
+    Data files by their content, folders by names, sizes and times, S3 objects by their tags; the
+    sources of qatline and of the user's modules; the versions of the libraries; the settings.
+
+    Raises:
+        ConfigError: a module that the settings name can't be found.
+        DataError: a file can't be read.
+    """
+    plain = {}
+    for name in SECTIONS:
+        section: Settings = getattr(config, name)
+        if name not in _NO_INPUT:
+            plain[name] = section.model_dump(mode="json")
+    content = {
+        "seed": config.seed,
+        "settings": plain,
+        "code": code_digest(plain),
+        "files": settings_files(plain),
+        "versions": library_versions(),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def judged_before(registry: Registry, fingerprint: str) -> str:
+    """Return which version has these inputs and was judged; empty for none."""
+    for version in reversed(registry.versions()):
+        if version.tags.get(INPUTS) == fingerprint and version.state in _JUDGED:
+            return (
+                f"version {version.number} of {registry.name} ({version.state}) came from the same "
+                "data, code and settings."
+            )
+    return ""

@@ -1,0 +1,54 @@
+"""The registered model of a config, opened outside a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from components.registry.mlflow_registry import MlflowRegistry, open_registry
+from components.registry.registry import RUN, RegisteredVersion
+from components.tracking.tracker import URI_VARIABLE, ensure_store
+from pipelines.config.run_config import RunConfig
+from pipelines.run.tracking import default_uri
+from qat_lib.errors import ConfigError
+
+
+def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry:
+    """Open the registered model that a config names.
+
+    Args:
+        config: the config; its tracking store is the registry's.
+        name: another name than the config's.
+
+    Raises:
+        ConfigError: nothing names the model.
+        TrackingError: the store can't be used.
+    """
+    wanted = name or config.registry.name
+    if wanted is None:
+        raise ConfigError(
+            "Expected the name of a registered model: --name, or registry.name in the config. "
+            "Without one nothing is registered, so that two projects never share a champion."
+        )
+    uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(Path(config.output))
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ["MLFLOW_EXPERIMENT_ID"] = ensure_store(uri, config.tracking.experiment)
+    os.environ[URI_VARIABLE] = uri
+    return open_registry(wanted)
+
+
+def version_of_run(registry: MlflowRegistry, run: str) -> RegisteredVersion:
+    """Return the version that a run made.
+
+    Args:
+        registry: the registered model.
+        run: a run's id or folder, an MLflow run, or a version's number.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from components.registry.by_hand import find_version
+
+    folder = Path(run)
+    name = folder.name if (folder / "run.json").is_file() else run
+    return find_version(registry, name, RUN)

@@ -1,0 +1,129 @@
+"""Which elements of a large tensor calibration counts: all far ones, a sample of the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+PER_SAMPLE = 4096
+"""Elements that are counted of each sample of a tensor, about, where there are many samples."""
+IN_ALL = 2**20
+"""Elements that are counted of a tensor, at least, where all samples are known beforehand."""
+TAIL = 0.999
+"""Share of a tensor's elements that a sample stands for; those of larger magnitude all count."""
+PART = 1 << 18
+"""Elements that are looked at together: as many as stay in a core's cache."""
+
+
+def sample_positions(array: np.ndarray, axis: int, budget: int) -> tuple[np.ndarray, int]:
+    """Return evenly spaced positions of a tensor, each with all its channels.
+
+    A position is a place in a sample, such as a pixel. Positions count on from one sample to the
+    next, whatever the layout.
+
+    Args:
+        array: a tensor; its first axis is that of the samples.
+        axis: the axis of its channels.
+        budget: elements to take of each sample, about; of each at least one position is taken.
+
+    Returns:
+        The sample, and the number of elements that each of its elements stands for: 1, and the
+        array itself, where everything is taken.
+    """
+    if array.ndim < 3:
+        return array, 1
+    rows = np.moveaxis(array, axis, -1)
+    step = sampling_step(rows.shape[1:-1], rows.shape[-1], budget)
+    if step == 1:
+        return array, 1
+    places = np.arange(step // 2, math.prod(rows.shape[:-1]), step)
+    return rows[np.unravel_index(places, rows.shape[:-1])], step
+
+
+def sampling_step(positions: Sequence[int], channels: int, budget: int) -> int:
+    """Return the distance between two positions that are taken.
+
+    It has no factor in common with a size, so that it comes by every row and column.
+    """
+    count = math.prod(positions)
+    step = min(-(-count * channels // budget), count - 1)
+    if step <= 1:
+        return 1
+    while any(math.gcd(step, size) > 1 for size in positions):
+        step += 1
+    return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What counts of an array.
+
+    Attributes:
+        values: magnitudes to count, each with the number of elements that it stands for.
+        largest: the largest magnitude of all; NaN or infinite if an element is.
+        negative: whether an element is negative.
+        threshold: magnitude above which every element counts; None where all do.
+    """
+
+    values: list[tuple[np.ndarray, int]]
+    largest: float
+    negative: bool
+    threshold: float | None
+
+
+def count_array(
+    array: np.ndarray, axis: int, budget: int, threshold: float | None, *, unsigned: bool
+) -> Counted:
+    """Return what counts of an array: a sample of it, and all elements beyond a threshold.
+
+    Args:
+        array: float32, with the samples along its first axis; not empty.
+        axis: the axis of its channels.
+        budget: elements to take of each sample, about.
+        threshold: magnitude above which every element counts; None: that of the share ``TAIL``.
+        unsigned: whether a negative element has the magnitude 0.
+    """
+    magnitude: Callable[[np.ndarray], np.ndarray] = _positive_part if unsigned else np.abs
+    sample, weight = sample_positions(array, axis, budget)
+    if weight == 1:
+        values = magnitude(array)
+        return Counted(
+            values=[(values, 1)],
+            largest=float(values.max()),
+            negative=bool(array.min() < 0),
+            threshold=threshold,
+        )
+    distances = np.abs(sample)
+    if threshold is None:
+        threshold = float(np.quantile(distances, TAIL))
+    far, negative = beyond(array, threshold)
+    far, near = magnitude(far), magnitude(sample[distances <= threshold])
+    largest = float(far.max(initial=0.0))
+    if not largest > threshold:
+        ends = (0.0, array.max()) if unsigned else (-array.min(), array.max())
+        largest = float(np.max(ends))
+    return Counted(
+        values=[(far, 1), (near, weight)], largest=largest, negative=negative, threshold=threshold
+    )
+
+
+def _positive_part(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.maximum(x, 0))
+
+
+def beyond(array: np.ndarray, threshold: float) -> tuple[np.ndarray, bool]:
+    """Return the elements of larger magnitude, and whether an element is negative.
+
+    NaN counts as larger.
+    """
+    found, negative = [], False
+    flat = array.ravel(order="K")
+    for start in range(0, flat.size, PART):
+        part = flat[start : start + PART]
+        negative = negative or bool(part.min() < 0)
+        magnitude = np.abs(part) if negative else part
+        found.append(part[np.flatnonzero(~(magnitude <= threshold))])
+    return np.concatenate(found), negative

@@ -1,0 +1,35 @@
+"""Which processes of this machine have ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from components.registry.process_identity import is_gone, process_identity
+
+
+def test_this_process_lives() -> None:
+    identity = process_identity()
+    assert f" {os.getpid()} " in identity
+    assert not is_gone(identity)
+
+
+def test_ended_process_is_gone_though_it_was_not_waited_for() -> None:
+    place = process_identity().split()[0]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        with open(f"/proc/{child.pid}/stat") as stream:
+            start = stream.read().rpartition(")")[2].split()[19]
+        identity = f"{place} {child.pid} {start}"
+        assert not is_gone(identity)
+        assert is_gone(f"{place} {child.pid} 1")  # another process of the same number
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert is_gone(identity)
+
+
+@pytest.mark.parametrize("identity", ["", "elsewhere 1 5", "x", "x y z"])
+def test_process_elsewhere_counts_as_alive(identity: str) -> None:
+    assert not is_gone(identity)

@@ -1,0 +1,122 @@
+"""A run that is in the store as a whole starts no processes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.runtime import step as step_module
+from components.runtime.events import Progress
+from components.runtime.step import run_component
+from components.runtime.steps import define_step
+from components.settings import QATSettings
+from components.steps import Step
+from components.store.manifest import MANIFEST_NAME
+from pipelines.run import reuse
+from pipelines.run.reuse import find_stored, take_stored
+
+PARAMETERS = {"seed": 3, "qat": {"epochs": 2.0}, "unused": {"a": 1}}
+CALLS: list[str] = []
+
+
+def prepare(out: Path, *, seed: int, progress: Progress) -> dict[str, float]:
+    CALLS.append("prepare_data")
+    (out / "data").write_text(str(seed))
+    return {"samples": 1.0}
+
+
+def finetune(dataset: Path, out: Path, *, qat: QATSettings, progress: Progress) -> dict[str, float]:
+    CALLS.append("finetune_qat")
+    (out / "model").write_text((dataset / "data").read_text() + str(qat.epochs))
+    return {}
+
+
+STEPS = (
+    Step(name="prepare_data", artifact="dataset"),
+    Step(name="finetune_qat", artifact="qat"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    functions: dict[str, Any] = {"prepare_data": prepare, "finetune_qat": finetune}
+
+    def load(name: str) -> Any:
+        return define_step(name, functions[name])
+
+    monkeypatch.setattr(step_module, "load_step", load)
+    monkeypatch.setattr(reuse, "load_step", load)
+    monkeypatch.setattr(step_module, "code_digest", lambda settings: "fixed")
+    monkeypatch.setenv("QATLINE_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("QATLINE_EVENTS", str(tmp_path / "events"))
+    CALLS.clear()
+
+
+def run_all(folder: Path, **qat: Any) -> None:
+    """Execute the steps as a pipeline does."""
+    common: dict[str, Any] = {"seed": 3}
+    dataset, model = str(folder / "dataset"), str(folder / "qat")
+    run_component("prepare_data", settings={}, inputs={}, output=dataset, **common)
+    settings = {"qat": {"epochs": 2, **qat}}
+    run_component(
+        "finetune_qat", settings=settings, inputs={"dataset": dataset}, output=model, **common
+    )
+
+
+def test_stored_run_is_taken_without_its_functions(tmp_path: Path) -> None:
+    run_all(tmp_path / "first")
+    assert CALLS == ["prepare_data", "finetune_qat"]
+    found = find_stored(STEPS, PARAMETERS)
+    assert found is not None
+    (tmp_path / "events").unlink()
+    take_stored(found, tmp_path / "outputs", seed=3)
+    assert CALLS == ["prepare_data", "finetune_qat"]
+    taken = {path.parent.parent.name for path in (tmp_path / "outputs").glob("*/*/*/manifest.json")}
+    assert taken == {"prepare-data-component", "finetune-qat-component"}
+    (model,) = (tmp_path / "outputs").glob("*/*/qat/model")
+    assert model.read_text() == "32"
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    finished = [event for event in events if event["event"] == "step_finished"]
+    assert [(event["step"], event["status"]) for event in finished] == [
+        ("prepare_data", "reused"),
+        ("finetune_qat", "reused"),
+    ]
+
+
+@pytest.mark.parametrize("parameters", [{"seed": 4}, {"qat": {"epochs": 5}}])
+def test_run_with_a_new_step_is_not_taken(tmp_path: Path, parameters: dict[str, Any]) -> None:
+    run_all(tmp_path / "first")
+    assert find_stored(STEPS, {**PARAMETERS, **parameters}) is None
+
+
+def test_run_without_a_store_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_all(tmp_path / "first")
+    monkeypatch.delenv("QATLINE_STORE")
+    assert find_stored(STEPS, PARAMETERS) is None
+
+
+def test_wrong_settings_are_left_to_the_step(tmp_path: Path) -> None:
+    run_all(tmp_path / "first")
+    assert find_stored(STEPS, {**PARAMETERS, "qat": {"epochs": -1}}) is None
+
+
+def test_result_that_was_damaged_is_computed_again(tmp_path: Path) -> None:
+    run_all(tmp_path / "first")
+    found = find_stored(STEPS, PARAMETERS)
+    assert found is not None
+    (model,) = (tmp_path / "store" / "finetune_qat").glob("*/model")
+    model.unlink()
+    model.write_text("xx")
+    assert find_stored(STEPS, PARAMETERS) == found  # files are not looked at here
+    take_stored(found, tmp_path / "outputs", seed=3)
+    assert CALLS[2:] == ["finetune_qat"]
+    (again,) = (tmp_path / "outputs").glob("*/*/qat/model")
+    assert again.read_text() == "32"
+
+
+def test_unfinished_entry_of_the_store_is_no_result(tmp_path: Path) -> None:
+    run_all(tmp_path / "first")
+    (manifest,) = (tmp_path / "store" / "finetune_qat").glob(f"*/{MANIFEST_NAME}")
+    manifest.unlink()
+    assert find_stored(STEPS, PARAMETERS) is None
