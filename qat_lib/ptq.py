@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qat_lib.apply.rebuild import apply_plan
-from qat_lib.calibration import calibrate
-from qat_lib.correction import correct_bias, equalize
+from qat_lib.calibration import CalibrationReport, calibrate
+from qat_lib.correction import correct_bias, equalize, gains_from_equalization
 from qat_lib.options import CalibratorName, Mode
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner import plan_quantization
@@ -26,8 +26,8 @@ class PtqRecipe:
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         unsigned: whether tensors that are never negative get unsigned integers (not for TensorRT).
             Default False.
-        equalize: whether channels in front of depthwise convolutions get one range first. Default
-            False.
+        equalize: whether channels are scaled to similar ranges first. None (default): where the
+            model has depthwise convolutions.
         bias_correction: whether the mean error is taken out of the biases. Default True.
         batch_size: size of the batches that an array is cut into. Default 64.
 
@@ -41,13 +41,14 @@ class PtqRecipe:
     calibrator: CalibratorName = "percentile"
     percentile: float = 99.99
     unsigned: bool = False
-    equalize: bool = False
+    equalize: bool | None = None
     bias_correction: bool = True
     batch_size: int = 64
 
     def prepare(self, model: Any, data: Any) -> Any:
         """Return the float model that is quantized: ``model``, or an equalized copy."""
-        return equalize(model, data, batch_size=self.batch_size) if self.equalize else model
+        wanted = gains_from_equalization(model) if self.equalize is None else self.equalize
+        return equalize(model, data, batch_size=self.batch_size) if wanted else model
 
     def plan(self, model: Any, spec: QuantizationSpec | None = None) -> QuantizationPlan:
         """Return the plan of a float model under a spec."""
@@ -70,9 +71,9 @@ class PtqRecipe:
         self.finish(quantized, data)
         return quantized
 
-    def finish(self, quantized: Any, data: Any) -> None:
+    def finish(self, quantized: Any, data: Any) -> CalibrationReport:
         """Calibrate a quantized model and correct its biases, in place."""
-        calibrate(
+        report = calibrate(
             quantized,
             data,
             self.calibrator,
@@ -82,3 +83,4 @@ class PtqRecipe:
         )
         if self.bias_correction:
             correct_bias(quantized, data, batch_size=self.batch_size)
+        return report

@@ -80,7 +80,6 @@ def quantize(
         from components.settings import QuantizationSettings
         from components.training.quantization_choice import open_cases, read_spec
         from pipelines.cli import model_views
-        from qat_lib.correction import gains_from_equalization
         from qat_lib.files.output_files import check_output
 
         for written in filter(None, (output, save_plan)):
@@ -90,30 +89,28 @@ def quantize(
             spec=None if spec is None else str(spec),
             **({"cases": case} if case else {}),
         )
+        recipe = qat_lib.PtqRecipe(
+            mode=mode,
+            cases=open_cases(settings),
+            calibrator=calibrator,
+            percentile=percentile,
+            unsigned=unsigned,
+            equalize=equalize,
+            bias_correction=bias_correction,
+            batch_size=batch_size,
+        )
         network = qat_lib.load_model(model)
         inputs = None
         if data is not None:
             inputs = model_views.read_inputs(data)
             check_inputs(network, inputs, data)
-            if gains_from_equalization(network) if equalize is None else equalize:
-                network = qat_lib.equalize(network, inputs, batch_size=batch_size)
-        found = qat_lib.plan_quantization(
-            network, mode, read_spec(settings), open_cases(settings), unsigned=unsigned
-        )
+            network = recipe.prepare(network, inputs)
+        found = recipe.plan(network, read_spec(settings))
         content: dict[str, Any] = {"plan": found.to_dict()}
         report = None
         if output is not None:
             quantized = qat_lib.apply_plan(network, found)
-            report = qat_lib.calibrate(
-                quantized,
-                inputs,
-                calibrator,
-                percentile=percentile,
-                batch_size=batch_size,
-                freeze=True,
-            )
-            if bias_correction:
-                qat_lib.correct_bias(quantized, inputs, batch_size=batch_size)
+            report = recipe.finish(quantized, inputs)
             model_views.write_model(output, quantized)
             content |= {"path": str(output), "samples": report.samples}
         if save_plan is not None:

@@ -158,9 +158,7 @@ def _for_channels(
     if evidence.site.kind == "weight":
         change = (LayerConfig(name=evidence.site.layer, per_channel=True),)
         return Diagnosed(cause=cause, message=message, change=change, channels=found)
-    advice = "Or fine-tune the model (qatline finetune)."
-    if evidence.site.depthwise:
-        advice = "Or give the channels one range first: qatline quantize --equalize."
+    advice = "Or scale the channels alike first: qatline quantize --equalize."
     return Diagnosed(
         cause=cause,
         message=message,

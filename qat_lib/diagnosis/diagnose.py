@@ -36,6 +36,9 @@ from qat_lib.quantize import model_quantizers
 Progress = Callable[[str, int, int], None]
 """Called with the phase, the steps done and the steps in all."""
 
+PLAIN = PtqRecipe(equalize=False, bias_correction=False)
+"""Quantization without the corrections, which move an error to where it costs less."""
+
 MINOR = 0.05
 """Share of the whole effect below which a finding is minor."""
 LARGE = 0.25
@@ -71,8 +74,8 @@ def diagnose(
         measure: ``"kl"`` or ``"error"``, see ``Diagnosis.measure``. Default: ``"kl"`` for one
             output ``(samples, classes)``, else ``"error"``.
         layers: number of layers whose effect is measured, those with the most noise. Default: all.
-        recipe: how a float model is quantized. Default: as ``qatline quantize`` does, without bias
-            correction, which hides in one layer what others do.
+        recipe: how a float model is quantized. Default: as ``qatline quantize`` does, without
+            equalization and bias correction, which hide in one layer what others do.
         journal: file that keeps results until the end; killed and started again, the diagnosis
             goes on with them. Default: none.
         on_progress: called with the phase, the steps done and the steps in all.
@@ -95,7 +98,7 @@ def diagnose(
         ['logits']
     """
     if not model_quantizers(model):
-        model = (recipe or PtqRecipe(bias_correction=False)).quantize(model, data)
+        model = (recipe or PLAIN).quantize(model, data)
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
     quantizers = model_quantizers(model)
