@@ -98,6 +98,15 @@ class QuantizationSettings(Settings):
         ),
     )
 
+    diagnose_layers: int = Field(
+        0,
+        ge=0,
+        description=(
+            "Layers whose cost in INT8 the report shows, those with the most quantization noise; "
+            "0: none (Keras models)."
+        ),
+    )
+
     @field_validator("spec")
     @classmethod
     def _is_a_spec(
