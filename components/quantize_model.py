@@ -91,6 +91,9 @@ def quantize_model_step(
         freeze=quantization.range_policy == "frozen",
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
+    costs = None
+    if quantization.diagnose_layers:
+        costs = framework.diagnose(quantized, calibration_data(), quantization.diagnose_layers)
     corrected = rounded = 0
     if quantization.rounding == "adaround":
         rounded, corrected = framework.adaround(
@@ -123,5 +126,7 @@ def quantize_model_step(
     ptq.write_plan(plan)
     ptq.write_spec(spec.to_list() if spec else [])
     ptq.write_ranges(describe_ranges(framework.quantizers(quantized), plan, report))
+    if costs is not None:
+        ptq.write_costs(costs)
     ptq.write_metrics(metrics)
     return metrics

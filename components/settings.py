@@ -106,6 +106,14 @@ class QuantizationSettings(Settings):
             "the calibration data, which makes 4-bit weights usable without training."
         ),
     )
+    diagnose_layers: int = Field(
+        0,
+        ge=0,
+        description=(
+            "Layers whose cost in INT8 the report shows, those with the most quantization noise; "
+            "0: none (Keras models)."
+        ),
+    )
 
     @field_validator("spec")
     @classmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qat_lib.apply.rebuild import apply_plan
-from qat_lib.calibration import calibrate
+from qat_lib.calibration import CalibrationReport, calibrate
 from qat_lib.correction import correct_bias, equalize, gains_from_equalization
 from qat_lib.options import CalibratorName, Mode
 from qat_lib.plan import QuantizationPlan
@@ -72,9 +72,9 @@ class PtqRecipe:
         self.finish(quantized, data)
         return quantized
 
-    def finish(self, quantized: Any, data: Any) -> None:
+    def finish(self, quantized: Any, data: Any) -> CalibrationReport:
         """Calibrate a quantized model and correct its biases, in place."""
-        calibrate(
+        report = calibrate(
             quantized,
             data,
             self.calibrator,
@@ -84,3 +84,4 @@ class PtqRecipe:
         )
         if self.bias_correction:
             correct_bias(quantized, data, batch_size=self.batch_size)
+        return report

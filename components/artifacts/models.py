@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from components.artifacts.folder import StepFolder
+from components.artifacts.layer_costs import LayerCosts
 from components.artifacts.record import Measured, Record
 from qat_lib.errors import DataError, PlanError
 from qat_lib.options import Framework
@@ -220,6 +221,15 @@ class Quantized(ModelFolder):
     STEP: ClassVar[str] = "quantize_model"
     SPEC: ClassVar[str] = "spec.json"
     RANGES: ClassVar[str] = "ranges.json"
+    COSTS: ClassVar[str] = "layer_costs.json"
+
+    def costs(self) -> LayerCosts:
+        """Return what each diagnosed layer costs in INT8."""
+        return self.read(self.COSTS, LayerCosts)
+
+    def write_costs(self, costs: LayerCosts) -> None:
+        """Write what each diagnosed layer costs in INT8."""
+        self.write(self.COSTS, costs.to_dict(), end="")
 
     def write_plan(self, plan: QuantizationPlan) -> None:
         """Write the plan that the model was quantized by."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from components.report.graph_picture import engine_precisions
-from components.report.numbers import percent
+from components.report.numbers import DASH, percent, significant
 from components.report.sources import RunData
 
 
@@ -43,3 +43,26 @@ def layer_rows(run: RunData) -> list[LayerRow]:
             )
         )
     return rows
+
+
+def cost_rows(run: RunData) -> list[tuple[str, str, str, str]]:
+    """Return (layer, effect of its weights, of its inputs, cause), the largest effect first."""
+    rows = []
+    for cost in run.costs.layers:
+        effects = (significant(cost.weights), significant(cost.inputs))
+        rows.append((cost.layer, *effects, cost.cause or DASH))
+    return rows
+
+
+def costs_about(run: RunData) -> str:
+    """Return what the effects are, in a sentence."""
+    if run.costs.total is None:
+        return ""
+    measured = {
+        "kl": "the divergence of the class probabilities from FP32's, in nats",
+        "error": "the error of the outputs, as a share of their spread",
+    }.get(run.costs.measure, run.costs.measure)
+    return (
+        f"Effect of quantizing only that part after calibration: {measured}. The whole "
+        f"quantization: {significant(run.costs.total)} on {run.costs.samples} samples."
+    )

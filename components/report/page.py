@@ -106,6 +106,8 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "graph": picture,
         "graph_nodes": nodes,
         "layers": attempt("the layers", lambda: layers_table.layer_rows(run), []),
+        "costs": attempt("the layers' costs", lambda: layers_table.cost_rows(run), []),
+        "costs_about": layers_table.costs_about(run),
         "plan": attempt("the plan", lambda: plan_table.plan_rows(run), []),
         "skipped": skipped,
         "skipped_summary": plan_table.skipped_summary(skipped),

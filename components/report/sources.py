@@ -17,7 +17,14 @@ from components.artifacts.engines import EngineInfo
 from components.artifacts.evaluation import Measurements
 from components.artifacts.exported import Analysis, ExportRecord
 from components.artifacts.folder import StepFolder
-from components.artifacts.models import Epoch, FineTuned, ModelInfo, Quantized, QuantizerRange
+from components.artifacts.layer_costs import LayerCosts
+from components.artifacts.models import (
+    Epoch,
+    FineTuned,
+    ModelInfo,
+    Quantized,
+    QuantizerRange,
+)
 from components.steps import STEPS
 from components.store.manifest import MANIFEST_NAME, Manifest, read_step_manifest
 from components.variants import CANDIDATE_VARIANT
@@ -71,6 +78,7 @@ class RunData:
     baseline_history: Sequence[Epoch]
     qat_history: Sequence[Epoch]
     plan: QuantizationPlan
+    costs: LayerCosts
     ptq_ranges: Mapping[str, QuantizerRange]
     qat_ranges: Mapping[str, QuantizerRange]
     export: Mapping[str, ExportRecord]
@@ -111,6 +119,7 @@ def read_run(folders: ReportFolders) -> RunData:
         ),
         qat_history=read("the fine-tuning", qat, qat.HISTORY, qat.history, no_epochs),
         plan=_plan(reader, exported, qat, ptq),
+        costs=read("the layers' costs", ptq, ptq.COSTS, ptq.costs, LayerCosts()),
         ptq_ranges=read("the ranges", ptq, ptq.RANGES, ptq.ranges, no_ranges),
         qat_ranges=read("the ranges", qat, qat.RANGES, qat.ranges, no_ranges),
         export=read("the exports", exported, exported.SUMMARY, exported.summary, no_exports),

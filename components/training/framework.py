@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from components.artifacts.layer_costs import LayerCosts
 from components.artifacts.models import Epoch, ModelFolder
 from components.runtime.events import Progress
 from components.settings import ModelSettings, QATSettings, TrainingSettings
@@ -107,6 +108,11 @@ class Framework(Protocol):
         Raises:
             ConfigError: the framework has no equalization.
         """
+
+    def diagnose(
+        self, model: Any, batches: Iterable[tuple[np.ndarray, Any]], layers: int
+    ) -> LayerCosts | None:
+        """Return what the noisiest layers cost; None where the framework can't tell."""
 
     def apply(self, model: Any, plan: QuantizationPlan) -> Any:
         """Return a quantized copy of a model."""

@@ -10,6 +10,7 @@ import numpy as np
 
 import qat_lib
 import qat_lib.correction
+from components.artifacts.layer_costs import LayerCost, LayerCosts
 from components.artifacts.models import Epoch, ModelFolder
 from components.settings import ModelSettings, QATSettings, TrainingSettings
 from components.training import fitting, model_source
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from qat_lib.export.options import ExportOptions
     from qat_lib.plan import QuantizationPlan
     from qat_lib.spec import QuantizationSpec
+
+_DIAGNOSED = 16
+"""Samples on which the costs of layers are measured."""
 
 
 class KerasFramework:
@@ -93,6 +97,29 @@ class KerasFramework:
         """Set the ranges of a quantized model."""
         return qat_lib.calibrate(
             model, batches, method, percentile=percentile, freeze=freeze, on_batch=on_batch
+        )
+
+    def diagnose(
+        self, model: Any, batches: Iterable[tuple[np.ndarray, Any]], layers: int
+    ) -> LayerCosts:
+        """Return what the noisiest layers of a quantized model cost."""
+        found = qat_lib.diagnose(model, batches, samples=_DIAGNOSED, layers=layers)
+        causes: dict[str, str] = {}
+        for finding in found.findings:
+            for reader in () if finding.minor else finding.change:
+                causes.setdefault(reader.name, f"{finding.cause} of {finding.layer}")
+        rows = []
+        for row in found.layers:
+            rows.append(
+                LayerCost(
+                    layer=row.layer,
+                    weights=None if row.weights is None else row.weights.only,
+                    inputs=None if row.inputs is None else row.inputs.only,
+                    cause=causes.get(row.layer, ""),
+                )
+            )
+        return LayerCosts(
+            measure=found.measure, total=found.total, samples=found.samples, layers=rows
         )
 
     def gains_from_equalization(self, model: Any) -> bool:

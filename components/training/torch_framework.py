@@ -107,6 +107,14 @@ class TorchFramework:
             on_batch=on_batch,
         )
 
+    def diagnose(
+        self,
+        model: TorchNetwork,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        layers: int,
+    ) -> None:
+        """Return None: only Keras models are diagnosed."""
+
     def gains_from_equalization(self, model: TorchNetwork) -> bool:  # noqa: ARG002
         """Return False: only Keras models are equalized."""
         return False

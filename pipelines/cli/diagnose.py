@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -62,8 +63,8 @@ def diagnose_file(
 ) -> None:
     """Say which layers cost accuracy in INT8, why, and what to change.
 
-    A model in float is quantized first, as by qatline quantize. A diagnosis that was
-    interrupted goes on when it is started again.
+    A model in float is quantized first, as by qatline quantize without corrections. A
+    diagnosis that was interrupted goes on when it is started again.
     """
     with reported(debug=debug, as_json=json_):
         from pipelines.cli.quiet_import import import_tensorflow
@@ -72,7 +73,7 @@ def diagnose_file(
         import qat_lib
         from pipelines.cli import model_views
         from pipelines.cli.build_progress import build_progress
-        from qat_lib.diagnosis import diagnosis_page
+        from qat_lib.diagnosis import PLAIN, diagnosis_page
         from qat_lib.files.output_files import check_output
 
         read = [model, data, *filter(None, (spec,))]
@@ -82,9 +83,7 @@ def diagnose_file(
         inputs = model_views.read_inputs(data)
         check_inputs(network, inputs, data)
         base = None if spec is None else qat_lib.QuantizationSpec.load(spec)
-        recipe = qat_lib.PtqRecipe(
-            calibrator=calibrator, unsigned=unsigned, bias_correction=False, equalize=False
-        )
+        recipe = replace(PLAIN, calibrator=calibrator, unsigned=unsigned)
         network = _quantized(network, inputs, recipe, base)
         with build_progress() as on_progress:
             found = qat_lib.diagnose(

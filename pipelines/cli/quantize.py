@@ -86,7 +86,6 @@ def quantize(
         from components.settings import QuantizationSettings
         from components.training.quantization_choice import open_cases, read_spec
         from pipelines.cli import model_views
-        from qat_lib.correction import gains_from_equalization
         from qat_lib.files.output_files import check_output
 
         for written in filter(None, (output, save_plan)):
@@ -96,32 +95,31 @@ def quantize(
             spec=None if spec is None else str(spec),
             **({"cases": case} if case else {}),
         )
+        recipe = qat_lib.PtqRecipe(
+            mode=mode,
+            cases=open_cases(settings),
+            calibrator=calibrator,
+            percentile=percentile,
+            unsigned=unsigned,
+            equalize="auto" if equalize is None else equalize,
+            # Rounding by the layers' outputs corrects each layer as it goes.
+            bias_correction=bias_correction and rounding == "nearest",
+            batch_size=batch_size,
+        )
         network = qat_lib.load_model(model)
         inputs = None
         if data is not None:
             inputs = model_views.read_inputs(data)
             check_inputs(network, inputs, data)
-            if gains_from_equalization(network) if equalize is None else equalize:
-                network = qat_lib.equalize(network, inputs, batch_size=batch_size)
-        found = qat_lib.plan_quantization(
-            network, mode, read_spec(settings), open_cases(settings), unsigned=unsigned
-        )
+            network = recipe.prepare(network, inputs)
+        found = recipe.plan(network, read_spec(settings))
         content: dict[str, Any] = {"plan": found.to_dict()}
         report = None
         if output is not None:
             quantized = qat_lib.apply_plan(network, found)
-            report = qat_lib.calibrate(
-                quantized,
-                inputs,
-                calibrator,
-                percentile=percentile,
-                batch_size=batch_size,
-                freeze=True,
-            )
+            report = recipe.finish(quantized, inputs)
             if rounding == "adaround":
                 _round(quantized, inputs, batch_size, output, correct=bias_correction)
-            elif bias_correction:
-                qat_lib.correct_bias(quantized, inputs, batch_size=batch_size)
             model_views.write_model(output, quantized)
             _rounding_state(output).unlink(missing_ok=True)
             content |= {"path": str(output), "samples": report.samples}

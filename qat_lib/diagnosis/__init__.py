@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from qat_lib.diagnosis.diagnose import diagnose
+from qat_lib.diagnosis.diagnose import PLAIN, diagnose
 from qat_lib.diagnosis.html import diagnosis_page
 from qat_lib.diagnosis.report import Diagnosis, LayerEffect, LayerFinding, TensorError
 
-__all__ = ["Diagnosis", "LayerEffect", "LayerFinding", "TensorError", "diagnose", "diagnosis_page"]
+__all__ = [
+    "PLAIN",
+    "Diagnosis",
+    "LayerEffect",
+    "LayerFinding",
+    "TensorError",
+    "diagnose",
+    "diagnosis_page",
+]

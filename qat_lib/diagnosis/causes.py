@@ -56,7 +56,7 @@ def find_dead_channels(evidence: Evidence) -> Diagnosed | None:
 def unexplained(evidence: Evidence) -> Diagnosed:
     """Return the cause of an effect that no rule explains."""
     site = evidence.site
-    if (found := _input_outliers(evidence)) is not None:
+    if (found := find_uneven_inputs(evidence)) is not None:
         return found
     if site.kind == "weight" and site.depthwise:
         return _in_float(
@@ -72,8 +72,8 @@ def unexplained(evidence: Evidence) -> Diagnosed:
     )
 
 
-def _input_outliers(evidence: Evidence) -> Diagnosed | None:
-    """Return input channels whose weights leave those of the others few steps.
+def find_uneven_inputs(evidence: Evidence) -> Diagnosed | None:
+    """Return input channels of a weight that others leave nothing, or that leave others little.
 
     An output channel has one range for all of them.
     """
@@ -81,6 +81,17 @@ def _input_outliers(evidence: Evidence) -> Diagnosed | None:
     live = peaks > DEAD * float(peaks.max(initial=0.0))
     if live.sum() < 2:
         return None
+    lost = np.flatnonzero(live & (peaks < float(peaks.max()) / _high(evidence) / 2))
+    if len(lost) and len(lost) < live.sum() / 2:
+        return Diagnosed(
+            cause="dead channel",
+            message=(
+                f"The weights of input {_channels(lost).lower()} are smaller than half a step of "
+                "the range that they share with the others: quantized, nothing is left."
+            ),
+            change=_left_in_float(evidence.site),
+            channels=tuple(map(int, lost)),
+        )
     median = float(np.median(peaks[live]))
     outliers = np.flatnonzero(live & (peaks >= OUTLIER * median))
     if not 0 < len(outliers) <= max(1, int(FEW * live.sum())):
@@ -147,9 +158,7 @@ def _for_channels(
     if evidence.site.kind == "weight":
         change = (LayerConfig(name=evidence.site.layer, per_channel=True),)
         return Diagnosed(cause=cause, message=message, change=change, channels=found)
-    advice = "Or fine-tune the model (qatline finetune)."
-    if evidence.site.depthwise:
-        advice = "Or give the channels one range first: qatline quantize --equalize."
+    advice = "Or scale the channels alike first: qatline quantize --equalize."
     return Diagnosed(
         cause=cause,
         message=message,

@@ -12,7 +12,13 @@ import keras
 
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.correction.lockstep import read_samples
-from qat_lib.diagnosis.causes import OUTLIER, find_cause, find_dead_channels, unexplained
+from qat_lib.diagnosis.causes import (
+    OUTLIER,
+    find_cause,
+    find_dead_channels,
+    find_uneven_inputs,
+    unexplained,
+)
 from qat_lib.diagnosis.effects import Measure, Outputs, Switchboard, choose_measure, effect
 from qat_lib.diagnosis.evidence import Diagnosed, Evidence
 from qat_lib.diagnosis.journal import Journal, fingerprint_of
@@ -29,6 +35,9 @@ from qat_lib.quantize import model_quantizers
 
 Progress = Callable[[str, int, int], None]
 """Called with the phase, the steps done and the steps in all."""
+
+PLAIN = PtqRecipe(equalize=False, bias_correction=False)
+"""Quantization without the corrections, which move an error to where it costs less."""
 
 MINOR = 0.05
 """Share of the whole effect below which a finding is minor."""
@@ -65,8 +74,8 @@ def diagnose(
         measure: ``"kl"`` or ``"error"``, see ``Diagnosis.measure``. Default: ``"kl"`` for one
             output ``(samples, classes)``, else ``"error"``.
         layers: number of layers whose effect is measured, those with the most noise. Default: all.
-        recipe: how a float model is quantized. Default: as ``qatline quantize`` does, without bias
-            correction, which hides in one layer what others do.
+        recipe: how a float model is quantized. Default: as ``qatline quantize`` does, without
+            equalization and bias correction, which hide in one layer what others do.
         journal: file that keeps results until the end; killed and started again, the diagnosis
             goes on with them. Default: none.
         on_progress: called with the phase, the steps done and the steps in all.
@@ -89,7 +98,7 @@ def diagnose(
         ['logits']
     """
     if not model_quantizers(model):
-        model = (recipe or PtqRecipe(bias_correction=False, equalize=False)).quantize(model, data)
+        model = (recipe or PLAIN).quantize(model, data)
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
     quantizers = model_quantizers(model)
@@ -255,6 +264,8 @@ def _findings(
     for name, part in smallest.items():
         is_minor = part.only < MINOR * total
         cause = find_cause(evidence[name])
+        if cause is None and not is_minor:
+            cause = find_uneven_inputs(evidence[name])
         if cause is None and part.only > LARGE * total:
             cause = unexplained(evidence[name])
         for each, minor in ((cause, is_minor), (find_dead_channels(evidence[name]), True)):

@@ -165,7 +165,10 @@ class _Search:
         return self.drop(floats) <= self.max_drop + 1e-9
 
     def fewest(self) -> tuple[Floats | None, bool]:
-        """Return the fewest layers in float, and whether that is proven."""
+        """Return the fewest layers in float, and whether that is proven.
+
+        None stands for no placement with a layer in INT8.
+        """
         if self.fits(frozenset()):
             return frozenset(), True
         ranking = self.candidates.ranking()
@@ -175,6 +178,8 @@ class _Search:
             fits=self.fits,
             affordable=lambda: self.budget - self.candidates.evaluations,
         ).run()
+        if found.floats == frozenset(self.candidates.layers):
+            return None, found.proven  # that is the float model
         return found.floats, found.proven
 
     def fastest(self, floats: Floats, trial: SpeedTrial, builds: int) -> Floats:
@@ -227,7 +232,10 @@ class _Search:
         speed: SpeedComparison | None,
         samples: int,
     ) -> PlacementResult:
-        """Return the result with its verdict."""
+        """Return the result with its verdict.
+
+        Of no placement it is that of every layer in INT8.
+        """
         chosen = frozenset() if floats is None else floats
         is_fast = speed is None or speed.passed
         kept = "fp32" if speed is None else speed.float_precision

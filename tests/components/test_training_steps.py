@@ -43,7 +43,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
         digits_dataset,
         made["baseline"],
         made["ptq"],
-        quantization=QuantizationSettings(),
+        quantization=QuantizationSettings(diagnose_layers=3),
         export=ExportSettings(),
         engine=EngineSettings(backend="openvino"),
         seed=1,
@@ -131,6 +131,14 @@ def test_calibration_sets_and_records_every_range(steps: dict[str, Path]) -> Non
     assert all(
         isinstance(item["amax"], list) for item in ranges.values() if item["kind"] == "weight"
     )
+
+
+def test_costs_of_the_noisiest_layers_are_kept(steps: dict[str, Path]) -> None:
+    costs = read(steps["ptq"] / "layer_costs.json")
+    assert costs["samples"] == 16
+    assert len(costs["layers"]) == 3
+    effects = [max(layer["weights"] or 0, layer["inputs"] or 0) for layer in costs["layers"]]
+    assert effects == sorted(effects, reverse=True)
 
 
 def test_frozen_ranges_stay_as_calibrated_through_fine_tuning(steps: dict[str, Path]) -> None:

@@ -225,3 +225,20 @@ def test_picture_that_is_no_png_is_left_out(folders: ReportFolders) -> None:
     page = render(folders)
     assert page.count("data:image/png") == 2
     assert "onload" not in page
+
+
+def test_page_shows_what_layers_cost_where_it_was_measured(tmp_path: Path) -> None:
+    folders = write_sample_run(tmp_path)
+    page = render_report(folders, verdict=VERDICT, gate=GATE, seed=0)
+    assert "Weights in INT8" not in page
+    layer = {"layer": "<conv>", "weights": 0.25, "inputs": None, "cause": "outlier channel of x"}
+    costs = {"measure": "kl", "total": 0.5, "samples": 16, "layers": [layer]}
+    (folders.ptq / "layer_costs.json").write_text(json.dumps(costs))
+    page = render_report(folders, verdict=VERDICT, gate=GATE, seed=0)
+    assert "Weights in INT8" in page
+    assert "&lt;conv&gt;" in page
+    assert "outlier channel of x" in page
+    assert "The whole quantization: 0.500 on 16 samples" in page
+    (folders.ptq / "layer_costs.json").write_text("[]")
+    page = render_report(folders, verdict=VERDICT, gate=GATE, seed=0)
+    assert "can&#39;t be shown" in page or "can't be shown" in page

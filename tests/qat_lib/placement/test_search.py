@@ -192,8 +192,15 @@ def test_no_placement_within_the_bound_keeps_float() -> None:
 
     result = found(0.1, metric=metric)
     assert result.verdict == "keep fp32"
+    assert result.floats == ()
     assert "no placement is within the bound" in str(result)
     assert result.metric == "metric"
+
+
+def test_a_bound_that_only_float_keeps_is_no_placement() -> None:
+    result = found(0.0)
+    assert result.verdict == "keep fp32"
+    assert result.drop > 0
 
 
 def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,28 @@
+"""What single layers cost in INT8: the short form of a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from components.artifacts.record import Measured, Record, Text
+
+
+class LayerCost(Record):
+    """The effect on the outputs of quantizing one layer alone, weights and inputs apart.
+
+    ``cause`` says why, where a cause was found.
+    """
+
+    layer: Text = ""
+    weights: Measured = None
+    inputs: Measured = None
+    cause: Text = ""
+
+
+class LayerCosts(Record):
+    """The short form of a diagnosis; see ``qat_lib.Diagnosis``."""
+
+    measure: Text = ""
+    total: Measured = None
+    samples: Measured = None
+    layers: Sequence[LayerCost] = ()
