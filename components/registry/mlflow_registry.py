@@ -186,6 +186,7 @@ def open_registry(name: str) -> MlflowRegistry:
     uri = os.environ.get(URI_VARIABLE, "")
     probe(uri)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     with translated("the model registry can't be opened"):
         import mlflow
 

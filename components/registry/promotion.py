@@ -31,6 +31,7 @@ from components.registry.registry import (
     CHAMPION,
     DIGEST,
     EVALUATION,
+    INPUTS,
     PENDING,
     REJECTED,
     ROLLED_BACK,
@@ -128,6 +129,7 @@ def _submit(
     champion = _version(versions, aliases.get(CHAMPION))
     known = _known(versions, candidate.digest)
     if champion is not None and champion.digest == candidate.digest:
+        _note_inputs(registry, lease, candidate, champion)
         return _outcome(
             candidate.verdict, "unchanged", champion.number, champion, "is the champion already"
         )
@@ -135,6 +137,7 @@ def _submit(
     if verdict.champion != (champion.digest if champion else ""):
         verdict = options.judge_again(champion)
     elif known is not None and _is_settled(known, verdict):
+        _note_inputs(registry, lease, candidate, known)
         return _outcome(verdict, "unchanged", known.number, champion, f"was {known.state} before")
     number = _register(registry, lease, candidate, verdict, known)
     if known is not None and known.state == ROLLED_BACK:
@@ -211,6 +214,16 @@ def _register(
     number = registry.create_version(source, tags, candidate.describe(verdict))
     registry.delete_tag(UPLOAD_TAG)
     return number
+
+
+def _note_inputs(
+    registry: Registry, lease: Lease, candidate: Candidate, version: RegisteredVersion
+) -> None:
+    """Note that these inputs, too, lead to a version that was judged."""
+    inputs = candidate.tags(candidate.verdict).get(INPUTS)
+    if inputs and version.tags.get(INPUTS) != inputs:
+        lease.check()
+        registry.set_version_tags(version.number, {INPUTS: inputs})
 
 
 def _reject(registry: Registry, lease: Lease, number: int) -> None:

@@ -19,7 +19,7 @@ from components.registry.promotion import (
     promotion_lock,
     submit_candidate,
 )
-from components.registry.registry import RUN, STATE, RegisteredVersion
+from components.registry.registry import INPUTS, RUN, STATE, RegisteredVersion
 from qat_lib.errors import ConfigError
 
 
@@ -40,6 +40,7 @@ class Run:
         (self.folder / "model.onnx").write_text(digest)
         self.digest, self.accuracy = digest, accuracy
         self.judged_again = 0
+        self.inputs = "first"
 
     def judge(self, champion: RegisteredVersion | None, evaluation: str) -> Verdict:
         best = int(champion.tags["accuracy"]) if champion else 0
@@ -59,6 +60,7 @@ class Run:
                 "qatline.verdict": final.verdict,
                 "qatline.evaluation": final.evaluation,
                 RUN: f"run-{self.digest}",
+                INPUTS: self.inputs,
             }
 
         candidate = Candidate(
@@ -124,6 +126,16 @@ def test_same_candidate_makes_no_second_version(registry: MemoryRegistry, tmp_pa
     assert (old.action, old.version) == ("rejected", 1)
     assert len(registry.found) == 2
     assert registry.aliases["champion"] == 2
+
+
+def test_same_candidate_from_other_inputs_is_noted(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    run(registry, tmp_path, "a", 90)
+    again = Run(tmp_path, "a", 90)
+    again.inputs = "the same data, a new release"
+    assert again.submit_candidate(registry, champion_of(registry)).action == "unchanged"
+    assert registry.found[0].tags[INPUTS] == "the same data, a new release"
 
 
 def test_cached_verdict_does_not_undo_a_rollback(registry: MemoryRegistry, tmp_path: Path) -> None:
