@@ -243,7 +243,10 @@ def test_secrets_are_names_alone() -> None:
 
 def test_scheduled_steps_use_no_cache() -> None:
     spec, _ = committed("retraining")
-    tasks = spec["components"]["comp-exit-handler-1"]["dag"]["tasks"]
+    tasks = dict(spec["components"]["comp-exit-handler-1"]["dag"]["tasks"])
+    assert tasks.pop("condition-2")
+    tasks |= spec["components"]["comp-condition-2"]["dag"]["tasks"]
+    assert len(tasks) == 9
     assert {name for name, task in tasks.items() if task["cachingOptions"]} == set()
     data = spec["root"]["inputDefinitions"]["parameters"]["data"]["defaultValue"]
     assert data["storage"] == "shards"
