@@ -55,6 +55,11 @@ def cpu_of(command: list[str], **environment: str) -> tuple[float, str]:
     return _children() - before, done.stdout
 
 
+def own_cpu() -> float:
+    """Return the CPU seconds of this process and of those that it waited for."""
+    return time.process_time() + _children()
+
+
 def _children() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -89,11 +94,11 @@ def execute_step(name: str, folder: RunFolder) -> None:
     definition = runner.load_step(name)
 
     def timed(*arguments: Any, **named: Any) -> Mapping[str, float]:
-        before = time.process_time()
+        before = own_cpu()  # evaluate starts processes
         try:
             return definition.function(*arguments, **named)
         finally:
-            used["function"] = time.process_time() - before
+            used["function"] = own_cpu() - before
 
     runner.load_step = lambda _: replace(definition, function=timed)
     parameters = folder.config().pipeline_parameters()

@@ -35,7 +35,7 @@ _PATH, _DATASET = "qatline:path", "qatline:dataset"
 _CALLS = frozenset(
     {
         *("log_params", "log_metrics", "log_history", "log_artifact", "log_dataset", "set_tags"),
-        *("log_onnx", "register_champion"),
+        "log_onnx",
     }
 )
 
@@ -100,10 +100,6 @@ class RemoteRun(_RemoteRecorder):
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model."""
         self._call("log_onnx", {_PATH: str(path.absolute())}, name)
-
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register an ONNX model as ``champion``."""
-        self._call("register_champion", {_PATH: str(path.absolute())}, model, digest)
 
     def close(self, status: str) -> None:
         """End the run as FINISHED or FAILED."""

@@ -18,7 +18,8 @@ from pipelines.comparison.tracked_runs import TrackedRun, read_tracked_run
 from pipelines.run.folder import RunFolder, run_folders
 from pipelines.run.record import TrackingRecord, read_tracking
 from pipelines.run.tracking import default_uri
-from qat_lib.errors import ConfigError
+from qat_lib.errors import ConfigError, MissingPackageError
+from qat_lib.extras import install_hint, missing_packages
 
 LATEST = 5
 """How many runs are compared if none is named."""
@@ -142,6 +143,10 @@ def _is_whole(run: Any) -> bool:
 
 
 def _reader(uri: str, output: Path) -> Any:
+    if missing_packages(["mlflow"]):
+        raise MissingPackageError(
+            f"Comparing runs needs the package mlflow. {install_hint(['mlflow'])}"
+        )
     path = database_path(uri)
     if path is not None and not path.exists():  # opening it would make it
         raise ConfigError(f"Expected tracked runs in {output}; there are none.")

@@ -40,7 +40,7 @@ from pipelines.run.local import MAIN_PIPELINE
 from pipelines.run.novelty import inputs_fingerprint, judged_before
 from pipelines.run.processes import follow_parent
 from pipelines.run.record import write_json
-from pipelines.run.result import RunResult
+from pipelines.run.result import GateResult, RunResult
 from pipelines.run.reuse import find_stored, take_stored
 from pipelines.run.temporary import temporary_folder
 from pipelines.run.tracking import ParentRun, open_parent_run
@@ -113,32 +113,35 @@ def launch(folder: RunFolder) -> None:
     # a killed step.
     os.environ["PYTHONUNBUFFERED"] = "1"
     sys.path.append(os.getcwd())  # a pipeline of the user's own may lie there
-    emit("message", "", message="loading the pipeline")
-    parameters = config.pipeline_parameters()
-    stored = find_stored(STEPS, parameters) if record.pipeline == MAIN_PIPELINE else None
-    if stored is None:
-        pipeline = load_pipeline(record.pipeline)
-        steps = step_names(pipeline)
-    else:
-        steps = [each.step.name for each in stored]
     emit("message", "", message="opening the tracking store")
     with open_parent_run(folder, config) as parent:
         before = file_size(folder.events_file)
         if known := _nothing_new(config):
             finish_early(folder, parent, known)
             return
-        emit("pipeline_started", "", steps=steps)
         outputs = folder.attempt_dir(record.attempts)
-        if stored is None:
-            with served_tracking():
-                run_pipeline(pipeline, parameters, outputs)
-        else:
-            take_stored(stored, outputs, seed=config.seed)
+        _run_steps(record.pipeline, config, outputs)
         emit("message", "", message="collecting the results")
         artifacts = link_artifacts(folder, outputs)
         result = collect_result(folder, artifacts, since=before)
         result = parent.finish(result, artifacts)
     write_json(folder.result_file, result.to_dict())
+
+
+def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
+    """Run a pipeline's steps, or take all of them from the store."""
+    parameters = config.pipeline_parameters()
+    # What a step depends on may be in the tracking store, such as the champion: it is open here.
+    stored = find_stored(STEPS, parameters) if name == MAIN_PIPELINE else None
+    if stored is not None:
+        emit("pipeline_started", "", steps=[each.step.name for each in stored])
+        take_stored(stored, outputs, seed=config.seed)
+        return
+    emit("message", "", message="loading the pipeline")
+    pipeline = load_pipeline(name)
+    emit("pipeline_started", "", steps=step_names(pipeline))
+    with served_tracking():
+        run_pipeline(pipeline, parameters, outputs)
 
 
 def _nothing_new(config: RunConfig) -> str:
@@ -160,7 +163,14 @@ def _nothing_new(config: RunConfig) -> str:
 def finish_early(folder: RunFolder, parent: ParentRun, reason: str) -> None:
     """Record a run that found nothing new."""
     emit("pipeline_started", "", steps=[])
-    result = RunResult(run_id=folder.run_id, run_dir=str(folder.path), nothing_new=reason)
+    result = RunResult(
+        run_id=folder.run_id,
+        run_dir=str(folder.path),
+        steps=[],
+        rows={},
+        gate=GateResult(verdict=None, reasons=()),
+        nothing_new=reason,
+    )
     write_json(folder.result_file, parent.finish(result, {}).to_dict())
 
 

@@ -213,7 +213,7 @@ def _failure(folder: RunFolder, progress: RunProgress, code: int, log_start: int
             message = f"{error.get('type')}: {message}\n{bug}"
         message = f"step {step} failed: {message}" if step else message
         if error.get("type") == "TrackingError":
-            message += f" Finished steps are kept; go on with: qatline resume {folder.run_id}"
+            message += f"\nFinished steps are kept; go on with: qatline resume {folder.run_id}"
         exit_code = int(error.get("exit_code") or 1)
     return RunFailedError(
         f"{message}\nLog: {folder.log_file}",

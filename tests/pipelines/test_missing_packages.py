@@ -17,6 +17,7 @@ NEEDS = {
     "compile": "pipeline",
     "components": "pipeline",
     "compare": "pipeline",
+    "sync": "pipeline",
     "registry": "pipeline",
     "promote": "pipeline",
     "rollback": "pipeline",

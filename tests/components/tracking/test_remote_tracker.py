@@ -67,7 +67,6 @@ def test_everything_reaches_the_launcher(
         tracker.log_dataset(INFO)
         tracker.set_tags({"path": "y"})
         tracker.log_onnx(tmp_path / "qat.onnx", "qat")
-        tracker.register_champion(tmp_path / "c.onnx", "resnet", "d")
         tracker.pipeline.log_metrics({"qat_engine/accuracy": 0.5})
     assert launcher.closed == "FINISHED"
     calls = dict(launcher.calls)
@@ -82,7 +81,6 @@ def test_everything_reaches_the_launcher(
         "dataset": INFO,
         "tags": {"path": "y"},
         "onnx": ("qat.onnx", "qat"),
-        "champion": ("c.onnx", "resnet", "d"),
     }
     assert launcher.pipeline.calls == [("metrics", {"qat_engine/accuracy": 0.5})]
 

@@ -78,6 +78,7 @@ COMMANDS = {
     "compile": [],
     "components": [],
     "compare": [],
+    "sync": ["r"],
     "ui": ["r"],
     "resume": ["none"],
     "registry": ["--name", "x"],

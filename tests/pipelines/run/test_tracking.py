@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres_server import PASSWORD, PostgresServer, driver_folder
 
 from components.tracking.database import database_uri
 from components.tracking.store import ensure_store
@@ -76,6 +77,24 @@ def test_killed_run_resumes_its_own_record(fake_cli: Any) -> None:
     assert parent(before).data.metrics["fp32/accuracy"] == 0.9
     assert parent(before).data.params["training.epochs"]
     assert not [name for name in parent(before).data.params if name.startswith("cluster")]
+
+
+def test_run_in_postgres_keeps_password_out_and_artifacts_near(fake_cli: Any) -> None:
+    server = PostgresServer()
+    try:
+        server.start()
+        uri, path = f"tracking.uri={server.uri}", fake_cli.environment()["PYTHONPATH"]
+        secret = {"PGPASSWORD": PASSWORD, "PYTHONPATH": f"{path}{os.pathsep}{driver_folder()}"}
+        done = fake_cli("run", "--set", uri, "--json", **secret, **ON)
+    finally:
+        server.remove()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tracking"]["uri"] == server.uri
+    assert sorted(path.name for path in fake_cli.folder.iterdir()) == ["runs"]
+    assert list((fake_cli.runs / "mlflow-artifacts").rglob("result.json"))
+    written = [path for path in fake_cli.folder.rglob("*") if path.is_file()]
+    assert [path for path in written if PASSWORD.encode() in path.read_bytes()] == []
+    assert PASSWORD not in done.stdout + done.stderr
 
 
 def parent(tracking: dict[str, str]) -> Any:
