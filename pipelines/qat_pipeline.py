@@ -7,7 +7,7 @@ else; what a step does not read is not part of its cache key.
 # No "from __future__ import annotations" here: KFP reads the annotations of a pipeline as objects.
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from kfp import dsl
@@ -22,6 +22,7 @@ def build_pipeline(
     *,
     timeout: int | None = None,
     at_exit: Callable[[], dsl.PipelineTask] | None = None,
+    check: Callable[[Mapping[str, Any]], dsl.PipelineTask] | None = None,
 ) -> Any:
     """Return the pipeline.
 
@@ -29,6 +30,7 @@ def build_pipeline(
         prepare: Configures each task's pod.
         timeout: Longest time of a run in seconds. Default: no limit.
         at_exit: Makes the task that runs when all others have ended, however they ended.
+        check: Makes the task that says whether the steps run at all, from the parameters.
     """
 
     @dsl.pipeline(
@@ -63,10 +65,30 @@ def build_pipeline(
             "registry": registry,
             "retrain": retrain,
         }
-        with dsl.ExitHandler(at_exit(), name="pipeline") if at_exit else nullcontext():
+        with _ending(at_exit), _condition(check, parameters):
             _chain(parameters, prepare)
 
     return qat_pipeline
+
+
+def _ending(at_exit: Callable[[], dsl.PipelineTask] | None) -> AbstractContextManager[Any]:
+    if at_exit is None:
+        return nullcontext()
+    group: AbstractContextManager[Any] = dsl.ExitHandler(at_exit(), name="pipeline")
+    return group
+
+
+def _condition(
+    check: Callable[[Mapping[str, Any]], dsl.PipelineTask] | None, parameters: Mapping[str, Any]
+) -> AbstractContextManager[Any]:
+    if check is None:
+        return nullcontext()
+    # kfp makes a condition of the comparison.
+    group: AbstractContextManager[Any] = dsl.If(
+        check(parameters).output == True,  # noqa: E712
+        name="anything new",
+    )
+    return group
 
 
 def _chain(

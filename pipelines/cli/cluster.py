@@ -13,7 +13,13 @@ from pipelines.cli.cluster_options import Experiment, Host, Namespace, Token
 from pipelines.cli.cluster_schedules import add_schedule_commands
 from pipelines.cli.cluster_views import image_lines
 from pipelines.cli.errors import reported
-from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
+from pipelines.cli.options import (
+    AcceptRejectedOption,
+    ConfigOption,
+    DebugOption,
+    ProfileOption,
+    SetOption,
+)
 
 app = typer.Typer(
     no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server."
@@ -23,9 +29,6 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end of the run.
 Timeout = Annotated[
     str | None,
     typer.Option(help="Wait at most this long: 90s, 30m, 2h (exit code 124).", show_default=False),
-]
-AcceptRejected = Annotated[
-    bool, typer.Option("--accept-rejected", help="End with 0 although the gate rejected.")
 ]
 
 
@@ -45,7 +48,7 @@ def submit(
     ] = False,
     wait: Wait = False,
     timeout: Timeout = None,
-    accept_rejected: AcceptRejected = False,
+    accept_rejected: AcceptRejectedOption = False,
     namespace: Namespace = "",
     token: Token = None,
     debug: DebugOption = False,
@@ -88,7 +91,7 @@ def wait_(
             show_default=False,
         ),
     ] = None,
-    accept_rejected: AcceptRejected = False,
+    accept_rejected: AcceptRejectedOption = False,
     namespace: Namespace = "",
     token: Token = None,
     debug: DebugOption = False,
@@ -148,7 +151,8 @@ def _end_with_verdict(uri: str | None, run_id: str, accept_rejected: bool) -> No
     """Show the verdict of a run that succeeded; end with its code."""
     if uri is None:
         return
-    from pipelines.cluster.verdict import REJECTED_CODE, find_verdict
+    from pipelines.cli.run import REJECTED_CODE
+    from pipelines.cluster.verdict import find_verdict
 
     verdict = find_verdict(uri, run_id)
     typer.echo(f"verdict  {verdict}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from pipelines.cluster.run_identity import exit_task_maker, identify_run
+from pipelines.cluster.run_identity import check_task_maker, exit_task_maker, identify_run
 from pipelines.cluster.tasks import for_pods, request
 from pipelines.config.run_config import RunConfig
 from pipelines.steps import IMAGE_OF, step_of_task
@@ -55,15 +55,13 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
     from pipelines.cluster.ir_check import check_ir
     from pipelines.qat_pipeline import build_pipeline
 
-    if config.retrain.only_new:
-        raise ConfigError(
-            "retrain.only_new: expected false for a cluster, received true. Only a run on one "
-            "machine ends early; there each scheduled run judges its candidate."
-        )
     config = for_pods(config)
     prepare = partial(_prepare, config=config, caching=caching)
     pipeline = build_pipeline(
-        prepare, timeout=config.cluster.run_timeout, at_exit=exit_task_maker(config)
+        prepare,
+        timeout=config.cluster.run_timeout,
+        at_exit=exit_task_maker(config),
+        check=check_task_maker(config),
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"

@@ -1,15 +1,17 @@
-"""Make the pods of a run one run: the tracking server, the run's id, its end."""
+"""Make the pods of a run one run: the tracking server, the run's id, its start and end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from components.runtime.exit_handler import WEBHOOK_VARIABLE
 from components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
 from pipelines.cluster.names import model_on_data
 from pipelines.cluster.tasks import request
+from pipelines.config.pod_settings import StepResources
 from pipelines.config.run_config import RunConfig
+from qat_lib.errors import ConfigError
 
 NAME_VARIABLE = "QATLINE_PIPELINE_NAME"
 _RUN_LABEL = "metadata.labels['pipeline/runid']"
@@ -49,6 +51,42 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
         return task
 
     return make
+
+
+def check_task_maker(config: RunConfig) -> Callable[[Mapping[str, Any]], Any] | None:
+    """Return what makes the task that looks for anything new; None without ``retrain.only_new``.
+
+    Its pod has the image and the volumes of the steps that read the config's files.
+
+    Raises:
+        ConfigError: There is no tracking server to look up earlier runs in.
+    """
+    if not config.retrain.only_new:
+        return None
+    if not has_server(config):
+        raise ConfigError(
+            "retrain.only_new: expected the address of a tracking server that pods reach as "
+            f"tracking.uri, received {config.tracking.uri or 'none'}. Earlier runs are looked up "
+            "there."
+        )
+
+    def make(parameters: Mapping[str, Any]) -> Any:
+        from pipelines.new_component import check_new_component
+
+        task = check_new_component(**parameters)
+        task.set_caching_options(False)
+        identify_run(task, config)
+        request(task, _reading_pod(config), config.cluster.images.train)
+        return task
+
+    return make
+
+
+def _reading_pod(config: RunConfig) -> StepResources:
+    """Return the pod of prepare_data with the volumes of train_baseline."""
+    pod, other = config.cluster.of("prepare_data"), config.cluster.of("train_baseline")
+    volumes = {volume.path: volume for volume in (*(other.volumes or ()), *(pod.volumes or ()))}
+    return pod.model_copy(update={"volumes": list(volumes.values())})
 
 
 def has_server(config: RunConfig) -> bool:

@@ -7,9 +7,6 @@ from typing import Any
 from components.tracking.pipeline_run import RUN_TAG
 from components.tracking.store import open_client, translated
 
-REJECTED_CODE = 3
-"""Exit code of a run whose candidate was rejected."""
-
 
 def find_verdict(uri: str, run_id: str) -> str:
     """Return what a run decided: ``promote``, ``reject``, or ``unknown``.

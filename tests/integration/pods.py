@@ -114,6 +114,10 @@ class Pods:
                 "artifacts": {
                     key: one(key, pod / "outputs" / key, outputs[key]) for key in outputs
                 },
+                "parameters": {
+                    key: {"outputFile": str(pod / "outputs" / key)}
+                    for key in declared.get("outputDefinitions", {}).get("parameters", {})
+                },
                 "outputFile": str(pod / "outputs" / "executor_output.json"),
             },
         }

@@ -155,3 +155,25 @@ def test_metrics_are_numbers_alone(run: tuple[Pods, Any, str]) -> None:
             name,
             json.dumps(done.metadata("metrics")),
         )
+
+
+def test_first_pod_finds_nothing_new(tmp_path: Path) -> None:
+    overrides = ["tracking.uri=http://mlflow.example", "registry.name=a", "retrain.only_new=true"]
+    config = load_config(overrides=overrides)
+    spec, _ = yaml.safe_load_all(pipeline_ir(config))
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    experiment = ensure_store(uri, "qatline", (tmp_path / "artifacts").as_uri())
+    client = open_client(uri)
+    news = []
+    for run_id in ("kfp-1", "kfp-2"):
+        environment = {"MLFLOW_TRACKING_URI": uri, "QATLINE_PIPELINE_RUN_ID": run_id}
+        pods = Pods(spec=spec, folder=tmp_path / run_id, environment=environment)
+        parameters = config.pipeline_parameters()
+        done = pods.start("check", "comp-check-new-component", parameters, {})
+        news.append(done.output["parameterValues"]["Output"])
+        (parent,) = client.search_runs([experiment], f"tags.`qatline.pipeline_run` = '{run_id}'")
+        if "qatline.verdict" not in parent.data.tags:
+            client.set_tag(parent.info.run_id, "qatline.verdict", "promote")
+        client.set_terminated(parent.info.run_id)
+    assert news == [True, False]
+    assert parent.data.tags["qatline.verdict"] == "nothing new"

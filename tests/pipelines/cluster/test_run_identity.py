@@ -7,7 +7,7 @@ import yaml
 
 from pipelines.cluster.compile import pipeline_ir
 from pipelines.cluster.ir_check import check_ir
-from pipelines.config.run_config import load_config
+from pipelines.config.run_config import SECTIONS, load_config
 from qat_lib.errors import ConfigError
 
 TRACKED = "tracking.uri=http://mlflow:5000"
@@ -86,6 +86,39 @@ def test_last_pod_asks_for_no_resources_but_runs_where_others_do() -> None:
     assert pods[EXIT]["nodeSelector"] == {"labels": {"pool": "a"}}
     assert "pvcMount" not in pods[EXIT]
     assert pods[EXIT]["imagePullSecret"][0]["secretName"] == "r"
+
+
+ONLY_NEW = ("retrain.only_new=true", "registry.name=flowers")
+
+
+def test_steps_run_only_if_anything_is_new() -> None:
+    spec, pods = compiled(
+        TRACKED,
+        *ONLY_NEW,
+        "cluster.images.train='r/t:1'",
+        "cluster.steps.prepare_data={volumes: [{claim: a, path: /a}], memory: 4Gi}",
+        "cluster.steps.train_baseline.volumes=[{claim: b, path: /b}]",
+    )
+    group = spec["components"]["comp-exit-handler-1"]["dag"]["tasks"]
+    assert set(group) == {"check-new-component", "condition-2"}
+    condition = group["condition-2"]["triggerPolicy"]["condition"]
+    assert condition.endswith(
+        "parameter_values['pipelinechannel--check-new-component-Output'] == true"
+    )
+    assert len(spec["components"]["comp-condition-2"]["dag"]["tasks"]) == 8
+    name = "exec-check-new-component"
+    container = spec["deploymentSpec"]["executors"][name]["container"]
+    assert container["image"] == "r/t:1"
+    assert container["resources"]["resourceMemoryRequest"] == "4Gi"
+    assert sorted(mount["mountPath"] for mount in pods[name]["pvcMount"]) == ["/a", "/b"]
+    assert group["check-new-component"]["cachingOptions"] == {}
+    given = spec["components"]["comp-check-new-component"]["inputDefinitions"]["parameters"]
+    assert set(given) == {"seed", *SECTIONS}
+
+
+def test_without_a_server_only_new_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"retrain\.only_new: expected the address of a tracking"):
+        compiled(*ONLY_NEW)
 
 
 @pytest.mark.parametrize(
