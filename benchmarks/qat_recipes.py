@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -86,6 +87,7 @@ class Network:
     test_samples: int = 2000
 
 
+SIGNS = ("signed", "unsigned")
 ADAPT = {"batch_size": 64, "learning_rate": 1e-4, "epochs": 2, "augment": "flip_crop"}
 NETWORKS = {
     "resnet20": Network(
@@ -210,22 +212,40 @@ class Trial:
         return qat_lib.load_model(path)
 
 
-def measure(trial: Trial, recipes: list[str], known: dict[str, float]) -> dict[str, float]:
-    """Return the accuracies of a seed by row; rows that are known are not trained again."""
-    found = dict(known)
-    for name, make in (("FP32", trial.baseline), ("FP32, as long", trial.control)):
-        if name not in found:
-            found[name] = trial.accuracy(make())
-    for sign in ("signed", "unsigned"):
-        unsigned = sign == "unsigned"
-        if (name := f"PTQ, {sign}") not in found:
-            found[name] = trial.accuracy(trial.calibrated(Recipe(), unsigned=unsigned))
-        for recipe in recipes:
-            if (name := f"{recipe}, {sign}") not in found:
-                model = trial.trained(RECIPES[recipe], unsigned=unsigned)
-                found[name] = trial.accuracy(model)
-                print(f"{name}: {found[name]:.2%}", flush=True)
-    return found
+class Figures:
+    """The accuracies of a seed by row, kept in a file after each one.
+
+    Args:
+        file: the file; rows that it has are not measured again.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.rows: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+
+    def measure(self, name: str, figure: Callable[[], float]) -> None:
+        """Measure a row unless it is known."""
+        if name in self.rows:
+            return
+        self.rows[name] = figure()
+        print(f"{name}: {self.rows[name]:.2%}", flush=True)
+        self._file.write_text(json.dumps(self.rows, indent=1))
+
+
+def measure(trial: Trial, recipes: list[str], signs: list[str], figures: Figures) -> None:
+    """Measure the rows of a seed."""
+    figures.measure("FP32", lambda: trial.accuracy(trial.baseline()))
+    figures.measure("FP32, as long", lambda: trial.accuracy(trial.control()))
+    for sign in signs:
+        for name in ("PTQ", *recipes):
+            figures.measure(f"{name}, {sign}", partial(_quantized, trial, name, sign))
+
+
+def _quantized(trial: Trial, name: str, sign: str) -> float:
+    unsigned = sign == "unsigned"
+    if name == "PTQ":
+        return trial.accuracy(trial.calibrated(Recipe(), unsigned=unsigned))
+    return trial.accuracy(trial.trained(RECIPES[name], unsigned=unsigned))
 
 
 def main() -> int:
@@ -235,24 +255,24 @@ def main() -> int:
     parser.add_argument("--network", choices=list(NETWORKS), default="resnet20")
     parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), default=list(RECIPES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--signs", nargs="+", choices=list(SIGNS), default=list(SIGNS))
     parser.add_argument("--work", type=Path, default=Path("runs") / "qat_recipes")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     network, rows = NETWORKS[arguments.network], {}
     for seed in arguments.seeds:
-        file = arguments.work / f"{network.name}_{seed}.json"
-        known = json.loads(file.read_text()) if file.exists() else {}
+        figures = Figures(arguments.work / f"{network.name}_{seed}.json")
         trial = Trial(network, seed, arguments.shared, arguments.work)
-        rows[seed] = measure(trial, arguments.recipes, known)
-        file.write_text(json.dumps(rows[seed], indent=1))
+        measure(trial, arguments.recipes, arguments.signs, figures)
+        rows[seed] = figures.rows
     means = {}
     for name in rows[arguments.seeds[0]]:
         means[name] = mean(row[name] for row in rows.values() if name in row)
         print(f"{name:<44}{means[name]:>8.2%}")
     if arguments.json:
-        figures = {"network": network.name, "about": network.about, "seeds": rows, "mean": means}
-        record.write(arguments.json, figures)
+        about = {"network": network.name, "about": network.about}
+        record.write(arguments.json, {**about, "seeds": rows, "mean": means})
     return 0
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from components.registry.journal import Move, carry_out, next_number, predecessor, utc_now
-from components.registry.lock import registry_lock
-from components.registry.promotion import mend
+from components.registry.promotion import promotion_lock
 from components.registry.registry import (
     CHAMPION,
     CHANCE,
@@ -37,8 +36,7 @@ def promote_version(
             chance.
     """
     registry.ensure()
-    with registry_lock(registry, owner=by, lease=lease) as held:
-        mend(registry, held)
+    with promotion_lock(registry, by, lease) as held:
         _check_version(registry, number, accept_rejected)
         state = registry.state()
         champion = state.aliases.get(CHAMPION)
@@ -66,8 +64,7 @@ def rollback(registry: Registry, *, by: str, lease: float, reason: str = "") -> 
         ConfigError: there is no predecessor.
     """
     registry.ensure()
-    with registry_lock(registry, owner=by, lease=lease) as held:
-        mend(registry, held)
+    with promotion_lock(registry, by, lease) as held:
         state = registry.state()
         champion, previous = state.aliases.get(CHAMPION), state.aliases.get(PREVIOUS)
         if champion is None or previous is None:

@@ -91,6 +91,27 @@ def announced(state: ModelState) -> Move | None:
     return Move.from_json(text) if text else None
 
 
+def is_due(move: Move, state: ModelState) -> bool:
+    """Whether an announced move is the next one.
+
+    One that a process announced late, after it had slept through its lease, is not.
+    """
+    return move.number == next_number(state.tags)
+
+
+def restore_aliases(registry: Registry, check: Callable[[], None]) -> None:
+    """Let the aliases say what the last move of the history says."""
+    moves = history(registry.state().tags)
+    champion = moves[-1].to if moves else None
+    previous = moves[-1].previous if moves else None
+    for alias, number in ((PREVIOUS, previous), (CHAMPION, champion)):
+        check()
+        if number is None:
+            registry.delete_alias(alias)
+        else:
+            registry.set_alias(alias, number)
+
+
 def carry_out(registry: Registry, move: Move, check: Callable[[], None]) -> None:
     """Announce a move, make it, and write it into the history.
 

@@ -8,13 +8,23 @@ finds either nothing, or a version that is still pending, or a move that was ann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from components.artifacts.promotion import PromotionOutcome, Verdict
-from components.registry.journal import Move, announced, carry_out, next_number, utc_now
-from components.registry.lock import Lease, registry_lock
+from components.registry.journal import (
+    MOVE_TAG,
+    Move,
+    announced,
+    carry_out,
+    is_due,
+    next_number,
+    restore_aliases,
+    utc_now,
+)
+from components.registry.lock import Lease, LockLostError, registry_lock
 from components.registry.registry import (
     ABANDONED,
     CHALLENGER,
@@ -81,42 +91,70 @@ def submit_candidate(
         TrackingError: the store fails, or the lock was lost.
     """
     registry.ensure()
-    lock = registry_lock(registry, owner=candidate.by, lease=options.lease, waiting=options.waiting)
-    with lock as lease:
-        mend(registry, lease)
-        aliases, versions = registry.state().aliases, registry.versions()
-        champion = _version(versions, aliases.get(CHAMPION))
-        known = _known(versions, candidate.digest)
-        if champion is not None and champion.digest == candidate.digest:
-            return _outcome(
-                candidate.verdict, "unchanged", champion.number, champion, "is the champion already"
-            )
-        verdict = candidate.verdict
-        if verdict.champion != (champion.digest if champion else ""):
-            verdict = options.judge_again(champion)
-        elif known is not None and _is_settled(known, verdict):
-            return _outcome(
-                verdict, "unchanged", known.number, champion, f"was {known.state} before"
-            )
-        number = _register(registry, lease, candidate, verdict, known)
-        if known is not None and known.state == ROLLED_BACK:
-            message = "was rolled back by hand; qatline promote brings it back"
-            return _outcome(verdict, "rejected", number, champion, message)
-        if not verdict.promoted:
-            _reject(registry, lease, number)
-            return _outcome(verdict, "rejected", number, champion, "was rejected by the gate")
-        move = Move(
-            number=next_number(registry.state().tags),
-            action="promotion",
-            to=number,
-            left=champion.number if champion else None,
-            previous=champion.number if champion else None,
-            by=candidate.by,
-            at=utc_now(),
-            reason=verdict.summary,
+    with promotion_lock(registry, candidate.by, options.lease, options.waiting) as lease:
+        return _submit(registry, lease, candidate, options)
+
+
+@contextmanager
+def promotion_lock(
+    registry: Registry,
+    owner: str,
+    lease: float,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> Iterator[Lease]:
+    """Hold the lock, with what a killed promotion left behind mended.
+
+    A process that slept through its lease may have made one more write before it noticed. It takes
+    the lock once more, and sets the aliases to the last move of the history.
+
+    Raises:
+        LockLostError: another process took the lock over.
+    """
+    try:
+        with registry_lock(registry, owner=owner, lease=lease, waiting=waiting) as held:
+            mend(registry, held)
+            yield held
+    except LockLostError:
+        with registry_lock(registry, owner=owner, lease=lease, waiting=waiting) as held:
+            mend(registry, held)
+            restore_aliases(registry, held.check)
+        raise
+
+
+def _submit(
+    registry: Registry, lease: Lease, candidate: Candidate, options: PromotionOptions
+) -> PromotionOutcome:
+    aliases, versions = registry.state().aliases, registry.versions()
+    champion = _version(versions, aliases.get(CHAMPION))
+    known = _known(versions, candidate.digest)
+    if champion is not None and champion.digest == candidate.digest:
+        return _outcome(
+            candidate.verdict, "unchanged", champion.number, champion, "is the champion already"
         )
-        carry_out(registry, move, lease.check)
-        return _outcome(verdict, "promoted", number, champion, "is the champion now")
+    verdict = candidate.verdict
+    if verdict.champion != (champion.digest if champion else ""):
+        verdict = options.judge_again(champion)
+    elif known is not None and _is_settled(known, verdict):
+        return _outcome(verdict, "unchanged", known.number, champion, f"was {known.state} before")
+    number = _register(registry, lease, candidate, verdict, known)
+    if known is not None and known.state == ROLLED_BACK:
+        message = "was rolled back by hand; qatline promote brings it back"
+        return _outcome(verdict, "rejected", number, champion, message)
+    if not verdict.promoted:
+        _reject(registry, lease, number)
+        return _outcome(verdict, "rejected", number, champion, "was rejected by the gate")
+    move = Move(
+        number=next_number(registry.state().tags),
+        action="promotion",
+        to=number,
+        left=champion.number if champion else None,
+        previous=champion.number if champion else None,
+        by=candidate.by,
+        at=utc_now(),
+        reason=verdict.summary,
+    )
+    carry_out(registry, move, lease.check)
+    return _outcome(verdict, "promoted", number, champion, "is the champion now")
 
 
 def mend(registry: Registry, lease: Lease) -> list[str]:
@@ -127,9 +165,13 @@ def mend(registry: Registry, lease: Lease) -> list[str]:
     version are removed.
     """
     done, state = [], registry.state()
-    if (move := announced(state)) is not None:
+    move = announced(state)
+    if move is not None and is_due(move, state):
         carry_out(registry, move, lease.check)
         done.append(f"finished the {move.action} of version {move.to}")
+    elif MOVE_TAG in state.tags:
+        lease.check()
+        registry.delete_tag(MOVE_TAG)
     place = state.tags.get(UPLOAD_TAG)
     if place is not None:
         lease.check()

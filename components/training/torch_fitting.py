@@ -107,7 +107,8 @@ def _plain_batches(
     def batches() -> Iterator[torch.Tensor]:
         data = source.train(size, shuffle_seed=0, augment="none")
         for x, _ in NumpyBatches(data.take(reestimation_batches(source, size))):
-            yield network.tensor(x)
+            if len(x) > 1 or size == 1:  # as in training
+                yield network.tensor(x)
 
     return batches
 

@@ -112,7 +112,10 @@ def end_with(result: RunResult, *, accept_rejected: bool) -> None:
     0 where the engine was promoted or there was nothing new, ``REJECTED_CODE`` where the gate
     rejected it. A pipeline without a gate ends with 0.
     """
-    if result.gate.verdict == "reject" and not accept_rejected:
+    rejected = result.gate.verdict == "reject"
+    if result.registry is not None and result.registry.action == "rejected":
+        rejected = True  # it passed the gate, but was rolled back by hand before
+    if rejected and not accept_rejected:
         raise typer.Exit(REJECTED_CODE)
 
 

@@ -55,6 +55,11 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
     from pipelines.cluster.ir_check import check_ir
     from pipelines.qat_pipeline import build_pipeline
 
+    if config.retrain.only_new:
+        raise ConfigError(
+            "retrain.only_new: expected false for a cluster, received true. Only a run on one "
+            "machine ends early; there each scheduled run judges its candidate."
+        )
     config = for_pods(config)
     prepare = partial(_prepare, config=config, caching=caching)
     pipeline = build_pipeline(

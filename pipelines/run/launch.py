@@ -40,7 +40,7 @@ from pipelines.run.local import MAIN_PIPELINE
 from pipelines.run.novelty import inputs_fingerprint, judged_before
 from pipelines.run.processes import follow_parent
 from pipelines.run.record import write_json
-from pipelines.run.result import RunResult
+from pipelines.run.result import GateResult, RunResult
 from pipelines.run.reuse import find_stored, take_stored
 from pipelines.run.temporary import temporary_folder
 from pipelines.run.tracking import ParentRun, open_parent_run
@@ -163,7 +163,14 @@ def _nothing_new(config: RunConfig) -> str:
 def finish_early(folder: RunFolder, parent: ParentRun, reason: str) -> None:
     """Record a run that found nothing new."""
     emit("pipeline_started", "", steps=[])
-    result = RunResult(run_id=folder.run_id, run_dir=str(folder.path), nothing_new=reason)
+    result = RunResult(
+        run_id=folder.run_id,
+        run_dir=str(folder.path),
+        steps=[],
+        rows={},
+        gate=GateResult(verdict=None, reasons=()),
+        nothing_new=reason,
+    )
     write_json(folder.result_file, parent.finish(result, {}).to_dict())
 
 

@@ -11,8 +11,14 @@ from memory_registry import Killed, MemoryRegistry
 from components.artifacts.promotion import PromotionOutcome, Reason, Verdict
 from components.registry.by_hand import find_version, promote_version, rollback
 from components.registry.journal import MOVE_TAG, Move, history
-from components.registry.lock import LOCK_TAG
-from components.registry.promotion import UPLOAD_TAG, Candidate, PromotionOptions, submit_candidate
+from components.registry.lock import LOCK_TAG, LockLostError
+from components.registry.promotion import (
+    UPLOAD_TAG,
+    Candidate,
+    PromotionOptions,
+    promotion_lock,
+    submit_candidate,
+)
 from components.registry.registry import RUN, STATE, RegisteredVersion
 from qat_lib.errors import ConfigError
 
@@ -312,3 +318,39 @@ def test_unreadable_announcement_is_no_move(registry: MemoryRegistry) -> None:
     assert Move.from_json("{") is None
     assert Move.from_json('{"number": 1}') is None
     assert UPLOAD_TAG not in registry.model_tags
+
+
+def test_late_announcement_of_a_sleeper_is_no_move(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    run(registry, tmp_path, "a", 80)
+    run(registry, tmp_path, "b", 90)
+    late = Move(number=2, action="promotion", to=1, left=None)
+    registry.set_tag(MOVE_TAG, late.to_json())
+    run(registry, tmp_path, "c", 10)
+    assert registry.aliases == {"champion": 2, "previous": 1, "challenger": 3}
+    assert MOVE_TAG not in registry.model_tags
+
+
+def write_late(registry: MemoryRegistry, alias: str, number: int) -> None:
+    """Act as a process that wakes up between a look at its lock and a write."""
+    with promotion_lock(registry, "sleeper", 60.0):
+        registry.set_alias(alias, number)
+        raise LockLostError("taken over")
+
+
+def test_sleeper_sets_the_aliases_right_again(registry: MemoryRegistry, tmp_path: Path) -> None:
+    run(registry, tmp_path, "a", 80)
+    run(registry, tmp_path, "b", 90)
+    with pytest.raises(LockLostError):
+        write_late(registry, "previous", 2)
+    assert registry.aliases == {"champion": 2, "previous": 1}
+
+
+def test_sleeper_leaves_no_champion_where_there_was_none(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    run(registry, tmp_path, "a", 0)  # rejected: nothing is below the first champion
+    with pytest.raises(LockLostError):
+        write_late(registry, "champion", 1)
+    assert registry.aliases == {"challenger": 1}

@@ -62,10 +62,11 @@ class Retraining:
 
     def evaluate(self, name: str) -> None:
         """Run the step evaluate against the champion of a registered model."""
+        read = ("dataset", "baseline", "qat", "onnx", "engines")
         with _checks_left_out():
             evaluate_step(
-                *(self.folder / each for each in ("dataset", "baseline", "onnx", "engines")),
-                self.folder / "evaluation",
+                **{each: self.folder / each for each in read},
+                out=self.folder / "evaluation",
                 engine=ENGINE,
                 seed=0,
                 progress=NullProgress(),

@@ -122,3 +122,16 @@ def test_fit_ends_with_the_weights_that_were_judged(asked: dict[str, Any]) -> No
     loss = nn.functional.cross_entropy(outputs, torch.from_numpy(Y[32:]))
     assert float(loss) == pytest.approx(kept.val_loss, rel=1e-4)
     assert kept.epoch > 0
+
+
+def test_statistics_are_measured_without_a_lone_sample() -> None:
+    data = ArrayData(
+        training=Labelled(x=X[:33], labels=Y[:33]), validating=DATA.validating, classes=2
+    )
+    schedule = QATSettings(
+        epochs=1, batch_size=16, augment="none", reestimate_batch_norm=True, distillation=0
+    )
+    rows = torch_fitting.fit_network(
+        network(), data, schedule, seed=0, progress=NullProgress(), keep_best=True
+    )
+    assert [row.epoch for row in rows] == [0, 1]

@@ -247,3 +247,9 @@ def test_scheduled_steps_use_no_cache() -> None:
     assert {name for name, task in tasks.items() if task["cachingOptions"]} == set()
     data = spec["root"]["inputDefinitions"]["parameters"]["data"]["defaultValue"]
     assert data["storage"] == "shards"
+
+
+def test_compile_refuses_what_ends_early_on_one_machine_only() -> None:
+    config = build_config({"registry": {"name": "x"}, "retrain": {"only_new": True}})
+    with pytest.raises(ConfigError, match=r"retrain\.only_new: expected false for a cluster"):
+        pipeline_ir(config)
