@@ -16,6 +16,7 @@ the run that names itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -199,6 +200,8 @@ def _elect(client: Any, candidates: Sequence[Any]) -> str | None:
         named[run.info.run_id] = run.data.params.get(_LEADER)
     for run_id, leader in named.items():
         if leader == run_id:
+            # A step that came later made its own run before it saw this one.
+            _withdraw(client, [other for other in named if other != run_id])
             return run_id
     free = [run for run in candidates if named[run.info.run_id] is None]
     if not free:
@@ -230,5 +233,9 @@ def _name(client: Any, run_id: str, leader: str) -> bool:
 
 
 def _withdraw(client: Any, run_ids: Sequence[str]) -> None:
+    """Remove runs that don't lead, which other processes may do as well."""
+    from mlflow.exceptions import MlflowException
+
     for run_id in run_ids:
-        client.delete_run(run_id)
+        with contextlib.suppress(MlflowException):
+            client.delete_run(run_id)

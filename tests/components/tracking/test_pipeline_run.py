@@ -91,6 +91,13 @@ def test_steps_that_start_at_once_agree(store: tuple[str, str], client: Any) -> 
     assert [run.info.run_id for run in runs_of(client, store[1], "race")] == agreed[:1]
 
 
+def test_run_of_a_late_step_is_withdrawn(store: tuple[str, str], client: Any) -> None:
+    leader = find_or_create_parent(client, store[1], "late")
+    client.create_run(store[1], start_time=1, tags={RUN_TAG: "late"})  # saw no other run
+    assert find_or_create_parent(client, store[1], "late") == leader
+    assert [run.info.run_id for run in runs_of(client, store[1], "late")] == [leader]
+
+
 class InterruptedCallError(Exception):
     """A process that ends between two calls."""
 
