@@ -13,7 +13,7 @@ import yaml
 
 from pipelines.cluster.compile import compile_pipeline, pipeline_ir
 from pipelines.cluster.ir_check import check_ir, graph_problems
-from pipelines.config.run_config import build_config, load_config
+from pipelines.config.run_config import load_config
 from pipelines.run.launch import step_names
 from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import ConfigError, ExportError
