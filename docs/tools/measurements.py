@@ -166,6 +166,25 @@ The first row of each kind is what command line and pipeline do by default.
     ]
 
 
+def few_bits() -> list[str]:
+    """Return the section on 4-bit weights without training."""
+    figures = load("few_bits")
+    names = {"nearest": "to nearest, biases corrected", "adaround": "`adaround`"}
+    rows = []
+    for name, row in figures["rows"].items():
+        agrees, seconds = f"{row['agreement']:.1f}%", f"{row['cpu_seconds']:.0f}"
+        rows.append([names[name], agrees, f"{row['kl']:.4f}", seconds, str(row["samples"])])
+    return [
+        "## And with 4-bit weights?\n",
+        block("uv run --group bench python benchmarks/few_bits.py"),
+        f"The same MobileNetV2, equalized, with 4-bit weights but in the first and the last layer, which have 8, and\n"
+        f"8-bit unsigned activations, on {figures['images']} of the images. In Keras; no engine here runs 4-bit "
+        "convolutions.\n",
+        table(["weights rounded", "same label", "KL divergence", "CPU seconds", "on images"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
 def calibration() -> list[str]:
     """Return the section on the cost of calibration."""
     figures = load("calibration_cost")
@@ -320,7 +339,7 @@ def networks() -> list[str]:
 def render() -> str:
     """Return the page."""
     sections = [
-        *(accuracy(), photographs(), recipes(), agreement(), calibration(), openvino()),
+        *(accuracy(), photographs(), recipes(), agreement(), few_bits(), calibration(), openvino()),
         *(export(), overhead(), scaling(), steps(), networks()),
     ]
     return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])

@@ -141,6 +141,27 @@ def test_costs_of_the_noisiest_layers_are_kept(steps: dict[str, Path]) -> None:
     assert effects == sorted(effects, reverse=True)
 
 
+def test_quantize_model_rounds_weights_by_outputs(steps: dict[str, Path], tmp_path: Path) -> None:
+    from components.quantize_model import quantize_model_step
+
+    metrics = quantize_model_step(
+        steps["dataset"],
+        steps["baseline"],
+        tmp_path,
+        quantization=QuantizationSettings(
+            rounding="adaround",
+            spec=[{"name": ".*", "is_regex": True, "weight_num_bits": 3}],
+        ),
+        export=ExportSettings(),
+        engine=EngineSettings(backend="openvino"),
+        seed=1,
+        progress=NullProgress(),
+    )
+    # The spec quantizes what BatchNormalization reads as well, so that only the logits' bias is left.
+    assert (metrics["rounded_layers"], metrics["corrected_biases"]) == (14, 1)
+    assert "rounded_layers" not in read(steps["ptq"] / "metrics.json")
+
+
 def test_frozen_ranges_stay_as_calibrated_through_fine_tuning(steps: dict[str, Path]) -> None:
     before, after = read(steps["ptq"] / "ranges.json"), read(steps["qat"] / "ranges.json")
     for name, item in before.items():

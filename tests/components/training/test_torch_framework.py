@@ -100,4 +100,7 @@ def test_equalize_is_refused_and_no_bias_is_corrected(network: TorchNetwork) -> 
 
     with pytest.raises(ConfigError, match="is there for Keras models only"):
         FRAMEWORK.equalize(network, [])
+    with pytest.raises(ConfigError, match=r"quantization\.rounding=nearest"):
+        FRAMEWORK.adaround(network, [], correct=True, on_layer=told)
+    assert not FRAMEWORK.gains_from_equalization(network)
     assert FRAMEWORK.correct_bias(network, [], on_layer=told) == 0

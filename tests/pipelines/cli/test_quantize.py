@@ -173,3 +173,13 @@ def test_quantize_equalizes_around_depthwise_convolutions(
     assert done.exit_code == 0, done.stderr
     relu = qat_lib.load_model(tmp_path / "q.keras").get_layer("relu")
     assert isinstance(relu, qat_lib.quantizers.ChannelReLU) is equalizes
+
+
+def test_quantize_rounds_by_outputs_and_leaves_no_state(folder: Path, tmp_path: Path) -> None:
+    paths = ["-o", str(tmp_path / "q.keras"), "--data", str(folder / "x.npy")]
+    done = runner.invoke(
+        app, ["quantize", str(folder / "m.keras"), *paths, "--rounding", "adaround"]
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "rounding: layer 2 of 2" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["q.keras"]

@@ -424,6 +424,7 @@ def test_no_message_is_longer_than_a_screen() -> None:
         (["model.name=a.pt"], "expected a reference network of PyTorch"),
         (["model.name=a:b", "model.weights=imagenet"], "expected a .npz file .* imagenet"),
         (["model.name=a:b", "quantization.equalize=true"], "is there for Keras models only"),
+        (["model.name=a:b", "quantization.rounding=adaround"], "is there for Keras models only"),
     ],
 )
 def test_a_config_for_pytorch_is_checked(overrides: list[str], message: str) -> None:
