@@ -144,7 +144,7 @@ def test_mlflow_has_parent_and_step_children(main_job: MainJob) -> None:
     assert parent.info.status == "FINISHED"
     assert float(parent.data.params["qat.learning_rate"]) == RunConfig().qat.learning_rate
     assert (
-        parent.data.metrics["qat_engine.accuracy"]
+        parent.data.metrics["qat_engine/accuracy"]
         == main_job.result["results"]["qat_engine"]["accuracy"]
     )
     assert parent.data.tags["qatline.verdict"] == "promote"
