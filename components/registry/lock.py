@@ -108,8 +108,11 @@ class _Watch:
 class Lease:
     """A lock that is held; ``check`` before each write."""
 
-    def __init__(self, registry: Registry, token: str, flag: Flag) -> None:
+    def __init__(
+        self, registry: Registry, token: str, flag: Flag, *, renewed: float | None = None
+    ) -> None:
         self._registry, self._token, self._flag = registry, token, flag
+        self._renewed = _uptime() if renewed is None else renewed
         self._renewing = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="registry-lease", daemon=True)
@@ -123,13 +126,15 @@ class Lease:
         """
         flags = read_flags(self._registry.state().tags)
         holders = [flag.owner for token, flag in flags.items() if flag.held]
-        if self._token not in flags or len(holders) > 1:
+        # A renewal that was on its way while this process slept may have raised the flag again.
+        asleep = _uptime() - self._renewed > self._flag.lease
+        if self._token not in flags or len(holders) > 1 or asleep:
             self._ended.set()
             others = " and ".join(owner for owner in holders if owner != self._flag.owner)
             raise LockLostError(
                 f"The promotion's lock on {self._registry.name!r} was taken over"
-                f"{f' by {others}' if others else ''}: this process gave no sign of life for "
-                f"{self._flag.lease:g} s. Run it again, or raise registry.lease_seconds."
+                f"{f' by {others}' if others else ''}, or its lease of {self._flag.lease:g} s "
+                "ended without a renewal. Run it again, or raise registry.lease_seconds."
             )
 
     def release(self) -> None:
@@ -155,8 +160,10 @@ class Lease:
         if self._token not in read_flags(self._registry.state().tags):
             self._ended.set()  # a removed flag stays removed: ``check`` tells the holder
             return
+        begun = _uptime()
         self._flag = replace(self._flag, beat=self._flag.beat + 1)
         self._registry.set_tag(LOCK_TAG + self._token, self._flag.to_json())
+        self._renewed = begun
 
 
 @contextmanager
@@ -182,8 +189,8 @@ def registry_lock(
     """
     token = uuid.uuid4().hex
     flag = Flag(owner=owner, process=process_identity(), lease=lease)
-    acquire(registry, token, flag, waiting=waiting, clock=clock, sleep=sleep)
-    held = Lease(registry, token, replace(flag, held=True))
+    begun = acquire(registry, token, flag, waiting=waiting, clock=clock, sleep=sleep)
+    held = Lease(registry, token, replace(flag, held=True), renewed=begun)
     try:
         yield held
     finally:
@@ -198,17 +205,18 @@ def acquire(
     waiting: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Wait until the lock is this flag's, and mark it as held."""
+) -> float:
+    """Wait until the lock is this flag's, mark it as held, and return since when."""
     watch, told, raised = _Watch(clock), "", False
     while True:
         others = _living(registry, token, watch)
         if raised and not others:
+            begun = _uptime()
             registry.set_tag(LOCK_TAG + token, replace(flag, held=True).to_json())
             # A process that slept for longer than its lease finds its successor here.
             others = _living(registry, token, watch)
             if not any(each.held for each in others.values()):
-                return
+                return begun
         blocked = any(each.held or other < token for other, each in others.items())
         if blocked and raised:
             registry.delete_tag(LOCK_TAG + token)
@@ -248,6 +256,13 @@ def _living(registry: Registry, token: str, watch: _Watch) -> dict[str, Flag]:
         else:
             living[other] = flag
     return living
+
+
+def _uptime() -> float:
+    """Return seconds of a clock that goes on while the machine sleeps."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def _pause(flag: Flag) -> float:

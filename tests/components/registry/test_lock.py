@@ -219,6 +219,15 @@ def test_lease_that_was_taken_over_stops_its_holder(registry: MemoryRegistry) ->
     assert list(registry.model_tags) == [LOCK_TAG + "quick"]
 
 
+def test_lease_stops_after_a_renewal_that_took_too_long(registry: MemoryRegistry) -> None:
+    flag = Flag(owner="slow", lease=60, held=True)
+    registry.set_tag(LOCK_TAG + "a", flag.to_json())  # raised again by the late renewal
+    lease = Lease(registry, "a", flag, renewed=0.0)
+    with pytest.raises(LockLostError, match="ended without a renewal"):
+        lease.check()
+    lease.release()
+
+
 def test_lease_stops_beside_another_holder(registry: MemoryRegistry) -> None:
     with registry_lock(registry, owner="slow", lease=60) as lease:
         registry.set_tag(LOCK_TAG + "quick", Flag(owner="quick", held=True).to_json())
