@@ -58,6 +58,7 @@ def run(seed: int, variant: str, arguments: argparse.Namespace) -> dict[str, flo
         "run",
         "--json",
         "--quiet",
+        "--accept-rejected",
         "--seed",
         str(seed),
     ]
