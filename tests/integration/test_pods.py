@@ -73,6 +73,7 @@ def finished(pods: Pods) -> dict[str, Any]:
     return {step_of_task(name): done for name, done in pods.finished.items()}
 
 
+@pytest.mark.slow
 def test_every_step_runs_alone(run: tuple[Pods, Any, str]) -> None:
     steps = finished(run[0])
     assert list(steps) == list(STEP_ARTIFACTS)
@@ -81,6 +82,7 @@ def test_every_step_runs_alone(run: tuple[Pods, Any, str]) -> None:
         assert done.metadata("metrics"), name
 
 
+@pytest.mark.slow
 def test_images_travel_with_the_data_set(run: tuple[Pods, Any, str]) -> None:
     dataset = finished(run[0])["prepare_data"].artifacts["dataset"]
     assert Dataset(dataset).info().root is None
@@ -92,6 +94,7 @@ def test_images_travel_with_the_data_set(run: tuple[Pods, Any, str]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_no_artifact_points_into_a_pod(run: tuple[Pods, Any, str]) -> None:
     pods, _, _ = run
     inside = str(pods.folder / "pods").encode()
@@ -105,6 +108,7 @@ def test_no_artifact_points_into_a_pod(run: tuple[Pods, Any, str]) -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_kubeflow_gets_the_confusion_matrix_and_the_page(run: tuple[Pods, Any, str]) -> None:
     steps = finished(run[0])
     measured = Evaluation(steps["evaluate"].artifacts["evaluation"]).measurements()
@@ -119,6 +123,7 @@ def test_kubeflow_gets_the_confusion_matrix_and_the_page(run: tuple[Pods, Any, s
     )
 
 
+@pytest.mark.slow
 def test_all_pods_share_one_mlflow_run(run: tuple[Pods, Any, str]) -> None:
     _, client, experiment = run
     runs = client.search_runs([experiment])
@@ -133,6 +138,7 @@ def test_all_pods_share_one_mlflow_run(run: tuple[Pods, Any, str]) -> None:
     assert {each.data.tags["mlflow.parentRunId"] for each in children} == {parent.info.run_id}
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_is_closed_as_failed(run: tuple[Pods, Any, str]) -> None:
     pods, client, experiment = run
     from components.tracking.pipeline_run import find_or_create_parent
@@ -149,6 +155,7 @@ def test_a_run_that_failed_is_closed_as_failed(run: tuple[Pods, Any, str]) -> No
     assert closed.data.tags["mlflow.note.content"] == "FAILED: no nodes"
 
 
+@pytest.mark.slow
 def test_metrics_are_numbers_alone(run: tuple[Pods, Any, str]) -> None:
     for name, done in finished(run[0]).items():
         assert all(isinstance(value, int | float) for value in done.metadata("metrics").values()), (
