@@ -14,7 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from qat_lib.quantizers import kernels
 from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
 
 
@@ -31,7 +30,6 @@ def fake_quantize(
     narrow_range: bool = False,
     unsigned: bool = False,
     learned: bool = False,
-    enabled: Any = None,
 ) -> Any:
     """Quantize to integers and dequantize again, with zero kept exactly.
 
@@ -50,7 +48,6 @@ def fake_quantize(
             https://arxiv.org/abs/1902.08153). It is that of the step ``s = amax / high`` in the
             paper, scaled by its ``1 / sqrt(N * high)`` with N the number of elements that share
             a range: train ``s``, and pass ``amax = s * high``.
-        enabled: bool tensor; where False, ``x`` passes unchanged. Default None: always quantize.
 
     Returns:
         A tensor with the shape and data type of ``x``. NaN stays NaN, infinities saturate.
@@ -59,59 +56,55 @@ def fake_quantize(
     else 0. They reach from ``-amax``, or without ``narrow_range`` from one step below it, or
     unsigned from 0, to ``amax``.
     """
-    x, amax = tf.convert_to_tensor(x), tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR)
     low, high = integer_bounds(num_bits, narrow_range, unsigned)
-    on = tf.constant(True) if enabled is None else enabled
     run = _learned_quantize if learned else _masked_quantize
-    return run(x, amax, on, kernels.integers(low, high))
+    y = run(tf.cast(x, tf.float32), tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR), low, high)
+    return tf.cast(y, x.dtype)
 
 
-def quantize_by_channel(
-    x: Any, axes: tuple[int, ...], *, num_bits: int, narrow_range: bool, enabled: Any
-) -> Any:
-    """Quantize ``x`` to signed integers by its own largest magnitudes over ``axes``.
-
-    No gradient flows to the ranges.
-    """
-    low, high = integer_bounds(num_bits, narrow_range)
-    bounds = kernels.integers(low, high)
-
-    @tf.custom_gradient
-    def quantize(x: Any) -> Any:
-        y, amax = kernels.run_kernel(kernels.quantize_channels, x, axes, enabled, bounds)
-        y = tf.ensure_shape(y, x.shape)
-        return y, lambda dy: kernels.run_kernel(kernels.pass_inside, x, amax, enabled, bounds, dy)
-
-    return quantize(x)
-
-
-def _masked_quantize(x: Any, amax: Any, on: Any, bounds: Any) -> Any:
+def _masked_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
     @tf.custom_gradient
     def quantize(x: Any, amax: Any) -> Any:
-        def grad(dy: Any) -> tuple[Any, None]:
-            return kernels.run_kernel(kernels.pass_inside, x, amax, on, bounds, dy), None
+        scale = amax / high
+        y = tf.clip_by_value(tf.round(x / scale), low, high) * scale
 
-        y = kernels.run_kernel(kernels.quantize_values, x, amax, on, bounds)
-        return tf.ensure_shape(y, x.shape), grad
+        def grad(dy: Any) -> tuple[Any, None]:
+            return tf.where(_inside(x, amax, low / high), dy, tf.zeros_like(dy)), None
+
+        return y, grad
 
     return quantize(x, amax)
 
 
-def _learned_quantize(x: Any, amax: Any, on: Any, bounds: Any) -> Any:
+def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
     @tf.custom_gradient
     def quantize(x: Any, amax: Any) -> Any:
+        scale = amax / high
+        ratio = x / scale
+        q = tf.clip_by_value(tf.round(ratio), low, high)
+
         def grad(dy: Any) -> tuple[Any, Any]:
-            dx, dscale = kernels.run_kernel(kernels.learn, x, amax, on, bounds, dy)
+            inside = _inside(x, amax, low / high)
+            dx = tf.where(inside, dy, tf.zeros_like(dy))
+            # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s *
+            # high.
+            dscale = tf.where(inside, q - ratio, q) * dy
             size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
-            high = bounds[1]
-            # By the chain rule 1 / high, as amax = scale * high; the root is the paper's scale of
-            # the step's gradient (LSQ, section 2.2).
+            # By the chain rule 1 / high; the root is the paper's scale of the step's gradient
+            # (section 2.2).
             return dx, _sum_to(dscale, amax) / high / tf.sqrt(size * high)
 
-        y = kernels.run_kernel(kernels.quantize_values, x, amax, on, bounds)
-        return tf.ensure_shape(y, x.shape), grad
+        return q * scale, grad
 
     return quantize(x, amax)
+
+
+def _inside(x: Any, amax: Any, low: float) -> Any:
+    """Return where a value lies from ``low * amax`` to ``amax``.
+
+    Its gradient passes there.
+    """
+    return (x >= low * amax) & (x <= amax)
 
 
 def _sum_to(value: Any, like: Any) -> Any:

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from qat_lib.calibrators.collecting import active_collector
 from qat_lib.graph.keras_graph import count_calls
-from qat_lib.quantizers.fake_quantize import fake_quantize, quantize_by_channel
+from qat_lib.quantizers.fake_quantize import fake_quantize
 from qat_lib.quantizers.modes import export_marker, is_exporting
 from qat_lib.quantizers.range_variable import RangeVariable
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING
-from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings, reduced_axes
+from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings
 
 
 @keras.saving.register_keras_serializable(package="qat_lib")
@@ -91,24 +91,18 @@ class TensorQuantizer(RangeVariable):
         flags = tf.convert_to_tensor(self._flags)
         if training and self.range_policy in ("ema", "last"):
             self._track(inputs, flags)
-        enabled = tf.cast(flags[ENABLED], tf.bool)
-        if self.range_policy == "current" and not self.unsigned:
-            return quantize_by_channel(
-                inputs,
-                tuple(reduced_axes(len(inputs.shape), self.channel_axes)),
-                num_bits=self.num_bits,
-                narrow_range=self.narrow_range,
-                enabled=enabled,
-            )
         amax = self.range_of(inputs) if self.range_policy == "current" else self._range_tensor()
+        on = tf.cast(flags[ENABLED], tf.bool)
+        return tf.cond(on, lambda: self._quantize(inputs, amax), lambda: tf.identity(inputs))
+
+    def _quantize(self, x: Any, amax: Any) -> Any:
         return fake_quantize(
-            inputs,
+            x,
             amax,
             num_bits=self.num_bits,
             narrow_range=self.narrow_range,
             unsigned=self.unsigned,
             learned=self._learned,
-            enabled=enabled,
         )
 
     def _track(self, x: Any, flags: Any) -> None:
