@@ -18,6 +18,7 @@
     ├── MissingPackageError           a package of an extra is not installed
     ├── StorageError                  local or remote storage failed
     ├── TrackingError                 the tracking server failed
+    │   └── LockLostError             another process took a promotion's lock (components.registry.lock)
     ├── StepError                     a pipeline step failed
     │   └── StepStoppedError          its process ended with an error (pipelines.run.launch)
     ├── RunFailedError                a run ended before its result (pipelines.run.local)
