@@ -16,9 +16,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS
 from components.report import numbers
-from components.report.results import ROWS
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -84,7 +83,7 @@ def pictures(page: Path, chromium: str) -> None:
         command = [chromium, *options, f"--screenshot={shot}", page.absolute().as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         image = Image.open(shot).convert("RGB")
-        for name, box in (("report", (0, 0, 1280, 1220)), ("report-graph", (80, 2187, 1200, 3257))):
+        for name, box in (("report", (0, 0, 1280, 1220)), ("report-graph", (80, 2437, 1200, 3507))):
             image.crop(box).quantize(256).save(
                 ROOT / "docs" / "images" / f"{name}.png", optimize=True
             )
