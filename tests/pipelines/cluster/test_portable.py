@@ -27,6 +27,8 @@ def config(*overrides: str) -> RunConfig:
     [
         [],
         ["data={kind: npz, path: 's3://bucket/data.npz'}"],
+        ["data={kind: folder, path: 's3://bucket/images', storage: shards}"],
+        ["model={name: 's3://bucket/net.keras', weights: 's3://bucket/net.weights.h5'}"],
         ["data={kind: keras, name: mnist}"],
         ["model={name: 'keras.applications:MobileNetV2', weights: imagenet}"],
         ["model.name=keras.applications.mobilenet:MobileNet"],
@@ -48,6 +50,13 @@ def test_what_every_pod_has_stays(overrides: list[str]) -> None:
         (
             ["data={kind: folder, path: /home/me/images}"],
             ["data.path: /home/me/images: mount a volume that holds it (cluster.volumes)"],
+        ),
+        (
+            ["data={kind: folder, path: /home/me/images}", "model.weights=/home/me/net.npz"],
+            [
+                "qatline cluster image; or upload it and set s3://bucket/folder",
+                "qatline cluster image; or upload it and set s3://bucket/key",
+            ],
         ),
         (
             ["model={name: /home/me/net.keras, weights: /home/me/net.npz}"],
