@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from components.runtime.credentials import scrub
 from components.training.model_source import APPLICATIONS
 from components.training.quantization_choice import read_spec
 from pipelines.config.cluster_settings import ClusterSettings
@@ -177,6 +178,13 @@ def _module_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _address_problems(config: RunConfig) -> Iterator[str]:
+    uri = config.tracking.uri
+    if uri is not None and not uri.startswith(("http://", "https://")):
+        yield (
+            f"tracking.uri: {scrub(uri)}: pods write to a tracking server; start one on that store "
+            "(mlflow server --backend-store-uri) and set its address, http:// or https://; or "
+            "leave tracking.uri out: nothing is recorded then"
+        )
     addresses = {"tracking.uri": config.tracking.uri, "cluster.webhook": config.cluster.webhook}
     for key, address in addresses.items():
         if address is not None and _LOOPBACK.match(address):

@@ -94,6 +94,12 @@ def test_addresses_of_this_machine_are_refused(host: str) -> None:
     portable(config(f"tracking.uri='http://mlflow.{host.replace('[::1]', 'example')}'"))
 
 
+@pytest.mark.parametrize("uri", ["sqlite:////a/mlflow.db", "postgresql://db.example/mlflow"])
+def test_store_without_a_server_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"tracking.uri: {uri}: pods write to")):
+        portable(config(f"tracking.uri='{uri}'"))
+
+
 def test_volumes_of_the_reading_step_hold_files() -> None:
     weights = "model.weights=/mnt/weights/net.npz"
     mounted = "volumes: [{claim: w, path: /mnt/weights}]"
