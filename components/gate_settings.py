@@ -120,7 +120,8 @@ class RegistrySettings(Settings):
     @field_validator("name")
     @classmethod
     def _is_a_name(cls, name: str | None) -> str | None:
-        if name is not None and (name.strip(" .") != name or _NAME_CHARACTERS & set(name)):
+        is_odd = name is not None and (_NAME_CHARACTERS & set(name) or not name.isprintable())
+        if name is not None and (name.strip(" .") != name or is_odd):
             raise ValueError(
                 "registry.name: expected a name without / : % and quotes, such as "
                 f"line-3-defects; received {name!r}"

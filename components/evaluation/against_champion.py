@@ -10,6 +10,7 @@ from components.evaluation.champion import compare_with_champion
 from components.registry.access import current_champion, run_registry
 from components.registry.package import fetch_champion
 from components.registry.registry import RegisteredVersion, Registry
+from components.runtime.disk_errors import is_disk_full
 from components.runtime.events import Progress
 from components.settings import EngineSettings, RegistrySettings
 from components.store.fingerprints import file_digest
@@ -38,6 +39,12 @@ def compare_with_version(
         settings: of the engines and their benchmark.
         backend: the backend that builds both engines.
         seed: seed of random requests.
+
+    Returns:
+        The comparison; with ``problem`` where the champion's files are damaged or gone.
+
+    Raises:
+        TrackingError: the store is away, or the disk is full: nothing is known of the champion.
     """
     if version is None:
         return ChampionComparison(version=None)
@@ -48,6 +55,9 @@ def compare_with_version(
         try:
             champion = fetch_champion(registry, version, Path(folder))
         except (TrackingError, DataError) as error:
+            if is_disk_full(error):
+                raise
+            registry.state()  # a store that is away is no fault of the champion
             problem = f"version {version.number} can't be fetched: {error}"
             return known.model_copy(update={"problem": problem})
         return compare_with_champion(

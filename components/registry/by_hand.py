@@ -63,15 +63,13 @@ def rollback(registry: Registry, *, by: str, lease: float, reason: str = "") -> 
     Raises:
         ConfigError: there is no predecessor.
     """
-    registry.ensure()
+    if CHAMPION not in registry.state().aliases:  # a mistyped name makes no model
+        raise _nothing_to_go_back_to(registry, champion=None)
     with promotion_lock(registry, by, lease) as held:
         state = registry.state()
         champion, previous = state.aliases.get(CHAMPION), state.aliases.get(PREVIOUS)
         if champion is None or previous is None:
-            raise ConfigError(
-                f"Expected a champion of {registry.name!r} with a predecessor to go back to; there "
-                f"is {'no predecessor' if champion else 'no champion'}. See: qatline registry."
-            )
+            raise _nothing_to_go_back_to(registry, champion)
         before = predecessor(state.tags, previous)
         move = Move(
             number=next_number(state.tags),
@@ -85,6 +83,13 @@ def rollback(registry: Registry, *, by: str, lease: float, reason: str = "") -> 
         )
         carry_out(registry, move, held.check)
         return move
+
+
+def _nothing_to_go_back_to(registry: Registry, champion: int | None) -> ConfigError:
+    return ConfigError(
+        f"Expected a champion of {registry.name!r} with a predecessor to go back to; there "
+        f"is {'no predecessor' if champion else 'no champion'}. See: qatline registry."
+    )
 
 
 def find_version(registry: Registry, name: str, *tags: str) -> RegisteredVersion:

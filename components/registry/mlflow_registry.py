@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from components.registry.registry import ModelState, RegisteredVersion
+from components.registry.facts import INPUTS_VARIABLE
+from components.registry.registry import INPUTS, ModelState, RegisteredVersion
 from components.runtime.credentials import scrub
 from components.tracking.model_names import logged_name
+from components.tracking.patience import patient
 from components.tracking.store import probe, translated
 from components.tracking.tracker import PARENT_VARIABLE, URI_VARIABLE
 
@@ -99,15 +101,14 @@ class MlflowRegistry:
         """Store the files of ``folder`` as a logged model, and return its address."""
         experiment, _, name = place.partition("/")
 
-        def store() -> str:
-            made = self._client.create_logged_model(
+        made: Any = self._call(
+            lambda: self._client.create_logged_model(
                 experiment, name=name, source_run_id=self._run_id or None, model_type="onnx"
             )
-            self._client.log_model_artifacts(made.model_id, str(folder))
-            self._client.finalize_logged_model(made.model_id, "READY")
-            return f"models:/{made.model_id}"
-
-        return str(self._call(store))
+        )
+        self._call(lambda: self._client.log_model_artifacts(made.model_id, str(folder)))
+        self._call(lambda: self._client.finalize_logged_model(made.model_id, "READY"))
+        return f"models:/{made.model_id}"
 
     def discard_upload(self, place: str) -> None:
         """Remove what was stored under that name; nothing stored is no error."""
@@ -170,7 +171,7 @@ class MlflowRegistry:
             from mlflow.exceptions import MlflowException
 
             try:
-                return request()
+                return patient(request)
             except MlflowException as error:
                 if allowed and error.error_code == allowed:
                     return None
@@ -194,6 +195,7 @@ def open_registry(name: str) -> MlflowRegistry:
         active = mlflow.active_run()
         run_id = os.environ.get(PARENT_VARIABLE) or (active.info.run_id if active else "")
         experiment_id = _experiment(client, run_id)
+        _take_over_inputs(client, run_id)
     return MlflowRegistry(client, name, experiment_id=experiment_id, run_id=run_id)
 
 
@@ -205,6 +207,20 @@ def _experiment(client: Any, run_id: str) -> str:
         return found
     named = client.get_experiment_by_name(os.environ.get("MLFLOW_EXPERIMENT_NAME", "qatline"))
     return str(named.experiment_id) if named is not None else "0"
+
+
+def _take_over_inputs(client: Any, run_id: str) -> None:
+    """Take the fingerprint of the inputs from the pipeline's run, if nothing else says it.
+
+    A launcher says it in the environment; on a cluster the first pod leaves it at the run.
+    """
+    if os.environ.get(INPUTS_VARIABLE) or not run_id:
+        return
+    tags = client.get_run(run_id).data.tags
+    if INPUTS not in tags and (parent := tags.get("mlflow.parentRunId")):
+        tags = client.get_run(parent).data.tags
+    if found := tags.get(INPUTS):
+        os.environ[INPUTS_VARIABLE] = found
 
 
 def _version(found: Any) -> RegisteredVersion:

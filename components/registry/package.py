@@ -88,6 +88,7 @@ def fetch_champion(registry: Registry, version: RegisteredVersion, folder: Path)
 
     Raises:
         TrackingError: the store fails, or the files are not those that were registered.
+        DataError: what feeds the graph is damaged.
     """
     registry.download(version.number, folder)
     graph = folder / GRAPH
@@ -97,13 +98,17 @@ def fetch_champion(registry: Registry, version: RegisteredVersion, folder: Path)
             f"its tag {DIGEST}. Promote another version: qatline promote."
         )
     facts = _facts(folder / FACTS)
-    preprocessing = facts.get("preprocessing")
+    preprocessing, classes = facts.get("preprocessing"), facts.get("classes", [])
+    if not isinstance(classes, list):
+        raise DataError(
+            f"{FACTS}: expected a list of names as classes, received {type(classes).__name__}"
+        )
     return Champion(
         version=version.number,
         digest=version.digest,
         graph=graph,
         preprocessing=Preprocessing.from_dict(preprocessing) if preprocessing else None,
-        classes=tuple(map(str, facts.get("classes", ()))),
+        classes=tuple(map(str, classes)),
     )
 
 

@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from components.runtime.credentials import scrub
 from components.tracking.mlflow_writer import MlflowWriter
+from components.tracking.patience import patient
 from components.tracking.store import ensure_store, open_client, translated
 from components.tracking.tracked import DESCRIPTION_TAG
 from components.tracking.tracker import (
@@ -40,6 +44,7 @@ NAME_VARIABLE = "QATLINE_PIPELINE_NAME"
 USER_VARIABLE = "QATLINE_USER"
 _LEADER = "qatline.parent"
 _ATTEMPTS = 20
+_PAUSE = 0.05  # seconds, for each attempt before
 _LONGEST_REASON = 2000  # characters
 
 
@@ -75,15 +80,17 @@ def find_or_create_parent(
         named = name or f"pipeline run {pipeline_run_id[:8]}"
         given = {**source_tags(), RUN_TAG: pipeline_run_id, **(tags or {})}
         safe = {tag: scrub(str(text)) for tag, text in given.items()}
-        client.create_run(experiment_id, start_time, safe, named)
+        patient(lambda: client.create_run(experiment_id, start_time, safe, named))
 
     with translated("the run of the pipeline can't be found or made"):
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             found = _candidates(client, experiment_id, pipeline_run_id)
             if not found:
                 create()
-            elif leader := _elect(client, found):
+                continue
+            if leader := _elect(client, found):
                 return leader
+            time.sleep(random.uniform(0, _PAUSE * attempt))  # others are at it, too
     raise TrackingError(
         f"the MLflow run of pipeline run {pipeline_run_id} can't be agreed on: expected one within "
         f"{_ATTEMPTS} attempts. Start the run again."
@@ -184,7 +191,7 @@ def _experiment(client: Any) -> str | None:
 
 def _candidates(client: Any, experiment: str, pipeline_run_id: str) -> list[Any]:
     wanted = f"tags.`{RUN_TAG}` = '{pipeline_run_id}'"
-    found = client.search_runs([experiment], filter_string=wanted, max_results=100)
+    found = patient(lambda: client.search_runs([experiment], filter_string=wanted, max_results=100))
     # The search also meets the runs of steps that carry the tag.
     return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
 
@@ -226,9 +233,10 @@ def _name(client: Any, run_id: str, leader: str) -> bool:
     from mlflow.exceptions import MlflowException
 
     try:
-        client.log_param(run_id, _LEADER, leader)
+        patient(lambda: client.log_param(run_id, _LEADER, leader))
     except MlflowException:  # another process has named one, or has removed the run
-        return bool(client.get_run(run_id).data.params.get(_LEADER) == leader)
+        found = patient(lambda: client.get_run(run_id))
+        return bool(found.data.params.get(_LEADER) == leader)
     return True
 
 
@@ -238,4 +246,4 @@ def _withdraw(client: Any, run_ids: Sequence[str]) -> None:
 
     for run_id in run_ids:
         with contextlib.suppress(MlflowException):
-            client.delete_run(run_id)
+            patient(partial(client.delete_run, run_id))

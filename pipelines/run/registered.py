@@ -8,7 +8,7 @@ from pathlib import Path
 from components.registry.mlflow_registry import MlflowRegistry, open_registry
 from components.registry.registry import RUN, RegisteredVersion
 from components.tracking.tracker import URI_VARIABLE, ensure_store
-from pipelines.config.run_config import RunConfig
+from pipelines.config.run_config import RunConfig, build_config
 from pipelines.run.tracking import default_uri
 from qat_lib.errors import ConfigError
 
@@ -21,10 +21,10 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
         name: another name than the config's.
 
     Raises:
-        ConfigError: nothing names the model.
+        ConfigError: nothing names the model, or it can't be called so.
         TrackingError: the store can't be used.
     """
-    wanted = name or config.registry.name
+    wanted = config.registry.name if name is None else _checked(name)
     if wanted is None:
         raise ConfigError(
             "Expected the name of a registered model: --name, or registry.name in the config. "
@@ -35,6 +35,12 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
     os.environ["MLFLOW_EXPERIMENT_ID"] = ensure_store(uri, config.tracking.experiment)
     os.environ[URI_VARIABLE] = uri
     return open_registry(wanted)
+
+
+def _checked(name: str) -> str | None:
+    """Return a name that a config would take, too."""
+    values = {"registry": {"name": name}}
+    return build_config(values, source="--name").registry.name
 
 
 def version_of_run(registry: MlflowRegistry, run: str) -> RegisteredVersion:

@@ -7,9 +7,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,8 +46,11 @@ def mlflow_server(folder: Path, backend: str) -> Iterator[str]:
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """Run PostgreSQL with one database; yield its address for SQLAlchemy.
+
+    Its files are not below pytest's folder: each start of pytest closes that one to other users,
+    and PostgreSQL, which runs as another, would end at its next checkpoint, minutes later.
 
     Skips where PostgreSQL, a driver, or a user that may run it is missing.
     """
@@ -58,6 +62,14 @@ def postgres(folder: Path) -> Iterator[str]:
     driver = next((name for name in ("psycopg2", "pg8000") if find_spec(name)), None)
     if missing or driver is None:
         pytest.skip(f"PostgreSQL: no {', '.join(missing) or 'driver (psycopg2 or pg8000)'}")
+    folder = Path(tempfile.mkdtemp(prefix="qatline-postgres-"))
+    try:
+        yield from _served(folder, programs, str(driver))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _served(folder: Path, programs: Mapping[str, str | None], driver: str) -> Iterator[str]:
     user = _unprivileged(folder)
     data, port = folder / "data", free_port()
     run = ["-D", str(data)]
@@ -95,9 +107,6 @@ def _unprivileged(folder: Path) -> str | None:
         except KeyError:
             continue
         os.chown(folder, found.pw_uid, found.pw_gid)
-        for parent in folder.parents:
-            if parent.stat().st_uid == 0 and parent.stat().st_mode & 0o001 == 0:
-                parent.chmod(parent.stat().st_mode | 0o011)
         return name
     pytest.skip("PostgreSQL does not run as root, and there is no user postgres or nobody")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,24 @@ def test_open_registry_takes_run_and_experiment_of_the_environment(
     (found,) = registry.versions()
     assert found.run_id == run.info.run_id
     assert registry.new_place().startswith(f"{store[1]}/opened-")
+
+
+@pytest.mark.parametrize("said", ["", "by the launcher"])
+def test_open_registry_takes_the_inputs_that_the_first_pod_left(
+    store: tuple[str, str], client: Any, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store[0])
+    monkeypatch.setenv("QATLINE_INPUTS", said)
+    pipeline = client.create_run(store[1], tags={"qatline.inputs": "by the pod"})
+    step = client.create_run(store[1], tags={"mlflow.parentRunId": pipeline.info.run_id})
+    other = client.create_run(store[1])
+    found = []
+    for run in (other, step, pipeline):
+        monkeypatch.setenv("QATLINE_PARENT_RUN_ID", run.info.run_id)
+        open_registry("opened")
+        found.append(os.environ["QATLINE_INPUTS"])
+        monkeypatch.setenv("QATLINE_INPUTS", said)
+    assert found == ([said] * 3 if said else ["", "by the pod", "by the pod"])
 
 
 def test_open_registry_tells_of_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

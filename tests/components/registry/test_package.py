@@ -12,7 +12,7 @@ from tiny_retraining import write_linear
 from components.registry.package import fetch_champion, write_package
 from components.registry.registry import DIGEST
 from components.store.fingerprints import file_digest
-from qat_lib.errors import TrackingError
+from qat_lib.errors import DataError, TrackingError
 from qat_lib.preprocessing import Preprocessing
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred")
@@ -79,3 +79,13 @@ def test_fetch_champion_refuses_other_files(
     (tmp_path / "copy").mkdir()
     with pytest.raises(TrackingError, match=r"holds no model\.onnx with the digest"):
         fetch_champion(registry, registry.found[0], tmp_path / "copy")
+
+
+def test_fetch_champion_refuses_damaged_facts(registry: MemoryRegistry, tmp_path: Path) -> None:
+    facts = tmp_path / "registry" / "place" / "qatline.json"
+    for number, text in enumerate(['{"classes": 5}', "{", '{"preprocessing": 3}']):
+        facts.write_text(text)
+        copy = tmp_path / f"copy-{number}"
+        copy.mkdir()
+        with pytest.raises(DataError, match=r"[Ee]xpected"):
+            fetch_champion(registry, registry.found[0], copy)

@@ -57,7 +57,6 @@ class Store:
 )
 def store(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     folder = tmp_path_factory.mktemp("store")
-    (folder / "database").mkdir()
     sqlite = f"sqlite:///{folder}/mlflow.db"
     if request.param == "sqlite":
         yield from opened(sqlite, folder)
@@ -65,7 +64,7 @@ def store(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         with mlflow_server(folder, sqlite) as uri:
             yield from opened(uri, folder)
     else:
-        with postgres(folder / "database") as database, mlflow_server(folder, database) as uri:
+        with postgres() as database, mlflow_server(folder, database) as uri:
             yield from opened(uri, folder)
 
 

@@ -124,3 +124,20 @@ def test_empty_registry_says_so(registry: MlflowRegistry) -> None:
     done = runner.invoke(app, ["registry", "--name", "nobody"])
     assert done.exit_code == 0
     assert "nobody has no versions." in done.stdout
+
+
+@pytest.mark.parametrize("name", ["a/b", "x'y", "../x", "", " x", "a\x1bb"])
+def test_name_that_no_config_takes_is_refused(registry: MlflowRegistry, name: str) -> None:
+    for command in (["registry"], ["promote", "1"], ["rollback"]):
+        done = runner.invoke(app, [*command, "--name", name])
+        assert done.exit_code == 2
+        assert "--name: registry.name: expected" in done.stderr
+
+
+def test_rollback_of_a_mistyped_name_makes_no_model(registry: MlflowRegistry) -> None:
+    from mlflow import MlflowClient
+
+    done = runner.invoke(app, ["rollback", "--name", "mistyped"])
+    assert done.exit_code == 2
+    assert "there is no champion" in done.stderr
+    assert "mistyped" not in {found.name for found in MlflowClient().search_registered_models()}

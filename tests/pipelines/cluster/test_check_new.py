@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.registry.mlflow_registry import MlflowRegistry
 from components.tracking.pipeline_run import find_or_create_parent
 from components.tracking.store import ensure_store, open_client
 from pipelines.cluster.check_new import check_new
@@ -92,6 +93,23 @@ def test_other_settings_and_other_data_are_new(store: Store, tmp_path: Path) -> 
     assert not store.check("five", sections(mine))
     # Where the result is registered changes nothing of it.
     assert not store.check("six", sections(mine, "registry.name=flowers"))
+
+
+def test_version_of_another_place_is_nothing_new(store: Store, tmp_path: Path) -> None:
+    """It was registered by a run on one machine, whose MLflow run has no fingerprint."""
+    named = sections("registry.name=flowers")
+    assert store.check("one", named)
+    registry = MlflowRegistry(store.client, "flowers", experiment_id=store.experiment)
+    registry.ensure()
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "model.onnx").write_bytes(b"graph")
+    tags = {"qatline.inputs": store.tags("one")["qatline.inputs"], "qatline.state": "promoted"}
+    source = registry.upload(registry.new_place(), tmp_path / "files")
+    registry.create_version(source, tags, "text")
+    assert not store.check("two", named)
+    note = store.tags("two")["mlflow.note.content"]
+    assert note.startswith("Nothing new: version 1 of flowers (promoted) came from the same")
+    assert store.check("three", sections("registry.name=trees"))
 
 
 def test_a_retried_check_does_not_find_its_own_run(store: Store) -> None:
