@@ -127,7 +127,7 @@ def test_empty_registry_says_so(registry: MlflowRegistry) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "x'y", "../x", "", " x", "a\x1bb"])
-def test_name_that_no_config_takes_is_refused(registry: MlflowRegistry, name: str) -> None:
+def test_name_that_no_config_takes_is_refused(name: str) -> None:
     for command in (["registry"], ["promote", "1"], ["rollback"]):
         done = runner.invoke(app, [*command, "--name", name])
         assert done.exit_code == 2
