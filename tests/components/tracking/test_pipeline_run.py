@@ -98,6 +98,36 @@ def test_run_of_a_late_step_is_withdrawn(store: tuple[str, str], client: Any) ->
     assert [run.info.run_id for run in runs_of(client, store[1], "late")] == [leader]
 
 
+class BusyStore:
+    """A client whose store is busy at the first call of each method."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.refused: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            from mlflow.exceptions import MlflowException
+            from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+
+            if name not in self.refused:
+                self.refused.add(name)
+                raise MlflowException("database is locked", TEMPORARILY_UNAVAILABLE)
+            return getattr(self._client, name)(*arguments, **options)
+
+        return call
+
+
+def test_busy_store_leaves_no_second_run(store: tuple[str, str], client: Any) -> None:
+    busy = BusyStore(client)
+    leader = find_or_create_parent(busy, store[1], "busy")
+    late = client.create_run(store[1], start_time=1, tags={RUN_TAG: "busy"}).info.run_id
+    assert rooms._elect(busy, rooms._candidates(client, store[1], "busy")) == leader
+    assert [run.info.run_id for run in runs_of(client, store[1], "busy")] == [leader]
+    assert client.get_run(late).info.lifecycle_stage == "deleted"
+    assert {"create_run", "search_runs", "log_param", "delete_run"} <= busy.refused
+
+
 class InterruptedCallError(Exception):
     """A process that ends between two calls."""
 
