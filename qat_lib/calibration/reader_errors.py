@@ -19,8 +19,10 @@ from qat_lib.quantizers import TensorQuantizer
 from qat_lib.quantizers.fake_quantize import fake_quantize
 from qat_lib.ranges import AMAX_FLOOR
 
-SAMPLES = 16
+SAMPLES = 8
 """Samples that errors are measured on, at most."""
+POSITIONS = 8192
+"""Positions of an output that its error is taken of, at most about."""
 
 
 class ReaderErrors:
@@ -125,7 +127,13 @@ def _read(graph: LayerGraph, tensor: str, x: Any) -> list[Any]:
 
 def _noise(before: Any, after: Any) -> float:
     """Return the variance of an error over that of the output, means of channels left out."""
-    before = tf.reshape(tf.cast(before, tf.float32), (-1, before.shape[-1]))
-    error = tf.reshape(tf.cast(after, tf.float32), (-1, after.shape[-1])) - before
+    before = _positions(before)
+    error = _positions(after) - before
     power = float(tf.reduce_mean(tf.math.reduce_variance(before, axis=0)))
     return float(tf.reduce_mean(tf.math.reduce_variance(error, axis=0))) / max(power, 1e-12)
+
+
+def _positions(tensor: Any) -> Any:
+    """Return evenly spaced positions of a tensor, float32 ``(positions, channels)``."""
+    rows = tf.reshape(tensor, (-1, tensor.shape[-1]))
+    return tf.cast(rows[:: max(1, len(rows) // POSITIONS)], tf.float32)
