@@ -249,7 +249,8 @@ def main() -> None:
         for sign in ("unsigned", "signed"):
             print(f"{name}, {sign}", flush=True)
             trial = Trial(network, unsigned=sign == "unsigned")
-            results[name][sign] = measured(ways(trial, arguments.rows), reference, network.labels)
+            rows = measured(ways(trial, arguments.rows), reference, network.labels)
+            results[name][sign] = {**results[name].get(sign, {}), **rows}
         if arguments.few_bits:
             print(f"{name}, 4-bit weights", flush=True)
             trial = Trial(network, unsigned=True, bits=4)

@@ -5,9 +5,9 @@
 In each network one channel is made 100 times as large by the normalization or kernel behind a layer,
 and divided by 100 in the only layer that reads it: in FP32 nothing changes. It counts as found where
 ``diagnose`` names that layer, channel and cause first. Then the network as it came is diagnosed with
-the defaults, for the CPU seconds; quantization and calibration on 64 images are part of them. The
-search is compared with all placements of a small network with two planted channels. Weights and
-images are looked for in ``QATLINE_SHARED_DATA``; networks without them are left out.
+the defaults, for the CPU seconds; quantization and calibration on 64 images are part of them. With
+``--search`` the search is compared with all placements of a small network with two planted channels.
+Weights and images are looked for in ``QATLINE_SHARED_DATA``; networks without them are left out.
 """
 
 from __future__ import annotations
@@ -145,7 +145,6 @@ def diagnosed(name: str, network: Network) -> dict[str, Any]:
     return {
         "planted": places,
         "layers": len(result.layers),
-        "quantizers": len(result.tensors),
         "samples": result.samples,
         "cpu_seconds": seconds,
     }
@@ -194,19 +193,22 @@ def main() -> None:
     """Plant, diagnose and search, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--search", action="store_true", help="compare search as well")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    rows = {}
+    figures: dict[str, Any] = {"factor": FACTOR, "calibration": CALIBRATION, "networks": {}}
     for name in arguments.networks:
         network = NETWORKS[name]
         if network.weights and not (agreement.SHARED / network.weights).is_file():
             print(f"{name}: skipped, there is no {network.weights} in {agreement.SHARED}")
             continue
-        rows[name] = diagnosed(name, network)
-    found = searched()
-    if arguments.json:
-        sizes = {"factor": FACTOR, "calibration": CALIBRATION}
-        record.write(arguments.json, {**sizes, "networks": rows, "search": found})
+        figures["networks"][name] = diagnosed(name, network)
+        if arguments.json:
+            record.write(arguments.json, figures)
+    if arguments.search:
+        figures["search"] = searched()
+        if arguments.json:
+            record.write(arguments.json, figures)
 
 
 if __name__ == "__main__":

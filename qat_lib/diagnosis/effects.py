@@ -86,7 +86,7 @@ class Switchboard:
         return self._known[on]
 
     def _switch(self, on: Collection[str]) -> None:
-        wanted = set(on)
+        wanted = set(on) & self._quantizers.keys()
         for name in wanted ^ self._on:
             if name in wanted:
                 self._quantizers[name].enable()
