@@ -250,7 +250,7 @@ FP32's class probabilities; "±" is the standard error of the paired difference.
 a method that was chosen on one can be judged on the other. The MobileNetV2 for CIFAR-10 was fine-tuned there at
 96 pixels, as in `qat_recipes.py`; its rows stand against its own default, of which the signed one has a KL of 0.0102.
 4-bit weights have unsigned activations, and 8 bits in the first and the last layer. `auto` was measured with 16
-samples on the CIFAR networks, with 8, which it takes now, on the other.
+samples; it takes 8 now.
 """
 
 
