@@ -22,7 +22,7 @@ Framework: TypeAlias = Literal["keras", "torch"]
 Mode: TypeAlias = Literal["full", "partial"]
 """Whether all layers are quantized or only those that a spec or a case names."""
 
-CalibratorName: TypeAlias = Literal["max", "percentile", "entropy", "mse"]
+CalibratorName: TypeAlias = Literal["max", "percentile", "entropy", "mse", "auto"]
 """How a range is chosen from the observed values."""
 
 Rounding: TypeAlias = Literal["nearest", "adaround"]

@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.calibration.observing import ModelCalls, TensorHistograms
+from qat_lib.calibration.reader_errors import ReaderErrors
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.calibrators.calibration import Calibration
-from qat_lib.calibrators.methods import check_method
+from qat_lib.calibrators.methods import AUTO, check_method
 from qat_lib.calibrators.report import CalibrationReport
 from qat_lib.errors import CalibrationError
 from qat_lib.quantize import model_quantizers
@@ -35,8 +36,9 @@ def calibrate(
             arrays where the model has several inputs, or a tuple whose first item is one of these;
             or all samples at once, as one array ``(samples, ...)`` or a list or dict of them, cut
             into batches of ``batch_size``.
-        method: ``"max"``, ``"percentile"`` (default), ``"entropy"`` or ``"mse"``; a quantizer with
-            a calibrator of its own uses that.
+        method: ``"max"``, ``"percentile"`` (default), ``"entropy"``, ``"mse"`` or ``"auto"``, which
+            takes for each tensor the method with the least error in what the layers that read it
+            make of the first samples; a quantizer with a calibrator of its own uses that.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         batch_size: size of the batches that an array is cut into.
         freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's
@@ -56,12 +58,17 @@ def calibrate(
             f"The model {model.name!r} has no quantizer: pass it through quantize_model first."
         )
     reader = BatchReader(inputs=len(model.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
+    batches = reader.batches(data, batch_size)
+    choose = None
+    if AUTO in {method, *(quantizer.calibrator for quantizer in quantizers.values())}:
+        choose = ReaderErrors(model)
+        batches = choose.watched(batches)
     calibration = Calibration(
-        quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
+        quantizers=quantizers, method=method, percentile=percentile, freeze=freeze, choose=choose
     )
     histograms = TensorHistograms()
     call_model = ModelCalls(model, histograms)
-    return calibration.run(histograms, reader.batches(data, batch_size), call_model, on_batch)
+    return calibration.run(histograms, batches, call_model, on_batch)
 
 
 def _is_array(data: Any) -> bool:

@@ -7,19 +7,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.calibrators.collecting import collecting
 from qat_lib.calibrators.histogram import MagnitudeHistogram
-from qat_lib.calibrators.methods import range_from_histogram
+from qat_lib.calibrators.methods import AUTO, RIVALS, range_from_histogram
 from qat_lib.calibrators.report import CalibrationReport, TensorStatistics
 from qat_lib.calibrators.sampling import IN_ALL, PER_SAMPLE, count_array
 from qat_lib.errors import CalibrationError
 
 logger = logging.getLogger("qat_lib")
+
+Rivals: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Quantizer -> method -> the range that it takes."""
 
 AHEAD = 3
 """Batches to look ahead: of no more than these, calibration counts as much as of many."""
@@ -127,12 +130,15 @@ class Calibration:
         method: calibrator of those without one of their own.
         percentile: for ``"percentile"``, in (0, 100].
         freeze: whether ranges stay as calibrated while the model trains.
+        choose: gives the best method of each quantizer that is to be calibrated by ``AUTO``, or of
+            those that it knows; None where the readers of tensors are not known.
     """
 
     quantizers: Mapping[str, Any]
     method: str
     percentile: float
     freeze: bool
+    choose: Callable[[Rivals], Mapping[str, str]] | None = None
 
     def run(
         self,
@@ -167,12 +173,16 @@ class Calibration:
         for quantizer in self.quantizers.values():
             if quantizer.of_weight:
                 quantizer.fit_weight()
+        rivals = self._rivals(found)
+        best = self.choose(rivals) if self.choose is not None and rivals else {}
         report = {}
         for name, histogram in found.items():
             quantizer = self.quantizers[name]
-            chosen = quantizer.calibrator or self.method
-            amax = range_from_histogram(
-                histogram, chosen, self.percentile, quantizer.num_bits, unsigned=quantizer.unsigned
+            chosen = best.get(name) or quantizer.calibrator or self.method
+            amax = (
+                rivals[name][chosen]
+                if name in best
+                else _range(quantizer, histogram, chosen, self.percentile)
             )
             # A factor on calibrated ranges, which quantizers of PyTorch may have.
             quantizer.amax = amax * (getattr(quantizer, "scale_amax", None) or 1.0)
@@ -180,6 +190,24 @@ class Calibration:
                 quantizer.freeze()
             report[name] = _statistics(quantizer, histogram, chosen)
         return report
+
+    def _rivals(self, found: Mapping[str, MagnitudeHistogram]) -> Rivals:
+        """Return the ranges among which ``AUTO`` has to choose."""
+        rivals = {}
+        for name, histogram in found.items():
+            quantizer = self.quantizers[name]
+            if (quantizer.calibrator or self.method) == AUTO:
+                rivals[name] = {
+                    rival: _range(quantizer, histogram, method, percentile)
+                    for rival, (method, percentile) in RIVALS.items()
+                }
+        return rivals
+
+
+def _range(quantizer: Any, histogram: MagnitudeHistogram, method: str, percentile: float) -> float:
+    return range_from_histogram(
+        histogram, method, percentile, quantizer.num_bits, unsigned=quantizer.unsigned
+    )
 
 
 def _looked_ahead(batches: Iterable[Any], histograms: Histograms) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""From a histogram to a range: the four calibrators.
+"""From a histogram to a range: the calibrators.
 
 Sources: percentile and MSE as in Wu et al. 2020 (https://arxiv.org/abs/2004.09602); entropy as in
 Migacz 2017, "8-bit Inference with TensorRT".
@@ -34,7 +34,8 @@ def range_from_histogram(
         method: ``"max"`` the largest magnitude; ``"percentile"`` the magnitude below which
             ``percentile`` percent of the values lie; ``"entropy"`` the range with the least
             Kullback-Leibler divergence between the values before and after; ``"mse"`` the one with
-            the least mean squared quantization error.
+            the least mean squared quantization error; ``"auto"`` the same, of a tensor whose
+            readers are not known.
         percentile: in (0, 100]. Default 99.99.
         num_bits: width of the integers. Default 8.
         unsigned: whether the integers are unsigned, with twice as many steps over the range.
@@ -130,4 +131,16 @@ METHODS: dict[str, Callable[[MagnitudeHistogram, float, int], float]] = {
     "percentile": _percentile,
     "entropy": _entropy,
     "mse": _mse,
+    "auto": _mse,
 }
+AUTO = "auto"
+"""Method that chooses among ``RIVALS`` by the error in what the readers of a tensor make."""
+RIVALS: dict[str, tuple[str, float]] = {
+    "percentile 99.99": ("percentile", 99.99),
+    "percentile 99.999": ("percentile", 99.999),
+    "percentile 99.9": ("percentile", 99.9),
+    "max": ("max", 100.0),
+    "mse": ("mse", 100.0),
+}
+"""Method and percentile of each range that ``AUTO`` tries. Entropy is none of them: it takes the
+longest, and clips far too much of MobileNetV2."""

@@ -61,7 +61,7 @@ def diagnose(
 
     Each tensor's error is measured with inputs as in the whole quantized model. A layer's effect on
     the outputs is measured twice: with only it quantized, and with everything else quantized;
-    weights and inputs apart. That takes about four runs of the samples for each layer.
+    weights and inputs apart. That takes about four runs of the samples from each layer on.
 
     Args:
         model: a Keras model in float, which is quantized by ``recipe`` first; or a quantized and

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 import tensorflow as tf
 
-from qat_lib.diagnosis.forward import compile_forward
+from qat_lib.diagnosis.stages import StagedModel
 from qat_lib.errors import ConfigError
 from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.quantize import model_quantizers
@@ -21,7 +21,9 @@ Outputs = list[np.ndarray]
 class Switchboard:
     """Runs a quantized model with chosen quantizers on, the others passing on.
 
-    The model is traced once. When the block ends the quantizers are as they were.
+    The model is traced once, in stages. What runs in front of the first stage that differs from the
+    float model or from the whole quantized one is taken from a run of these, so weights and ranges
+    must stay as they are. When the block ends the quantizers are as they were.
 
     Args:
         graph: the graph of the quantized model.
@@ -31,8 +33,11 @@ class Switchboard:
     def __init__(self, graph: LayerGraph, batches: Sequence[Any]) -> None:
         self._quantizers = model_quantizers(graph.model)
         self._enabled = {name: each.enabled for name, each in self._quantizers.items()}
+        self._on = {name for name, on in self._enabled.items() if on}
         self._batches = [_as_taken(graph, batch) for batch in batches]
-        self._run = compile_forward(graph.model)
+        self._model = StagedModel(graph, sum(len(batch[0]) for batch in self._batches))
+        self._known: dict[frozenset[str], list[list[list[Any]]]] = {}
+        """Quantizers that are on -> by stage and batch, what that stage reads; last the outputs."""
 
     def __enter__(self) -> Switchboard:
         return self
@@ -43,6 +48,7 @@ class Switchboard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._known.clear()
         self._switch([name for name, on in self._enabled.items() if on])
 
     @property
@@ -52,21 +58,41 @@ class Switchboard:
 
     def outputs(self, on: Collection[str]) -> Outputs:
         """Return each output over all batches, with the named quantizers on."""
-        self._switch(on)
-        parts = [self._run(*batch) for batch in self._batches]
+        first, tensors = self._nearest(frozenset(on))
+        if first < len(self._model):
+            self._switch(on)
+            tensors = [self._model.run(first, batch)[-1] for batch in tensors]
         found = []
-        for index in range(len(parts[0])):
-            found.append(np.concatenate([np.asarray(part[index], np.float32) for part in parts]))
+        for index in range(len(tensors[0])):
+            found.append(np.concatenate([np.asarray(x[index], np.float32) for x in tensors]))
         return found
 
+    def _nearest(self, on: frozenset[str]) -> tuple[int, list[list[Any]]]:
+        """Return the first stage that must run, and what it reads of each batch."""
+        best = -1
+        reads: list[list[Any]] = []
+        for known in (frozenset[str](), frozenset(self.names)):
+            first = self._model.first_stage([*(on ^ known)])
+            if first > best:
+                best, reads = first, self._read(known)[first]
+        return best, reads
+
+    def _read(self, on: frozenset[str]) -> list[list[list[Any]]]:
+        """Return what each stage reads with the named quantizers on, and the outputs."""
+        if on not in self._known:
+            self._switch(on)
+            runs = [[batch, *self._model.run(0, batch)] for batch in self._batches]
+            self._known[on] = [list(parts) for parts in zip(*runs, strict=True)]
+        return self._known[on]
+
     def _switch(self, on: Collection[str]) -> None:
-        wanted = set(on)
-        for name, quantizer in self._quantizers.items():
-            if quantizer.enabled != (name in wanted):
-                if name in wanted:
-                    quantizer.enable()
-                else:
-                    quantizer.disable()
+        wanted = set(on) & self._quantizers.keys()
+        for name in wanted ^ self._on:
+            if name in wanted:
+                self._quantizers[name].enable()
+            else:
+                self._quantizers[name].disable()
+        self._on = wanted
 
 
 def _as_taken(graph: LayerGraph, batch: Any) -> list[Any]:

@@ -43,7 +43,8 @@ def calibrate(
             dict of them where the model has several inputs, or a tuple whose first item is one of
             these; or all samples at once, as one array ``(samples, ...)`` or a list or dict of
             them, cut into batches of ``batch_size``.
-        method: ``"max"``, ``"percentile"`` (default), ``"entropy"`` or ``"mse"``; a quantizer with
+        method: ``"max"``, ``"percentile"`` (default), ``"entropy"``, ``"mse"`` or ``"auto"``, which
+            is ``"mse"`` here; a quantizer with
             a calibrator of its own uses that.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         batch_size: size of the batches that an array is cut into.

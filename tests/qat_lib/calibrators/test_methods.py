@@ -134,3 +134,10 @@ def test_entropy_is_published_one_bin_after_bin(bits: int, seed: int) -> None:
     counts = generator.poisson(np.linspace(6, 0.2, 40) ** generator.integers(1, 3))
     counts[1:3], counts[-1] = 3, 1
     assert entropy(counts, bits) == oracle.published_entropy(counts, 2 ** (bits - 1))
+
+
+def test_auto_of_a_histogram_alone_is_mse() -> None:
+    tail = histogram([100, 50, 20, 5, 0, 0, 0, 1], 8.0)
+    for unsigned in (False, True):
+        found = {m: range_from_histogram(tail, m, unsigned=unsigned) for m in ("auto", "mse")}
+        assert found["auto"] == found["mse"] > 0
