@@ -18,6 +18,7 @@ from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
 from components.training.history import History
+from components.training.keras_loop import KerasLoop
 from components.training.keras_recipe import KerasRecipe
 from components.training.model_source import gives_probabilities
 from components.training.prepared_data import TrainingData, open_data
@@ -91,8 +92,8 @@ def fit(
             on_epoch_end=record.on_epoch_end,
             on_train_batch_end=record.on_train_batch_end,
         )
-        callbacks = [*recipe.callbacks(), told]
-        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=callbacks)
+        loop = KerasLoop(model, _is_top1, [*recipe.callbacks(), told])
+        loop.run(train, steps, schedule.epochs)
         recipe.finish()
     record.restore_kept()
     # Else its file would hold the optimizer's variables, and a loss that only this package can
@@ -177,18 +178,7 @@ def _compile(
     model.compile(
         optimizer,
         loss=_Loss(classes, label_smoothing, gives_probabilities(model)),
-        metrics=[_Accuracy()],
     )
-
-
-class _Accuracy(keras.metrics.MeanMetricWrapper):
-    """Top-1 accuracy of integer labels or soft targets.
-
-    Of soft targets the largest entry counts.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(_is_top1, name="accuracy")
 
 
 def _is_soft(y: Any, classes: int) -> bool:
@@ -200,6 +190,7 @@ def _is_soft(y: Any, classes: int) -> bool:
 
 
 def _is_top1(y_true: Any, y_pred: Any) -> Any:
+    """Return 1.0 where the largest output is the label's, or the largest soft target's."""
     soft = _is_soft(y_true, y_pred.shape[1])
     labels = keras.ops.argmax(y_true, axis=1) if soft else keras.ops.reshape(y_true, (-1,))
     hits = keras.ops.equal(
