@@ -31,6 +31,7 @@ def train_baseline_step(
     progress: Progress,
     registry: RegistrySettings = _UNNAMED,
     retrain: RetrainSettings = _SCRATCH,
+    checkpoints: Path | None = None,
 ) -> dict[str, float]:
     """Train the model; write it with its history and test predictions.
 
@@ -43,6 +44,7 @@ def train_baseline_step(
         progress: told of every batch.
         registry: the registered model, whose champion training may begin with.
         retrain: whether it does.
+        checkpoints: folder for the training's state; None for nowhere.
 
     Returns:
         Accuracy on the validation and test parts, number of parameters.
@@ -52,6 +54,7 @@ def train_baseline_step(
             data.
     """
     from components.training.champion_start import champion_network
+    from components.training.checkpoints import open_checkpoint
     from components.training.framework import choose_framework
     from components.training.prepared_data import (
         outputs_accuracy,
@@ -75,6 +78,9 @@ def train_baseline_step(
             seed=seed,
             progress=progress,
             label_smoothing=training.label_smoothing,
+            checkpoint=open_checkpoint(
+                checkpoints, "baseline", training.checkpoint_epochs, progress.warn
+            ),
         )
     outputs = predict_split(framework, network, dataset, "test")
     metrics = {

@@ -221,6 +221,7 @@ def test_fit_smooths_and_distils_nothing_unless_asked() -> None:
         "teacher": None,
         "distillation": 0.0,
         "oscillation": None,
+        "checkpoint": None,
     }
 
 

@@ -16,7 +16,7 @@ from components.data.labelled import Labelled
 from components.settings import QATSettings
 from components.training import fitting
 from components.training.array_data import ArrayData
-from components.training.keras_loop import KerasLoop
+from components.training.keras_loop import KerasLoop, batch_sizes
 from components.training.keras_recipe import KerasRecipe
 from components.training.recipe import Oscillation, recipe_of
 
@@ -41,10 +41,8 @@ def network(policy: str = "ema", *, quantized: bool = True) -> Any:
     model = keras.Model(image, keras.layers.Dense(2, name="logits")(y))
     if not quantized:
         return model
-    spec = qat_lib.QuantizationSpec()
-    for kind in ("Conv2D", "Dense"):
-        spec.add(kind, is_keras_class=True, range_policy=policy)
-    return qat_lib.quantize_model(model, quantization_spec=spec)
+    plan = qat_lib.plan_quantization(model).with_range_policy(policy)
+    return qat_lib.apply_plan(model, plan)
 
 
 class Rows(keras.callbacks.Callback):
@@ -63,7 +61,7 @@ class Rows(keras.callbacks.Callback):
 
 def loop_of(model: Any, callbacks: list[Any]) -> Callable[[Any, int], None]:
     loop = KerasLoop(model, fitting._is_top1, callbacks)
-    return lambda data, epochs: loop.run(data, STEPS, epochs)
+    return lambda data, epochs: loop.run(data, batch_sizes(101, 16), epochs)
 
 
 def fit_of(model: Any, callbacks: list[Any]) -> Callable[[Any, int], None]:
@@ -116,7 +114,7 @@ def test_loop_ends_an_epoch_where_the_data_does() -> None:
     model, rows = network(quantized=False), Rows()
     fitting._compile(model, QATSettings(), 5, 2, 0.0)
     data = tf.data.Dataset.from_tensor_slices((X[:32], Y[:32])).batch(16)
-    KerasLoop(model, fitting._is_top1, [rows]).run(data, 5, 1)
+    KerasLoop(model, fitting._is_top1, [rows]).run(data, [16] * 5, 1)
     assert [row[:2] for row in rows.rows] == [("batch", 0), ("batch", 1), ("epoch", 0)]
 
 
