@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,10 +47,23 @@ def local_workers(step: str, count: int, call: Mapping[str, Any]) -> Iterator[No
         yield
         return
     hosts = tuple(f"127.0.0.1:{port}" for port in _free_ports(count))
-    others = []
-    for index in range(1, count):
-        config = WorkerConfig(hosts=hosts, index=index)
-        others.append(_start(config, {"step": step, **call}))
+    # Of the others, which may be killed: the folder goes with this process.
+    with tempfile.TemporaryDirectory(
+        prefix="qatline-workers-", ignore_cleanup_errors=True
+    ) as place:
+        others = []
+        for index in range(1, count):
+            config = WorkerConfig(hosts=hosts, index=index)
+            others.append(_start(config, {"step": step, **call}, place))
+        with _as_first(step, hosts, others):
+            yield
+
+
+@contextmanager
+def _as_first(
+    step: str, hosts: tuple[str, ...], others: Sequence[subprocess.Popen[bytes]]
+) -> Iterator[None]:
+    """Be worker 0 within the block, and watch the others."""
     watch = _Watch(step, others)
     os.environ[TF_CONFIG_VARIABLE] = WorkerConfig(hosts=hosts, index=0).to_text()
     try:
@@ -117,10 +131,13 @@ class _Watch:
             os._exit(1)
 
 
-def _start(config: WorkerConfig, call: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+def _start(
+    config: WorkerConfig, call: Mapping[str, Any], temporary: str
+) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if name not in _OWN}
     environment[TF_CONFIG_VARIABLE] = config.to_text()
     environment[PARENT_VARIABLE] = str(os.getpid())
+    environment["TMPDIR"] = temporary
     process = subprocess.Popen(
         [sys.executable, "-m", "components.runtime.worker_process"],
         stdin=subprocess.PIPE,

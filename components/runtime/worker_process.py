@@ -14,7 +14,7 @@ from components.runtime.step import run_component
 from components.runtime.worker_group import PARENT_VARIABLE
 
 
-def main() -> None:
+def join_step() -> None:
     """Take part in one step."""
     follow(int(os.environ.pop(PARENT_VARIABLE)))
     call = json.loads(sys.stdin.buffer.read())
@@ -22,4 +22,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    join_step()

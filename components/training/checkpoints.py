@@ -12,7 +12,7 @@ from components.training.workers import Workers
 from qat_lib.files.whole_files import sweep_unfinished, written_beside
 
 
-class Part(Protocol):
+class Resumable(Protocol):
     """A part of a training that changes while it runs."""
 
     def get_state(self) -> Any:
@@ -99,7 +99,7 @@ class Resumption:
     def __init__(
         self,
         checkpoint: Checkpoint | None,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, Resumable],
         epochs: int,
         workers: Workers | None = None,
     ) -> None:
