@@ -6,21 +6,17 @@ S3 is moto's server over real HTTP.
 import hashlib
 import os
 import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from components.artifacts import Dataset
+from components.artifacts import Baseline, Dataset
 from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
-from components.settings import DataSettings
+from components.settings import DataSettings, ModelSettings, TrainingSettings
 from components.storage import s3 as s3_storage
 from components.storage.s3 import S3Storage, s3_client, split_location
 from components.storage.storage import LocalStorage, Storage, StoredFile, fetch_cached, open_storage
@@ -30,59 +26,6 @@ from qat_lib.errors import StorageError
 
 # botocore 1.44 on Python 3.12 and later.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """moto's server in a process of its own."""
-    pytest.importorskip("moto")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    log = (tmp_path_factory.mktemp("moto") / "log").open("w")
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "moto.server",
-        "-H",
-        "127.0.0.1",
-        "-p",
-        str(port),
-    ]
-    process = subprocess.Popen(command, stdout=log, stderr=log)
-    endpoint = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                urllib.request.urlopen(endpoint, timeout=5).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    pytest.fail(f"moto did not come up: {Path(log.name).read_text()[-1000:]}")
-                time.sleep(0.1)
-        yield endpoint
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        log.close()
-
-
-@pytest.fixture
-def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A client of a fresh bucket ``data``; the environment points to it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    urllib.request.urlopen(
-        urllib.request.Request(f"{s3_endpoint}/moto-api/reset", method="POST"), timeout=10
-    ).close()
-    client = s3_client()
-    client.create_bucket(Bucket="data")
-    return client
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -231,12 +174,6 @@ def test_the_scheme_chooses_the_storage(s3: Any) -> None:
         open_storage("gs://bucket/key")
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("QATLINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 class CountingStorage(LocalStorage):
     """Counts what is fetched."""
 
@@ -288,6 +225,48 @@ def test_missing_s3_data_set_is_reported(s3: Any, cache: Path, tmp_path: Path) -
     ):
         prepare_data_step(tmp_path, data=settings, seed=0, progress=NullProgress())
     assert settings_files({"data": settings.model_dump()}) == {}
+
+
+def test_s3_model_and_weights_are_fetched_and_keyed(
+    s3: Any, cache: Path, tmp_path: Path, digits_dataset: Path
+) -> None:
+    import keras
+
+    from components.train_baseline import train_baseline_step
+
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
+    network = keras.Sequential(layers)
+    network.save(tmp_path / "net.keras")
+    network.save_weights(tmp_path / "net.weights.h5")
+    model = ModelSettings(name="s3://data/net.keras", weights="s3://data/net.weights.h5")
+    settings = {"model": model.model_dump()}
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def evaluate() -> Mapping[str, float]:
+        return train_baseline_step(
+            digits_dataset,
+            out,
+            model=model,
+            training=TrainingSettings(),
+            seed=0,
+            progress=NullProgress(),
+        )
+
+    with pytest.raises(StorageError, match=r"s3://data/net\.keras does not.*correct model\.name"):
+        evaluate()
+    s3.upload_file(str(tmp_path / "net.keras"), "data", "net.keras")
+    with pytest.raises(StorageError, match=r"correct model\.weights"):
+        evaluate()
+    s3.upload_file(str(tmp_path / "net.weights.h5"), "data", "net.weights.h5")
+    assert evaluate()["parameters"] == 650
+    info = Baseline(out).info()
+    assert (info.source, info.trained_here) == ("s3://data/net.keras", False)
+    before = settings_files(settings)
+    assert sorted(before) == ["model.name", "model.weights"]
+    s3.put_object(Bucket="data", Key="net.weights.h5", Body=b"other")
+    assert settings_files(settings)["model.name"] == before["model.name"]
+    assert settings_files(settings)["model.weights"] != before["model.weights"]
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
