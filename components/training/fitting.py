@@ -17,7 +17,7 @@ import tensorflow as tf
 from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
-from components.training.checkpoints import Checkpoint, Resumption
+from components.training.checkpoints import Checkpoint, Resumable, Resumption
 from components.training.history import History
 from components.training.keras_loop import KerasLoop, batch_sizes
 from components.training.keras_recipe import KerasRecipe
@@ -91,7 +91,7 @@ def fit(
         samples=None if workers.alone else source.samples / workers.count,
         candidate=recipe.candidate,
     )
-    parts = {"model": trained, "recipe": recipe, "history": record}
+    parts: dict[str, Resumable] = {"model": trained, "recipe": recipe, "history": record}
     saved = Resumption(checkpoint, parts, schedule.epochs, workers)
     trained.set_weights(workers.share(trained.get_weights()))
     if keep_best and not saved.epoch:
@@ -117,8 +117,12 @@ def _batches(
     source: TrainingData, schedule: TrainingSettings | QATSettings, seed: int, workers: Workers
 ) -> Any:
     """Return the batches of an epoch, or this worker's rows of them."""
-    options: dict[str, Any] = {} if workers.alone else {"worker": (workers.index, workers.count)}
-    return source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment, **options)
+    return source.train(
+        schedule.batch_size,
+        shuffle_seed=seed,
+        augment=schedule.augment,
+        worker=(workers.index, workers.count),
+    )
 
 
 def _plain_batches(

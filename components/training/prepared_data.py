@@ -27,7 +27,12 @@ class TrainingData(Protocol):
         """Number of samples to train on."""
 
     def train(
-        self, batch_size: int, *, shuffle_seed: int, augment: str, **worker: tuple[int, int]
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int,
+        augment: str,
+        worker: tuple[int, int] = (0, 1),
     ) -> Any:
         """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time.
 
@@ -52,11 +57,21 @@ class PreparedData:
         self.samples: int = info.splits["train"]
 
     def train(
-        self, batch_size: int, *, shuffle_seed: int, augment: str, **worker: tuple[int, int]
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int,
+        augment: str,
+        worker: tuple[int, int] = (0, 1),
     ) -> Any:
         """Return the batches of an epoch, or one worker's rows of them."""
         return tf_dataset(
-            self._path, "train", batch_size, shuffle_seed=shuffle_seed, augment=augment, **worker
+            self._path,
+            "train",
+            batch_size,
+            shuffle_seed=shuffle_seed,
+            augment=augment,
+            worker=worker,
         )
 
     def validation(self, batch_size: int) -> Any:

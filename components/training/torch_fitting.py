@@ -20,7 +20,7 @@ import torch
 from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
-from components.training.checkpoints import Checkpoint, Resumption
+from components.training.checkpoints import Checkpoint, Resumable, Resumption
 from components.training.history import History
 from components.training.prepared_data import TrainingData, open_data
 from components.training.recipe import Oscillation, recipe_of, reestimation_batches
@@ -85,7 +85,7 @@ def fit_network(
         keep_best=keep_best,
         candidate=recipe.candidate,
     )
-    parts = {"model": training, "recipe": recipe, "history": record}
+    parts: dict[str, Resumable] = {"model": training, "recipe": recipe, "history": record}
     saved = Resumption(checkpoint, parts, schedule.epochs)
     if saved.epoch:
         recipe.begin_epoch(saved.epoch - 1)  # freezes what was frozen by then

@@ -42,8 +42,11 @@ from components.runtime.worker_config import TF_CONFIG_VARIABLE, read_worker_con
 from components.training.state_file import read_state, write_state
 from qat_lib.errors import StepError
 
-_LOST = ("UnavailableError", "AbortedError", "CancelledError", "InternalError")
-_LOST += ("FailedPreconditionError", "DeadlineExceededError")
+_LOST = (
+    *("UnavailableError", "AbortedError", "CancelledError", "InternalError"),
+    *("FailedPreconditionError", "DeadlineExceededError"),
+)
+"""TensorFlow's errors by name: those of a worker that is gone."""
 
 
 class Workers:

@@ -108,7 +108,9 @@ def test_unpack_files_refuses_a_name_that_is_there_twice(tmp_path: Path, folder:
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar", ".tgz"])
-def test_unpack_files_refuses_a_part_of_an_archive(tmp_path: Path, folder: Path, suffix: str) -> None:
+def test_unpack_files_refuses_a_part_of_an_archive(
+    tmp_path: Path, folder: Path, suffix: str
+) -> None:
     files = {f"{index}.png": os.urandom(40_000) for index in range(3)}
     archive = write(tmp_path / f"a{suffix}", files)
     archive.write_bytes(archive.read_bytes()[:70_000])

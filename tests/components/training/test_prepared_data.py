@@ -74,7 +74,7 @@ def test_prepared_data_asks_for_the_parts_of_a_training(asked: list[Any]) -> Non
     assert (data.samples, data.classes) == (5, 2)
     assert data.train(4, shuffle_seed=3, augment="shift") == "train"
     assert data.validation(2) == "validation"
-    options = {"shuffle_seed": 3, "augment": "shift"}
+    options = {"shuffle_seed": 3, "augment": "shift", "worker": (0, 1)}
     assert asked == [("train", 4, options), ("validation", 2, {})]
 
 
