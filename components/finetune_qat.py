@@ -26,6 +26,7 @@ def finetune_qat_step(
     progress: Progress,
     gate: GateSettings = _GATE,
     retrain: RetrainSettings = _ALWAYS,
+    checkpoints: Path | None = None,
 ) -> dict[str, float]:
     """Fine-tune the calibrated model.
 
@@ -43,12 +44,14 @@ def finetune_qat_step(
         progress: told of every batch.
         gate: the accuracy that the calibrated model must keep for fine-tuning to be skipped.
         retrain: whether it may be skipped.
+        checkpoints: folder for the state of the trainings; None for nowhere.
 
     Returns:
         Accuracy on the validation and test parts, its change against the baseline (and against
         the control, the baseline trained for as long, if any), and the epoch whose weights were
         kept (0: the calibrated model, see ``components.training.history.is_clear_gain``).
     """
+    from components.training.checkpoints import open_checkpoint
     from components.training.control import choose_teacher, train_control
     from components.training.finetuning import final_epoch, finetune
     from components.training.framework import framework_of
@@ -69,7 +72,16 @@ def finetune_qat_step(
     control = None
     if qat.trains_control:
         control = train_control(
-            framework, reference, dataset, tuned, qat, seed=seed, progress=progress
+            framework,
+            reference,
+            dataset,
+            tuned,
+            qat,
+            seed=seed,
+            progress=progress,
+            checkpoint=open_checkpoint(
+                checkpoints, "control", qat.checkpoint_epochs, progress.warn
+            ),
         )
     framework.make_deterministic(seed)
     network = framework.load(calibrated)
@@ -84,6 +96,7 @@ def finetune_qat_step(
         teacher=choose_teacher(framework, reference, control, qat),
         framework=framework,
         oscillation=oscillation,
+        checkpoint=open_checkpoint(checkpoints, "qat", qat.checkpoint_epochs, progress.warn),
     )
     outputs = predict_split(framework, network, dataset, "test")
     accuracy = outputs_accuracy(outputs, dataset, "test")

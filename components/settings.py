@@ -15,7 +15,14 @@ from pydantic import Field, create_model, field_validator
 from components.gate_settings import GateSettings, RegistrySettings, RetrainSettings
 from components.settings_base import Batch, Settings
 from components.source_settings import DataSettings, ModelSettings, PreprocessingSettings
-from components.training_options import Augmentation, FinetuningOptions, Optimizer
+from components.training_options import (
+    CHECKPOINT_HELP,
+    MOST_EPOCHS,
+    MOST_WORKERS,
+    Augmentation,
+    FinetuningOptions,
+    Optimizer,
+)
 from qat_lib.export.options import ExportOptions, option_fields
 from qat_lib.option_fields import OptionField, fields_of
 from qat_lib.options import (
@@ -59,6 +66,15 @@ class TrainingSettings(Settings):
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     augment: Augmentation = Field(
         "shift", description="shift: up to one pixel in eight; flip_crop: mirror and shift."
+    )
+    checkpoint_epochs: int = Field(1, ge=0, le=MOST_EPOCHS, description=CHECKPOINT_HELP)
+    workers: int = Field(
+        1,
+        ge=1,
+        le=MOST_WORKERS,
+        description=(
+            "Processes that train together, each on its rows of every batch (Keras models)."
+        ),
     )
 
 

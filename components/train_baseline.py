@@ -32,6 +32,7 @@ def train_baseline_step(
     progress: Progress,
     registry: RegistrySettings = _UNNAMED,
     retrain: RetrainSettings = _SCRATCH,
+    checkpoints: Path | None = None,
 ) -> dict[str, float]:
     """Train the model; write it with its history and test predictions.
 
@@ -44,6 +45,7 @@ def train_baseline_step(
         progress: told of every batch.
         registry: the registered model, whose champion training may begin with.
         retrain: whether it does.
+        checkpoints: folder for the training's state; None for nowhere.
 
     Returns:
         Accuracy on the validation and test parts, number of parameters.
@@ -54,6 +56,7 @@ def train_baseline_step(
         StorageError: a model or weights in S3 can't be fetched.
     """
     from components.training.champion_start import champion_network
+    from components.training.checkpoints import open_checkpoint
     from components.training.framework import choose_framework
     from components.training.prepared_data import (
         outputs_accuracy,
@@ -79,6 +82,9 @@ def train_baseline_step(
             seed=seed,
             progress=progress,
             label_smoothing=training.label_smoothing,
+            checkpoint=open_checkpoint(
+                checkpoints, "baseline", training.checkpoint_epochs, progress.warn
+            ),
         )
     outputs = predict_split(framework, network, dataset, "test")
     metrics = {

@@ -15,6 +15,10 @@ Teacher: TypeAlias = Literal["control", "baseline"]
 
 LARGEST_BATCH = 65_536
 MOST_EPOCHS = 10_000
+MOST_WORKERS = 1024
+CHECKPOINT_HELP = (
+    "Epochs between two checkpoints, from which an interrupted training goes on; 0 = none."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,5 +92,18 @@ class FinetuningOptions:
             "4 bits.",
             above=0,
             most=1,
+        ),
+    )
+    checkpoint_epochs: int = field(
+        default=1,
+        metadata=about(CHECKPOINT_HELP, least=0, most=MOST_EPOCHS, in_command=False),
+    )
+    workers: int | None = field(
+        default=None,
+        metadata=about(
+            "Processes that train together; by default as many as training.workers.",
+            least=1,
+            most=MOST_WORKERS,
+            in_command=False,
         ),
     )

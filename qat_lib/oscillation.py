@@ -83,6 +83,17 @@ class OscillationTracker:
         """Return the share of frozen weights of each tensor, in [0, 1]."""
         return {name: float(np.mean(weight.frozen)) for name, weight in self._weights.items()}
 
+    def get_state(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return copies of all that was noted of each weight tensor."""
+        found = {}
+        for name, weight in self._weights.items():
+            found[name] = {key: value.copy() for key, value in vars(weight).items()}
+        return found
+
+    def set_state(self, state: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Put back what ``get_state`` returned."""
+        self._weights = {name: _Weight(**noted) for name, noted in state.items()}
+
 
 def _first(values: np.ndarray) -> _Weight:
     return _Weight(

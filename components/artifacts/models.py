@@ -36,6 +36,7 @@ class Epoch(Record):
     Attributes:
         gain: by how much its validation loss is below that of the model as it came.
         gain_bound: what chance explains of such a gain, at 5 %; a larger gain is clear.
+        images_per_second_per_worker: of each of several workers; absent for one.
         kept: 1 where the final weights are those of this epoch, else 0; absent where the last
             epoch's are.
     """
@@ -47,6 +48,7 @@ class Epoch(Record):
     val_accuracy: Measured = None
     lr: Measured = None
     seconds: Measured = None
+    images_per_second_per_worker: Measured = None
     gain: Measured = None
     gain_bound: Measured = None
     kept: Measured = None

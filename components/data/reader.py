@@ -168,6 +168,7 @@ def tf_dataset(
     shuffle_seed: int | None = None,
     augment: str = "none",
     repeat: bool = False,
+    worker: tuple[int, int] = (0, 1),
 ) -> Any:
     """Return one part as a ``tf.data.Dataset`` of ``(x, y)``.
 
@@ -182,6 +183,7 @@ def tf_dataset(
         shuffle_seed=shuffle_seed,
         augment=augment,
         repeat=repeat,
+        worker=worker,
     )
 
 

@@ -23,6 +23,7 @@ def build_dataset(
     shuffle_seed: int | None = None,
     augment: str = "none",
     repeat: bool = False,
+    worker: tuple[int, int] = (0, 1),
 ) -> Any:
     """Return a ``tf.data.Dataset`` of ``(x, y)``.
 
@@ -37,6 +38,8 @@ def build_dataset(
         augment: ``none``; ``shift``: move each image by up to ``max(1, size // 8)`` pixels,
             repeating its edge; ``flip_crop``: the same, and mirror every other image at random.
         repeat: start again after the last batch, for ever.
+        worker: index of a worker and number of all: each gets its rows of every batch, the same
+            that one worker would see there. A batch of fewer rows than workers goes to each whole.
 
     Raises:
         DataError: ``augment`` is unknown.
@@ -57,38 +60,55 @@ def build_dataset(
     order = tf.data.Dataset.range(count)
     if shuffle_seed is not None:
         order = order.shuffle(count, seed=shuffle_seed, reshuffle_each_iteration=True)
-    batches = order.batch(batch_size).map(load, num_parallel_calls=2, deterministic=True)
+    rows = order.batch(batch_size).map(lambda indices: _rows_of(indices, *worker))
+    batches = rows.map(
+        lambda indices, place: (*load(indices), place), num_parallel_calls=2, deterministic=True
+    )
     if augment != "none":
         seeds = tf.data.Dataset.random(
             seed=shuffle_seed or 0, rerandomize_each_iteration=True
         ).batch(2)
         flip = augment == "flip_crop"
         batches = tf.data.Dataset.zip(batches, seeds).map(
-            lambda batch, seed: (_augment(batch[0], seed, shape, flip=flip), batch[1]),
+            lambda batch, seed: (_augment(batch[0], batch[2], seed, shape, flip=flip), batch[1]),
             num_parallel_calls=2,
             deterministic=True,
         )
+    else:
+        batches = batches.map(lambda x, y, _: (x, y))
     if repeat:
         batches = batches.repeat()
     return batches.prefetch(2)
 
 
-def _augment(x: Any, seed: Any, shape: tuple[int, ...], *, flip: bool) -> Any:
+def _rows_of(indices: Any, worker: int, workers: int) -> tuple[Any, Any]:
+    """Return a worker's rows of a batch, and where they are: first, last, and number of all."""
+    count = tf.shape(indices)[0]
+    first, last = count * worker // workers, count * (worker + 1) // workers
+    if workers > 1:
+        split = count >= workers
+        first, last = tf.where(split, first, 0), tf.where(split, last, count)
+    return indices[first:last], tf.stack([first, last, count])
+
+
+def _augment(x: Any, place: Any, seed: Any, shape: tuple[int, ...], *, flip: bool) -> Any:
     """Shift each image of a batch by its own random offset.
 
-    With ``flip`` each one is also mirrored at random.
+    With ``flip`` each one is also mirrored at random. A worker draws for the whole batch, of which
+    it has the rows at ``place``.
     """
+    first, last, count = tf.unstack(place)
     seeds = tf.random.split(tf.cast(seed, tf.int32), num=3)
     for axis, size in ((1, shape[0]), (2, shape[1])):
         reach = max(1, size // 8)
         offset = tf.random.stateless_uniform(
-            (tf.shape(x)[0], 1), seeds[axis - 1], -reach, reach + 1, tf.int32
-        )
+            (count, 1), seeds[axis - 1], -reach, reach + 1, tf.int32
+        )[first:last]
         # An index beyond the border is the border: the edge is repeated, whatever value black has
         # by now.
         source = tf.clip_by_value(tf.range(size)[None, :] + offset, 0, size - 1)
         x = tf.gather(x, source, axis=axis, batch_dims=1)
     if flip:
-        mirrored = tf.random.stateless_uniform((tf.shape(x)[0], 1, 1, 1), seeds[2]) < 0.5
-        x = tf.where(mirrored, tf.reverse(x, axis=[2]), x)
+        mirrored = tf.random.stateless_uniform((count, 1, 1, 1), seeds[2]) < 0.5
+        x = tf.where(mirrored[first:last], tf.reverse(x, axis=[2]), x)
     return tf.ensure_shape(x, (None, *shape))

@@ -38,14 +38,18 @@ def die_with_launcher() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     named = os.environ.get(LAUNCHER_VARIABLE, "")
     launcher = int(named) if named.isdigit() else _nearest_non_shell(os.getppid())
-    if launcher <= 1:
-        return
+    if launcher > 1:
+        follow(launcher)
+
+
+def follow(process: int) -> None:
+    """End this process when another one ends; at once if it is gone already."""
     try:
-        descriptor = os.pidfd_open(launcher)
+        descriptor = os.pidfd_open(process)
     except ProcessLookupError:
         _end()
     except OSError as error:
-        _log.warning("the launcher %d can't be watched: %s", launcher, error)
+        _log.warning("the launcher %d can't be watched: %s", process, error)
     else:
         threading.Thread(
             target=_wait, args=(descriptor,), name="launcher-watch", daemon=True

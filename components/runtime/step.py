@@ -10,14 +10,15 @@ import math
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.runtime.events import EventProgress, emit
+from components.runtime.events import EventProgress, NullProgress, emit
 from components.runtime.failures import reported_failure
 from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from components.runtime.scrubbed_output import scrub_output
@@ -27,9 +28,12 @@ from components.runtime.shown_outputs import (
     show_metrics,
     show_outputs,
 )
+from components.runtime.step_workers import step_workers
 from components.runtime.steps import StepDefinition, load_step
+from components.runtime.worker_config import read_worker_config
 from components.settings import Settings
 from components.steps import STEP_BY_NAME
+from components.store.checkpoint_folder import checkpoint_folder
 from components.store.directories import (
     MANIFEST_NAME,
     Manifest,
@@ -91,6 +95,10 @@ def run_component(
     # ours.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    worker = read_worker_config()
+    if worker is not None and worker.index > 0 and load_step(step).takes_checkpoints:
+        _take_part(_prepare(load_step(step), settings, seed, inputs))
+        return {}
     with reported_failure(step, Path(output)):
         call = _prepare(load_step(step), settings, seed, inputs)
         manifest = _reuse_or_execute(call, Path(output))
@@ -129,6 +137,10 @@ def stored_result(
     return path if (path / MANIFEST_NAME).is_file() else None
 
 
+_WITHOUT_EFFECT = ("checkpoint_epochs",)
+"""Settings that the result does not depend on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Call:
     """One prepared execution: function, arguments, and the result's key."""
@@ -143,13 +155,20 @@ class _Call:
     def step(self) -> str:
         return self.definition.name
 
+    def workers(self) -> AbstractContextManager[None]:
+        if not self.definition.takes_checkpoints:
+            return nullcontext()
+        return step_workers(self.step, sections=self.sections, seed=self.seed, inputs=self.inputs)
+
 
 def _prepare(
     definition: StepDefinition, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]
 ) -> _Call:
     sections = definition.parse(settings)
     paths = definition.check_inputs(inputs)
-    plain = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    plain = {}
+    for name, section in sections.items():
+        plain[name] = section.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))
     key = step_key(
         definition.name,
         code=code_digest(plain),
@@ -206,7 +225,12 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
 
     The function writes into a directory of its own.
     """
-    with step_run(call.step, warn=progress.warn) as tracker, _work(final) as work:
+    kept = checkpoint_folder(call.step, call.key, StepStore.from_environment())
+    with (
+        step_run(call.step, warn=progress.warn) as tracker,
+        kept as checkpoints,
+        _work(final) as work,
+    ):
         log_settings(tracker, call.sections, seed=call.seed, key=call.key)
         started = time.monotonic()
         arguments: dict[str, Any] = {
@@ -217,7 +241,11 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
         }
         if call.definition.takes_seed:
             arguments["seed"] = call.seed
-        metrics = _checked(call.step, call.definition.function(**arguments), progress)
+        if call.definition.takes_checkpoints:
+            arguments["checkpoints"] = checkpoints
+        with call.workers():
+            metrics = call.definition.function(**arguments)
+        metrics = _checked(call.step, metrics, progress)
         seconds = time.monotonic() - started
         settings = {
             name: section.model_dump(mode="json") for name, section in call.sections.items()
@@ -233,6 +261,13 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
         manifest = read_step_manifest(final)
         log_outputs(tracker, call.step, final, manifest)
     return manifest
+
+
+def _take_part(call: _Call) -> None:
+    """Train as one of several workers of which another one writes, tracks and reports."""
+    with tempfile.TemporaryDirectory(prefix="qatline-worker-") as folder, call.workers():
+        arguments = {**call.inputs, **call.sections, "progress": NullProgress()}
+        call.definition.function(**arguments, out=Path(folder), seed=call.seed)
 
 
 @contextmanager

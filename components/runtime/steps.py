@@ -29,6 +29,7 @@ class StepDefinition:
     optional_inputs: frozenset[str]
     sections: Mapping[str, type[Settings]]
     takes_seed: bool
+    takes_checkpoints: bool = False
     reduce: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     state: Callable[[Mapping[str, Settings]], Mapping[str, str]] = lambda _: {}
 
@@ -89,12 +90,12 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
 
     Raises:
         StepError: a parameter is none of: an input ``Path``, ``out``, a section, ``seed``,
-            ``progress``.
+            ``progress``, ``checkpoints``.
     """
     inputs, optional, sections, known = [], set(), {}, set()
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         kind = parameter.annotation
-        if parameter.name in ("out", "seed", "progress"):
+        if parameter.name in ("out", "seed", "progress", "checkpoints"):
             known.add(parameter.name)
         elif isinstance(kind, type) and issubclass(kind, Settings):
             sections[parameter.name] = kind
@@ -105,7 +106,7 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
         else:
             raise StepError(
                 f"step {name}: parameter {parameter.name} is no input, no section, nor out, seed, "
-                "progress"
+                "progress, checkpoints"
             )
     if not {"out", "progress"} <= known:
         raise StepError(f"step {name} must take out and progress")
@@ -116,6 +117,7 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
         optional_inputs=frozenset(optional),
         sections=sections,
         takes_seed="seed" in known,
+        takes_checkpoints="checkpoints" in known,
     )
 
 

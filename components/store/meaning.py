@@ -19,7 +19,12 @@ from qat_lib.digests import sha256_of
 
 _LARGEST_JSON = 16 << 20  # bytes
 _MOST_MEMBERS = 10_000
-_TIMES = frozenset({"seconds", "conversion_seconds", "build_seconds", "created", "date_saved"})
+_TIMES = frozenset(
+    {
+        *("seconds", "conversion_seconds", "build_seconds", "created", "date_saved"),
+        "images_per_second_per_worker",
+    }
+)
 _SHARED = "shared_object_id"
 
 

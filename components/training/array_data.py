@@ -28,7 +28,14 @@ class ArrayData:
         """Number of samples to train on."""
         return len(self.training.labels)
 
-    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
+    def train(
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int,
+        augment: str,
+        worker: tuple[int, int] = (0, 1),
+    ) -> Any:
         """Return the batches of an epoch."""
         return build_dataset(
             self.training,
@@ -36,6 +43,7 @@ class ArrayData:
             batch_size,
             shuffle_seed=shuffle_seed,
             augment=augment,
+            worker=worker,
         )
 
     def validation(self, batch_size: int) -> Any:

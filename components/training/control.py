@@ -9,6 +9,7 @@ from components.artifacts import Baseline, FineTuned
 from components.artifacts.models import accuracies
 from components.runtime.events import Progress
 from components.settings import QATSettings
+from components.training.checkpoints import Checkpoint
 from components.training.finetuning import finetune
 from components.training.framework import Framework
 from components.training.prepared_data import outputs_accuracy, predict_split, split_accuracy
@@ -23,6 +24,7 @@ def train_control(
     *,
     seed: int,
     progress: Progress,
+    checkpoint: Checkpoint | None = None,
 ) -> Any:
     """Train the baseline on as QAT trains the quantized model, and write it.
 
@@ -37,6 +39,7 @@ def train_control(
         qat: the settings of both.
         seed: of shuffling and augmentation.
         progress: told of every batch.
+        checkpoint: where the training's state is kept; None for nowhere.
 
     Returns:
         The control.
@@ -45,7 +48,15 @@ def train_control(
     control.path.mkdir()
     framework.make_deterministic(seed)
     model = framework.load(reference)
-    history = finetune(model, dataset, qat, seed=seed, progress=progress, framework=framework)
+    history = finetune(
+        model,
+        dataset,
+        qat,
+        seed=seed,
+        progress=progress,
+        framework=framework,
+        checkpoint=checkpoint,
+    )
     outputs = predict_split(framework, model, dataset, "test")
     framework.save(model, control)
     control.write_predictions(outputs)

@@ -9,6 +9,7 @@ from typing import Any
 from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.settings import QATSettings
+from components.training.checkpoints import Checkpoint
 from components.training.framework import Framework, choose_framework
 from components.training.prepared_data import TrainingData
 from components.training.recipe import Oscillation
@@ -24,6 +25,7 @@ def finetune(
     teacher: Any = None,
     framework: Framework | None = None,
     oscillation: Oscillation | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> list[Epoch]:
     """Fine-tune a calibrated model in place; end with the best epoch's weights.
 
@@ -42,6 +44,7 @@ def finetune(
         teacher: the model in floating point whose outputs serve as soft targets, or None.
         framework: that of the model; None for Keras.
         oscillation: where to note which quantized weights oscillated, or None.
+        checkpoint: where the state is kept; None for nowhere.
 
     Returns:
         One record an epoch, from epoch 0, the model as it came.
@@ -57,6 +60,7 @@ def finetune(
         teacher=teacher,
         distillation=qat.distillation,
         oscillation=oscillation,
+        checkpoint=checkpoint,
     )
 
 

@@ -17,11 +17,14 @@ import tensorflow as tf
 from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
+from components.training.checkpoints import Checkpoint, Resumable, Resumption
 from components.training.history import History
+from components.training.keras_loop import KerasLoop, batch_sizes
 from components.training.keras_recipe import KerasRecipe
 from components.training.model_source import gives_probabilities
 from components.training.prepared_data import TrainingData, open_data
 from components.training.recipe import Oscillation, recipe_of, reestimation_batches
+from components.training.workers import Workers, current_workers
 from qat_lib.training import soft_targets
 
 
@@ -43,6 +46,7 @@ def fit(
     teacher: Any = None,
     distillation: float = 0.0,
     oscillation: Oscillation | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> list[Epoch]:
     """Train a model in place, with cosine decay to zero, and leave it uncompiled.
 
@@ -60,6 +64,7 @@ def fit(
             (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1), or None.
         distillation: weight of the soft targets, in [0, 1]; the labels have the rest.
         oscillation: where to note which quantized weights oscillated, or None.
+        checkpoint: where the state is kept, and taken from if it is there; None for nowhere.
 
     Returns:
         One record an epoch. With ``keep_best`` the first record is epoch 0, the model as it came,
@@ -70,20 +75,26 @@ def fit(
     recipe = KerasRecipe(model, recipe_of(schedule), _plain_batches(source, schedule), oscillation)
     _compile(model, schedule, steps, source.classes, label_smoothing)
     recipe.prepare(model.optimizer)
-    train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
+    workers = current_workers()
+    train = _batches(source, schedule, seed, workers)
     validation = source.validation(schedule.batch_size)
     if teacher is not None and distillation > 0:
         train = train.map(_soft_targets(teacher, source.classes, distillation))
+    trained = CompiledModel(model)
     record = History(
-        CompiledModel(model),
+        trained,
         validation,
         steps,
         schedule.epochs,
         progress,
         keep_best=keep_best,
+        samples=None if workers.alone else source.samples / workers.count,
         candidate=recipe.candidate,
     )
-    if keep_best:
+    parts: dict[str, Resumable] = {"model": trained, "recipe": recipe, "history": record}
+    saved = Resumption(checkpoint, parts, schedule.epochs, workers)
+    trained.set_weights(workers.share(trained.get_weights()))
+    if keep_best and not saved.epoch:
         record.start()
     if schedule.epochs:
         told = keras.callbacks.LambdaCallback(
@@ -91,14 +102,27 @@ def fit(
             on_epoch_end=record.on_epoch_end,
             on_train_batch_end=record.on_train_batch_end,
         )
-        callbacks = [*recipe.callbacks(), told]
-        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=callbacks)
+        loop = KerasLoop(model, _is_top1, [*recipe.callbacks(), told], workers)
+        sizes = batch_sizes(source.samples, schedule.batch_size)
+        loop.run(train, sizes, schedule.epochs, saved)
         recipe.finish()
     record.restore_kept()
     # Else its file would hold the optimizer's variables, and a loss that only this package can
     # load.
     model.optimizer, model.compiled = None, False
     return record.rows
+
+
+def _batches(
+    source: TrainingData, schedule: TrainingSettings | QATSettings, seed: int, workers: Workers
+) -> Any:
+    """Return the batches of an epoch, or this worker's rows of them."""
+    return source.train(
+        schedule.batch_size,
+        shuffle_seed=seed,
+        augment=schedule.augment,
+        worker=(workers.index, workers.count),
+    )
 
 
 def _plain_batches(
@@ -136,6 +160,24 @@ class CompiledModel:
     def losses(self, y: Any, outputs: np.ndarray) -> np.ndarray:
         """Return the loss of each sample."""
         return np.asarray(keras.ops.convert_to_numpy(self._model.loss.call(y, outputs)))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the values of all variables of the model, seeds included, and of the optimizer."""
+        found: dict[str, list[np.ndarray]] = {}
+        for name, variables in self._variables().items():
+            found[name] = [np.array(keras.ops.convert_to_numpy(each)) for each in variables]
+        return found
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``get_state`` returned."""
+        for name, variables in self._variables().items():
+            for variable, value in zip(variables, state[name], strict=True):
+                variable.assign(value)
+
+    def _variables(self) -> dict[str, list[Any]]:
+        measured = {id(variable) for variable in self._model.metrics_variables}
+        own = [each for each in self._model.variables if id(each) not in measured]
+        return {"model": own, "optimizer": list(self._model.optimizer.variables)}
 
     def get_weights(self) -> list[np.ndarray]:
         """Return copies of all weights."""
@@ -177,18 +219,7 @@ def _compile(
     model.compile(
         optimizer,
         loss=_Loss(classes, label_smoothing, gives_probabilities(model)),
-        metrics=[_Accuracy()],
     )
-
-
-class _Accuracy(keras.metrics.MeanMetricWrapper):
-    """Top-1 accuracy of integer labels or soft targets.
-
-    Of soft targets the largest entry counts.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(_is_top1, name="accuracy")
 
 
 def _is_soft(y: Any, classes: int) -> bool:
@@ -200,6 +231,7 @@ def _is_soft(y: Any, classes: int) -> bool:
 
 
 def _is_top1(y_true: Any, y_pred: Any) -> Any:
+    """Return 1.0 where the largest output is the label's, or the largest soft target's."""
     soft = _is_soft(y_true, y_pred.shape[1])
     labels = keras.ops.argmax(y_true, axis=1) if soft else keras.ops.reshape(y_true, (-1,))
     hits = keras.ops.equal(

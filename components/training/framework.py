@@ -13,6 +13,7 @@ from components.artifacts.layer_costs import LayerCosts
 from components.artifacts.models import Epoch, ModelFolder
 from components.runtime.events import Progress
 from components.settings import ModelSettings, QATSettings, TrainingSettings
+from components.training.checkpoints import Checkpoint
 from components.training.prepared_data import TrainingData
 from components.training.recipe import Oscillation
 from qat_lib.export.ranges import RangeOwner
@@ -82,6 +83,7 @@ class Framework(Protocol):
         teacher: Any = None,
         distillation: float = 0.0,
         oscillation: Oscillation | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Epoch]:
         """Train a model in place; see ``components.training.fitting.fit``."""
 

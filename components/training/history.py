@@ -75,6 +75,7 @@ class History:
         epochs: number of epochs.
         progress: told of every batch.
         keep_best: see ``components.training.fitting.fit``.
+        samples: of an epoch and one worker, for its speed; None for no speed.
         candidate: context in which an epoch's weights are those that it is judged by, such as an
             average; by default they are as trained.
     """
@@ -90,9 +91,10 @@ class History:
         progress: Progress,
         *,
         keep_best: bool,
+        samples: float | None = None,
         candidate: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._candidate = candidate
+        self._candidate, self._samples = candidate, samples
         self.trained, self.validation = trained, validation
         self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
         self.rows: list[Epoch] = []
@@ -118,6 +120,21 @@ class History:
         with self._candidate():
             self._add(epoch + 1, logs)
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the records, and the weights to keep."""
+        return {
+            "rows": [row.model_dump(exclude_unset=True) for row in self.rows],
+            "at_first": self.at_first,
+            "kept": self.kept,
+            "done": self.done,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``get_state`` returned."""
+        self.rows = [Epoch(**row) for row in state["rows"]]
+        self.at_first, self.done = state["at_first"], state["done"]
+        self.kept = None if state["kept"] is None else tuple(state["kept"])
+
     def _add(self, epoch: int, logs: Any) -> None:
         seconds = time.monotonic() - self.started if epoch else 0.0
         losses, hits = self._validate()
@@ -129,6 +146,7 @@ class History:
             val_accuracy=float(hits.mean()),
             lr=self.trained.learning_rate,
             seconds=seconds,
+            **self._speed(seconds),
             **self._gain(losses),
         )
         self.rows.append(row)
@@ -143,6 +161,12 @@ class History:
             losses.append(self.trained.losses(y, outputs))
             hits.append(np.argmax(outputs, axis=1) == np.reshape(y, -1))
         return np.concatenate(losses), np.concatenate(hits)
+
+    def _speed(self, seconds: float) -> dict[str, float]:
+        """Return the images that one of several workers trained on in a second."""
+        if self._samples is None or not seconds:
+            return {}
+        return {"images_per_second_per_worker": self._samples / seconds}
 
     def _gain(self, losses: np.ndarray) -> dict[str, float]:
         """Return the test that decides about an epoch's weights."""

@@ -67,6 +67,19 @@ class KerasRecipe:
                 for variable, value in zip(variables, before, strict=True):
                     variable.assign(value)
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what average and measurement have noted; None where there is none."""
+        return {name: part and part.get_state() for name, part in self._followers().items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``get_state`` returned, once training has begun."""
+        for name, part in self._followers().items():
+            if part is not None:
+                part.set_state(state[name])
+
+    def _followers(self) -> dict[str, Any]:
+        return {"oscillation": self._oscillation, "average": self._average}
+
     def finish(self) -> None:
         """Note what the weights did."""
         if self._noted is not None and self._oscillation is not None:

@@ -26,8 +26,19 @@ class TrainingData(Protocol):
     def samples(self) -> int:
         """Number of samples to train on."""
 
-    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
-        """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time."""
+    def train(
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int,
+        augment: str,
+        worker: tuple[int, int] = (0, 1),
+    ) -> Any:
+        """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time.
+
+        With ``worker=(index, workers)`` it has the rows of one worker of each batch; see
+        ``components.data.tf_pipeline.build_dataset``.
+        """
 
     def validation(self, batch_size: int) -> Any:
         """Return the ``tf.data.Dataset`` of the validation part."""
@@ -45,10 +56,22 @@ class PreparedData:
         self.classes: int = len(info.classes)
         self.samples: int = info.splits["train"]
 
-    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
-        """Return the batches of an epoch."""
+    def train(
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int,
+        augment: str,
+        worker: tuple[int, int] = (0, 1),
+    ) -> Any:
+        """Return the batches of an epoch, or one worker's rows of them."""
         return tf_dataset(
-            self._path, "train", batch_size, shuffle_seed=shuffle_seed, augment=augment
+            self._path,
+            "train",
+            batch_size,
+            shuffle_seed=shuffle_seed,
+            augment=augment,
+            worker=worker,
         )
 
     def validation(self, batch_size: int) -> Any:

@@ -16,22 +16,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
+from components.training.checkpoints import Checkpoint, Resumable, Resumption
 from components.training.history import History
 from components.training.prepared_data import TrainingData, open_data
 from components.training.recipe import Oscillation, recipe_of, reestimation_batches
+from components.training.torch_losses import Loss, SoftTargets
 from components.training.torch_network import TorchNetwork, ends_in_softmax
 from components.training.torch_optimizers import make_optimizer
 from components.training.torch_recipe import TorchTrainingRecipe
+from components.training.torch_state import to_arrays, to_tensors
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.training import range_parameters
-
-EPSILON = 1e-7
-"""Keras's: least distance of a probability from 0 and 1."""
 
 ADAMW_DECAY = 0.004
 """Keras's weight decay of AdamW where none is given."""
@@ -62,6 +61,7 @@ def fit_network(
     teacher: TorchNetwork | None = None,
     distillation: float = 0.0,
     oscillation: Oscillation | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> list[Epoch]:
     """Train a network in place, with cosine decay to zero, and leave it in inference mode.
 
@@ -85,13 +85,21 @@ def fit_network(
         keep_best=keep_best,
         candidate=recipe.candidate,
     )
-    if keep_best:
+    parts: dict[str, Resumable] = {"model": training, "recipe": recipe, "history": record}
+    saved = Resumption(checkpoint, parts, schedule.epochs)
+    if saved.epoch:
+        recipe.begin_epoch(saved.epoch - 1)  # freezes what was frozen by then
+        saved.restore()
+        for _ in range(saved.epoch):
+            iter(train)  # each draws the order of an epoch
+    elif keep_best:
         record.start()
-    for epoch in range(schedule.epochs):
+    for epoch in range(saved.epoch, schedule.epochs):
         record.on_epoch_begin()
         recipe.begin_epoch(epoch)
         figures = training.run_epoch(NumpyBatches(train), record, recipe.end_step)
         record.on_epoch_end(epoch, figures)
+        saved.end_epoch(epoch + 1)
     recipe.finish()
     record.restore_kept()
     network.module.eval()
@@ -134,54 +142,6 @@ class NumpyBatches:
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return iter(self._dataset.as_numpy_iterator())
-
-
-class Loss:
-    """Cross-entropy of integer labels or soft targets, with label smoothing.
-
-    Args:
-        classes: number of outputs.
-        smoothing: label smoothing, in [0, 1).
-        probabilities: whether outputs are probabilities, not logits.
-    """
-
-    def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
-        self.classes, self.smoothing, self.probabilities = classes, smoothing, probabilities
-
-    def targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return integer labels ``(samples,)`` as ``(samples, classes)``."""
-        return functional.one_hot(labels.reshape(-1).long(), self.classes).float()
-
-    def __call__(self, targets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-        """Return the loss of each sample, ``(samples,)``."""
-        smooth = targets * (1.0 - self.smoothing) + self.smoothing / self.classes
-        return -(smooth * self._logarithms(outputs)).sum(dim=1)
-
-    def _logarithms(self, outputs: torch.Tensor) -> torch.Tensor:
-        if not self.probabilities:
-            return functional.log_softmax(outputs, dim=1)
-        whole = outputs / outputs.sum(dim=1, keepdim=True)
-        return whole.clamp(EPSILON, 1.0 - EPSILON).log()
-
-
-class SoftTargets:
-    """Labels blended with a teacher's probabilities.
-
-    Args:
-        teacher: a trained network of the same outputs.
-        weight: weight of its probabilities, in [0, 1]; the labels have the rest.
-    """
-
-    def __init__(self, teacher: TorchNetwork, weight: float) -> None:
-        self._module, self._weight = teacher.module.eval(), weight
-        self._probabilities = ends_in_softmax(teacher.module)
-
-    def blend(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the targets of a batch."""
-        with torch.no_grad():
-            outputs = self._module(x)
-        soft = outputs if self._probabilities else functional.softmax(outputs, dim=1)
-        return (1.0 - self._weight) * targets + self._weight * soft
 
 
 class Training:
@@ -234,14 +194,30 @@ class Training:
         losses: np.ndarray = self._loss(targets, torch.from_numpy(outputs)).numpy()
         return losses
 
-    def get_weights(self) -> dict[str, torch.Tensor]:
+    def get_weights(self) -> dict[str, np.ndarray]:
         """Return a copy of the module's state."""
-        state = self._network.module.state_dict()
-        return {name: value.clone() for name, value in state.items()}
+        weights: dict[str, np.ndarray] = to_arrays(self._network.module.state_dict())
+        return weights
 
-    def set_weights(self, weights: dict[str, torch.Tensor]) -> None:
+    def set_weights(self, weights: dict[str, np.ndarray]) -> None:
         """Set the module's state."""
-        self._network.module.load_state_dict(weights)
+        self._network.module.load_state_dict(to_tensors(weights))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return a copy of weights, optimizer, number of steps and random state."""
+        return {
+            "weights": self.get_weights(),
+            "optimizer": to_arrays(self._optimizer.state_dict()),
+            "done": self._done,
+            "random": torch.get_rng_state().numpy().copy(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``get_state`` returned."""
+        self.set_weights(state["weights"])
+        self._optimizer.load_state_dict(to_tensors(state["optimizer"]))
+        self._done = state["done"]
+        torch.set_rng_state(torch.from_numpy(state["random"]))
 
     def run_epoch(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -18,8 +18,29 @@ class Optimizer(Protocol):
     def step_at(self, rate: float) -> None:
         """Take a step at a learning rate."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it knows of the steps before, as PyTorch's optimizers do."""
 
-class Adam:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what ``state_dict`` returned."""
+
+
+class _Wrapped:
+    """An optimizer of PyTorch within."""
+
+    _optimizer: torch.optim.Optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it knows of the steps before."""
+        state: dict[str, Any] = self._optimizer.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what ``state_dict`` returned."""
+        self._optimizer.load_state_dict(state)
+
+
+class Adam(_Wrapped):
     """Adam with Keras's constants, without weight decay of its own.
 
     Args:
@@ -47,7 +68,7 @@ class Adam:
         self._optimizer.step()
 
 
-class Momentum:
+class Momentum(_Wrapped):
     """Gradient descent with Nesterov's momentum as Keras has it.
 
     Its velocity holds each gradient times the rate of its own step; that of ``torch.optim.SGD``

@@ -75,6 +75,19 @@ class TorchTrainingRecipe:
                 for norm, state in zip(norms, before, strict=True):
                     norm.load_state_dict(state)
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what average and measurement have noted; None where there is none."""
+        return {name: part and part.get_state() for name, part in self._followers().items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``get_state`` returned."""
+        for name, part in self._followers().items():
+            if part is not None:
+                part.set_state(state[name])
+
+    def _followers(self) -> dict[str, Any]:
+        return {"oscillation": self._oscillation, "average": self._average}
+
     def finish(self) -> None:
         """Note what the weights did; what was frozen may train again."""
         if self._average is not None:

@@ -100,6 +100,12 @@ class RunConfig(Settings):
                 "quantization.rounding=adaround is there for Keras models only, received "
                 "model.framework=torch; set quantization.rounding=nearest"
             )
+        workers = max(self.training.workers, self.qat.workers or 1)
+        if workers > 1 and self.model.framework == "torch":
+            raise ValueError(
+                f"workers: expected 1 with model.framework=torch, received {workers}; several "
+                "workers train Keras models only. Set training.workers=1 and qat.workers=1."
+            )
         if ":" not in self.model.name and not self.model.name.endswith(".keras"):
             check_reference_name(self.model.name, self.model.framework)
         for name in self.quantization.cases:
@@ -142,6 +148,7 @@ class RunConfig(Settings):
         go as JSON text.
         """
         sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
+        sections["qat"]["workers"] = self.qat.workers or self.training.workers
         options = sections["model"]["options"]
         if _holds_null(options):
             sections["model"]["options"] = json.dumps(options)

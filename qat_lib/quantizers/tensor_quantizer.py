@@ -12,6 +12,7 @@ from qat_lib.graph.keras_graph import count_calls
 from qat_lib.quantizers.fake_quantize import fake_quantize
 from qat_lib.quantizers.modes import export_marker, is_exporting
 from qat_lib.quantizers.range_variable import RangeVariable
+from qat_lib.quantizers.split_batch import learned_by_all, observed_by_all
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING
 from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings
 
@@ -92,6 +93,8 @@ class TensorQuantizer(RangeVariable):
         if training and self.range_policy in ("ema", "last"):
             self._track(inputs, flags)
         amax = self.range_of(inputs) if self.range_policy == "current" else self._range_tensor()
+        if self._learned and not self.of_weight:
+            amax = learned_by_all(amax)
         on = tf.cast(flags[ENABLED], tf.bool)
         return tf.cond(on, lambda: self._quantize(inputs, amax), lambda: tf.identity(inputs))
 
@@ -116,6 +119,7 @@ class TensorQuantizer(RangeVariable):
         # assignment stands outside of the condition: a distribution strategy can't aggregate inside
         # of one.
         seen = tf.stop_gradient(tf.cond(moving, lambda: self.range_of(x), lambda: old))
+        seen = observed_by_all(seen)
         keep: Any = self.momentum if self.range_policy == "ema" else 0.0
         if count_calls(self) > 1:
             keep = tf.where(seen < old, 1.0 - (1.0 - keep) / SHARED_FALL, keep)

@@ -135,6 +135,14 @@ class WeightOscillation:
             mask, integers = (torch.from_numpy(each).to(weight.device) for each in found)
             weight.copy_(torch.where(mask, (integers * quantizer.scale).to(weight), weight))
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what was noted so far, to go on from in another process."""
+        return self._tracker.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what ``get_state`` returned."""
+        self._tracker.set_state(state)
+
     def _integers(self) -> dict[str, np.ndarray]:
         found = {}
         for name, quantizer in self._quantizers.items():
@@ -178,6 +186,18 @@ class WeightAverage:
         """Set the weights to their averages."""
         for weight, average in zip(self._weights, self._averages, strict=True):
             weight.copy_(average)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the averages and the number of steps, to go on from in another process."""
+        averages = [average.float().cpu().numpy().copy() for average in self._averages]
+        return {"steps": self._steps, "averages": averages}
+
+    @torch.no_grad()
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``get_state`` returned."""
+        self._steps = state["steps"]
+        for average, value in zip(self._averages, state["averages"], strict=True):
+            average.copy_(torch.from_numpy(value))
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

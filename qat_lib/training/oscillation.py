@@ -64,6 +64,14 @@ class WeightOscillation(keras.callbacks.Callback):
             fixed = tf.cast(integers * quantizer.scale, variable.dtype)
             variable.assign(tf.where(mask, fixed, variable.value))
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what was noted so far, to go on from in another process."""
+        return self._tracker.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what ``get_state`` returned, after ``on_train_begin``."""
+        self._tracker.set_state(state)
+
     def _integers(self) -> dict[str, np.ndarray]:
         found = {}
         for name, (quantizer, variable) in self._weights.items():

@@ -67,6 +67,16 @@ class WeightAverage(keras.callbacks.Callback):
             for weight, value in zip(self._weights, before, strict=True):
                 weight.assign(value)
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the averages and the number of steps, to go on from in another process."""
+        return {"steps": self._steps, "averages": [each.numpy() for each in self._averages]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``get_state`` returned, after ``on_train_begin``."""
+        self._steps = state["steps"]
+        for average, value in zip(self._averages, state["averages"], strict=True):
+            average.assign(value)
+
     def _update(self, decay: Any) -> None:
         for weight, average in zip(self._weights, self._averages, strict=True):
             kept = tf.cast(decay, average.dtype)

@@ -245,4 +245,9 @@ def test_a_list_of_files_may_have_a_gibibyte(
 
 
 def test_tf_dataset_neither_shuffles_nor_repeats_unless_asked() -> None:
-    assert tf_dataset.__kwdefaults__ == {"shuffle_seed": None, "augment": "none", "repeat": False}
+    assert tf_dataset.__kwdefaults__ == {
+        "shuffle_seed": None,
+        "augment": "none",
+        "repeat": False,
+        "worker": (0, 1),
+    }

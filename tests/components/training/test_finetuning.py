@@ -67,4 +67,5 @@ def test_finetune_hands_on_what_the_settings_say(monkeypatch: pytest.MonkeyPatch
         "teacher": "teacher",
         "distillation": 0.25,
         "oscillation": None,
+        "checkpoint": None,
     }

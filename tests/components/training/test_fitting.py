@@ -178,7 +178,7 @@ def test_fit_trains_every_batch_of_every_epoch(
     assert [row.epoch for row in rows] == [1, 2]
     assert progress.updates == [("training", done, 6) for done in range(1, 7)]
     assert data.asked == [
-        ("train", 2, {"shuffle_seed": 3, "augment": "none"}),
+        ("train", 2, {"shuffle_seed": 3, "augment": "none", "worker": (0, 1)}),
         ("validation", 2, {}),
     ]
     assert np.any(model.get_weights()[0] != before)
@@ -221,6 +221,7 @@ def test_fit_smooths_and_distils_nothing_unless_asked() -> None:
         "teacher": None,
         "distillation": 0.0,
         "oscillation": None,
+        "checkpoint": None,
     }
 
 

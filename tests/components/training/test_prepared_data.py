@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.data.labelled import Labelled
 from components.training import prepared_data
+from components.training.array_data import ArrayData
 from components.training.prepared_data import (
     PreparedData,
     open_data,
@@ -74,7 +76,7 @@ def test_prepared_data_asks_for_the_parts_of_a_training(asked: list[Any]) -> Non
     assert (data.samples, data.classes) == (5, 2)
     assert data.train(4, shuffle_seed=3, augment="shift") == "train"
     assert data.validation(2) == "validation"
-    options = {"shuffle_seed": 3, "augment": "shift"}
+    options = {"shuffle_seed": 3, "augment": "shift", "worker": (0, 1)}
     assert asked == [("train", 4, options), ("validation", 2, {})]
 
 
@@ -82,3 +84,25 @@ def test_open_data_takes_a_directory_or_a_source(asked: list[Any]) -> None:
     data = open_data(Path("/data"))
     assert isinstance(data, PreparedData)
     assert open_data(data) is data
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_rows_make_the_batches_of_one(workers: int) -> None:
+    """Nothing is lost or doubled; a batch of fewer rows than workers is at each of them."""
+    x = np.random.default_rng(0).random((17, 8, 8, 1), np.float32)
+    labelled = Labelled(x=x, labels=np.arange(17))
+    data = ArrayData(training=labelled, validating=labelled, classes=17)
+    given: dict[str, Any] = {"shuffle_seed": 1, "augment": "flip_crop"}
+    whole = list(data.train(8, **given).as_numpy_iterator())
+    parts = []
+    for index in range(workers):
+        part = data.train(8, **given, worker=(index, workers))
+        parts.append(list(part.as_numpy_iterator()))
+    assert [len(labels) for _, labels in whole] == [8, 8, 1]
+    for place, (images, labels) in enumerate(whole):
+        rows = [part[place] for part in parts]
+        if len(labels) < workers:
+            rows = rows[:1]
+            assert all(part[place][1].tolist() == labels.tolist() for part in parts)
+        np.testing.assert_array_equal(np.concatenate([each[0] for each in rows]), images)
+        np.testing.assert_array_equal(np.concatenate([each[1] for each in rows]), labels)

@@ -58,34 +58,6 @@ def kernel_of(trained: TorchNetwork) -> np.ndarray:
     return weight
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-
-
-@pytest.mark.parametrize("probabilities", [False, True])
-def test_loss_is_the_cross_entropy_of_each_sample(probabilities: bool) -> None:
-    loss = torch_fitting.Loss(3, 0.3, probabilities)
-    outputs = torch.from_numpy(softmax(LOGITS) if probabilities else LOGITS)
-    targets = loss.targets(torch.tensor([[0], [1], [2]]))
-    expected = -((0.7 * np.eye(3) + 0.1) * np.log(softmax(LOGITS))).sum(axis=1)
-    np.testing.assert_allclose(loss(targets, outputs), expected, rtol=1e-5)
-
-
-def test_loss_of_a_wrong_certainty_is_finite() -> None:
-    loss = torch_fitting.Loss(2, 0.0, True)
-    found = loss(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
-    assert float(found) == pytest.approx(-np.log(1e-7))
-
-
-@pytest.mark.parametrize("is_softmax", [False, True])
-def test_soft_targets_blend_labels_and_the_teacher(is_softmax: bool) -> None:
-    soft = torch_fitting.SoftTargets(network(softmax=is_softmax), 0.25)
-    images, labels = X[:2], np.eye(2, dtype=np.float32)
-    found = soft.blend(network().tensor(images), torch.from_numpy(labels))
-    logits = images.reshape(2, 3) @ KERNEL
-    np.testing.assert_allclose(found, 0.75 * labels + 0.25 * softmax(logits), rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "options",
     [

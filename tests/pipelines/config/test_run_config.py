@@ -468,3 +468,17 @@ def test_retraining_of_a_champion_needs_its_name(retrain: dict[str, object]) -> 
 def test_registry_refuses_names_that_no_store_takes(name: str) -> None:
     with pytest.raises(ConfigError, match=r"registry\.name"):
         build_config({"registry": {"name": name}})
+
+
+@pytest.mark.parametrize("key", ["training.workers", "qat.workers"])
+def test_several_workers_are_refused_for_pytorch(key: str) -> None:
+    overrides = ["model.framework=torch", "quantization.equalize=false", f"{key}=2"]
+    with pytest.raises(ConfigError, match="workers: expected 1 with model"):
+        load_config(overrides=overrides)
+
+
+def test_qat_takes_as_many_workers_as_the_training_by_default() -> None:
+    config = load_config(overrides=["training.workers=3"])
+    assert config.pipeline_parameters()["qat"]["workers"] == 3
+    config = load_config(overrides=["training.workers=3", "qat.workers=2"])
+    assert config.pipeline_parameters()["qat"]["workers"] == 2

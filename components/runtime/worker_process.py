@@ -1,0 +1,25 @@
+"""A worker that a step started on its machine: ``python -m components.runtime.worker_process``.
+
+It reads the arguments of ``run_component`` as JSON and ends when the step's process does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from components.runtime.parent import follow
+from components.runtime.step import run_component
+from components.runtime.worker_group import PARENT_VARIABLE
+
+
+def join_step() -> None:
+    """Take part in one step."""
+    follow(int(os.environ.pop(PARENT_VARIABLE)))
+    call = json.loads(sys.stdin.buffer.read())
+    run_component(call.pop("step"), **call, output="")
+
+
+if __name__ == "__main__":
+    join_step()

@@ -1,0 +1,152 @@
+"""The training loop of Keras models: epochs, batches, one traced step.
+
+``model.fit`` does the same for one worker, and fails with several (keras issue 20585). With one
+worker both give the same weights, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from components.training.checkpoints import Resumption
+from components.training.workers import Workers, synchronized_batch_norms
+from qat_lib.graph.keras_graph import layers_of
+from qat_lib.quantizers.split_batch import split_batch
+from qat_lib.training.batch_norm import batch_norms
+
+ORDERS_PER_EPOCH = 2
+"""Orders of the data that an epoch draws: ``model.fit`` makes a second iterator and drops it."""
+
+
+class KerasLoop:
+    """Trains a compiled model.
+
+    Args:
+        model: the model; its loss is the mean over a batch.
+        is_right: returns 1.0 for each sample whose largest output is its label's, else 0.0.
+        callbacks: told of epochs and batches, in order.
+        workers: that train together, each on its rows of every batch. Default: one.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        is_right: Callable[[Any, Any], Any],
+        callbacks: Sequence[keras.callbacks.Callback],
+        workers: Workers | None = None,
+    ) -> None:
+        self._model, self._is_right = model, is_right
+        self._workers = workers or Workers()
+        self._callbacks = keras.callbacks.CallbackList(list(callbacks), model=model)
+        self._sums = {name: tf.Variable(0.0) for name in ("samples", "loss", "right")}
+        self._steps: dict[tuple[bool, ...], Any] = {}
+
+    def run(
+        self, batches: Any, sizes: Sequence[int], epochs: int, saved: Resumption | None = None
+    ) -> None:
+        """Train, from the first epoch or from a checkpoint's.
+
+        Args:
+            batches: ``tf.data.Dataset`` of an epoch, which each iteration shuffles anew.
+            sizes: samples of each batch of an epoch, over all workers.
+            epochs: number of epochs.
+            saved: the checkpoint, if any.
+        """
+        saved = saved or Resumption(None, {}, epochs)
+        # Before layers are frozen: each trained variable has its slots from the start.
+        self._model.optimizer.build(self._model.trainable_variables)
+        self._callbacks.on_train_begin()
+        self._resume(batches, saved)
+        for epoch in range(saved.epoch, epochs):
+            self._callbacks.on_epoch_begin(epoch)
+            with synchronized_batch_norms(batch_norms(self._model), self._workers):
+                logs = self._run_epoch(batches, sizes)
+            self._callbacks.on_epoch_end(epoch, logs)
+            saved.end_epoch(epoch + 1)
+        self._callbacks.on_train_end()
+
+    def _resume(self, batches: Any, saved: Resumption) -> None:
+        """Make model, callbacks and order of the data what they were after a checkpoint's epoch."""
+        if saved.epoch:
+            self._callbacks.on_epoch_begin(saved.epoch - 1)  # freezes what was frozen by then
+            saved.restore()
+            for _ in range(saved.epoch * ORDERS_PER_EPOCH):
+                iter(batches)
+
+    def _run_epoch(self, batches: Any, sizes: Sequence[int]) -> dict[str, Any]:
+        """Train on every batch once; return loss and accuracy over the epoch."""
+        for total in self._sums.values():
+            total.assign(0.0)
+        train, logs = self._step(), {}
+        iterator, *_ = [iter(batches) for _ in range(ORDERS_PER_EPOCH)]
+        for step, size in enumerate(sizes):
+            self._callbacks.on_train_batch_begin(step)
+            try:
+                logs = train(iterator, tf.constant(size))
+            except tf.errors.OutOfRangeError:  # fewer batches than the data promised
+                break
+            self._callbacks.on_train_batch_end(step, logs)
+        return logs
+
+    def _step(self) -> Any:
+        """Return the traced step; Keras reads what is trainable while it traces."""
+        state = tuple(layer.trainable for layer in layers_of(self._model))
+        if state not in self._steps:
+            step = tf.function(self._train, reduce_retracing=True, jit_compile=self._compiled())
+            self._steps[state] = tf.function(lambda batches, size: step(*next(batches), size))
+        return self._steps[state]
+
+    def _compiled(self) -> bool:
+        """Whether XLA compiles the step, as ``model.fit`` decides."""
+        return bool(self._model.jit_compile)
+
+    def _train(self, x: Any, y: Any, size: Any) -> dict[str, Any]:
+        """Take one step; return loss and accuracy of the epoch so far."""
+        weights = self._model.trainable_weights
+        gradients, loss, right = self._workers.run(self._gradients, x, y, size)
+        self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return self._figures(tf.cast(size, tf.float32), loss, right)
+
+    def _gradients(self, x: Any, y: Any, size: Any) -> tuple[list[Any], Any, Any]:
+        """Return gradients, loss and number of right answers of a batch, over all workers."""
+        if self._workers.alone:
+            return self._own_gradients(x, y, 1.0)
+        rows = tf.shape(x)[0]
+        of_mean, of_rows = self._workers.shares(rows, size)
+        # Keras divides a loss by the number of replicas.
+        scale = of_mean * self._workers.count
+        with split_batch(self._workers.maximum, of_rows):
+            gradients, loss, right = self._own_gradients(x, y, scale)
+        right *= of_mean / of_rows
+        known = [tf.convert_to_tensor(each) for each in gradients if each is not None]
+        *sums, loss, right = self._workers.total([*known, loss, right])
+        found = iter(sums)
+        return [None if each is None else next(found) for each in gradients], loss, right
+
+    def _own_gradients(self, x: Any, y: Any, scale: Any) -> tuple[list[Any], Any, Any]:
+        """Return gradients, loss times ``scale``, and number of right answers of these rows."""
+        model, optimizer = self._model, self._model.optimizer
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            loss = model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
+            loss = loss if self._workers.alone else loss * tf.cast(scale, loss.dtype)
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_weights)
+        return gradients, loss, tf.reduce_sum(self._is_right(y, outputs))
+
+    def _figures(self, samples: Any, loss: Any, right: Any) -> dict[str, Any]:
+        sums = self._sums
+        seen = sums["samples"].assign_add(samples)
+        lost = sums["loss"].assign_add(tf.cast(loss, tf.float32) * samples)
+        hits = sums["right"].assign_add(right)
+        return {"loss": lost / seen, "accuracy": hits / seen}
+
+
+def batch_sizes(samples: int, batch_size: int) -> list[int]:
+    """Return the samples of each batch of an epoch; the last may have fewer."""
+    rest = samples % batch_size
+    return [batch_size] * (samples // batch_size) + ([rest] if rest else [])

@@ -1,0 +1,89 @@
+"""A training's state as one file: numbers, texts, lists, mappings and arrays, without pickle."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+_TREE, _ARRAYS = "state.json", "arrays.bin"
+
+
+def write_state(target: Path | BinaryIO, state: Any) -> None:
+    """Write a state, each of its parts with a checksum.
+
+    Args:
+        target: the file.
+        state: None, bool, int, float, str, an array, or lists and mappings of them.
+
+    Raises:
+        OSError: it can't be written.
+        TypeError: the state holds something else.
+    """
+    arrays: list[np.ndarray] = []
+    tree = json.dumps(_packed(state, arrays))
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_TREE, tree)
+        with archive.open(_ARRAYS, "w", force_zip64=True) as stream:
+            for array in arrays:
+                stream.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def read_state(source: Path | BinaryIO) -> Any:
+    """Read what ``write_state`` wrote; tuples come back as lists.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it is damaged, or no such file.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive:
+            tree = json.loads(archive.read(_TREE))
+            content = archive.read(_ARRAYS)
+        return _Unpacking(content).value(tree)
+    except (zipfile.BadZipFile, KeyError, TypeError, EOFError, zlib.error) as error:
+        raise ValueError(f"it is damaged: {error}") from error
+
+
+def _packed(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return a value as JSON has it; its arrays are appended to ``arrays``."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        arrays.append(np.asarray(value))
+        return {"array": [value.dtype.name, list(value.shape)]}
+    if isinstance(value, Mapping):
+        pairs = [[key, _packed(each, arrays)] for key, each in value.items()]
+        return {"pairs": pairs}
+    if isinstance(value, list | tuple):
+        return [_packed(each, arrays) for each in value]
+    raise TypeError(f"expected numbers, texts, arrays, lists or mappings; received {type(value)}")
+
+
+class _Unpacking:
+    """Reads arrays from a file's content, one after the other."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content, self._place = content, 0
+
+    def value(self, packed: Any) -> Any:
+        """Return what was packed."""
+        if isinstance(packed, list):
+            return [self.value(each) for each in packed]
+        if not isinstance(packed, dict):
+            return packed
+        if "pairs" in packed:
+            return {key: self.value(each) for key, each in packed["pairs"]}
+        name, shape = packed["array"]
+        return self._array(np.dtype(name), tuple(shape))
+
+    def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        start = self._place
+        self._place += int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        found = np.frombuffer(self._content[start : self._place], np.uint8).copy()
+        return cast("np.ndarray", found.view(dtype).reshape(shape))

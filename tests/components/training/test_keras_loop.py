@@ -1,0 +1,136 @@
+"""The training loop of Keras models, compared with ``model.fit``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import qat_lib
+from components.data.labelled import Labelled
+from components.settings import QATSettings
+from components.training import fitting
+from components.training.array_data import ArrayData
+from components.training.keras_loop import KerasLoop, batch_sizes
+from components.training.keras_recipe import KerasRecipe
+from components.training.recipe import Oscillation, recipe_of
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(150, 8, 8, 3)).astype(np.float32)
+Y = (X.mean((1, 2, 3)) > 0).astype(np.int64)
+DATA = ArrayData(
+    training=Labelled(x=X[:101], labels=Y[:101]),
+    validating=Labelled(x=X[101:], labels=Y[101:]),
+    classes=2,
+)
+STEPS = 7
+
+
+def network(policy: str = "ema", *, quantized: bool = True) -> Any:
+    fitting.make_deterministic(3)
+    image = keras.Input((8, 8, 3))
+    y = keras.layers.Conv2D(8, 3, name="conv", kernel_regularizer="l2")(image)
+    y = keras.layers.BatchNormalization(name="bn")(y)
+    y = keras.layers.Dropout(0.2)(keras.layers.ReLU()(y))
+    y = keras.layers.GlobalAveragePooling2D()(y)
+    model = keras.Model(image, keras.layers.Dense(2, name="logits")(y))
+    if not quantized:
+        return model
+    plan = qat_lib.plan_quantization(model).with_range_policy(policy)
+    return qat_lib.apply_plan(model, plan)
+
+
+class Rows(keras.callbacks.Callback):
+    """Records what callbacks are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[str, int, float, float]] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.rows.append(("batch", batch, float(logs["loss"]), float(logs["accuracy"])))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.rows.append(("epoch", epoch, float(logs["loss"]), float(logs["accuracy"])))
+
+
+def loop_of(model: Any, callbacks: list[Any]) -> Callable[[Any, int], None]:
+    loop = KerasLoop(model, fitting._is_top1, callbacks)
+    return lambda data, epochs: loop.run(data, batch_sizes(101, 16), epochs)
+
+
+def fit_of(model: Any, callbacks: list[Any]) -> Callable[[Any, int], None]:
+    return lambda data, epochs: model.fit(
+        data, epochs=epochs, verbose=0, shuffle=False, callbacks=callbacks
+    )
+
+
+def compile_with_accuracy(model: Any, schedule: QATSettings) -> None:
+    fitting._compile(model, schedule, STEPS, 2, 0.1)
+    accuracy = keras.metrics.MeanMetricWrapper(fitting._is_top1, name="accuracy")
+    model.compile(model.optimizer, model.loss, metrics=[accuracy])
+
+
+def train(
+    model: Any, schedule: QATSettings, way: Callable[..., Any]
+) -> tuple[list[np.ndarray], list[Any], Oscillation]:
+    """Train on DATA; return variables, what callbacks saw, and what weights did."""
+    noted, rows = Oscillation(), Rows()
+    recipe = KerasRecipe(model, recipe_of(schedule), lambda: None, noted)
+    compile_with_accuracy(model, schedule)
+    recipe.prepare(model.optimizer)
+    data = DATA.train(schedule.batch_size, shuffle_seed=5, augment=schedule.augment)
+    way(model, [*recipe.callbacks(), rows])(data, schedule.epochs)
+    recipe.finish()
+    return [np.asarray(v.value) for v in model.variables], rows.rows, noted
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked"),
+    [
+        ("ema", {"augment": "none"}),
+        ("ema", {"augment": "flip_crop", "ema": 0.9, "freeze_batch_norm": 2}),
+        ("learned", {"range_rate": 0.3, "freeze_ranges": 2, "freeze_oscillating": 0.02}),
+        ("frozen", {"optimizer": "sgd", "weight_decay": 0.01, "freeze_batch_norm": 1}),
+    ],
+    ids=["plain", "recipe", "learned", "frozen"],
+)
+def test_loop_gives_the_weights_and_figures_of_fit(policy: str, asked: dict[str, Any]) -> None:
+    schedule = QATSettings(epochs=3, batch_size=16, learning_rate=0.01, **asked)
+    expected, rows, noted = train(network(policy), schedule, fit_of)
+    found, seen, measured = train(network(policy), schedule, loop_of)
+    assert seen == rows
+    assert measured == noted
+    for value, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+def test_loop_ends_an_epoch_where_the_data_does() -> None:
+    model, rows = network(quantized=False), Rows()
+    fitting._compile(model, QATSettings(), 5, 2, 0.0)
+    data = tf.data.Dataset.from_tensor_slices((X[:32], Y[:32])).batch(16)
+    KerasLoop(model, fitting._is_top1, [rows]).run(data, [16] * 5, 1)
+    assert [row[:2] for row in rows.rows] == [("batch", 0), ("batch", 1), ("epoch", 0)]
+
+
+def test_loop_costs_no_more_than_fit() -> None:
+    """CPU seconds of epochs after the first, in turns."""
+    schedule = QATSettings(epochs=1, batch_size=16, learning_rate=0.01, augment="none")
+    data = DATA.train(16, shuffle_seed=5, augment="none").cache()
+    ways, seconds = {}, {}
+    for name, way in (("fit", fit_of), ("loop", loop_of)):
+        model = network()
+        compile_with_accuracy(model, schedule)
+        ways[name], seconds[name] = way(model, [Rows()]), []
+        ways[name](data, 1)
+    for _ in range(7):
+        for name, run in ways.items():
+            before = time.process_time()
+            run(data, 10)
+            seconds[name].append(time.process_time() - before)
+    assert np.median(seconds["loop"]) < 1.1 * np.median(seconds["fit"])
