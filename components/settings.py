@@ -60,6 +60,9 @@ class TrainingSettings(Settings):
     augment: Augmentation = Field(
         "shift", description="shift: up to one pixel in eight; flip_crop: mirror and shift."
     )
+    workers: int = Field(
+        1, ge=1, le=1024, description="Processes that train together, in FP32 and in QAT."
+    )
 
 
 class QuantizationSettings(Settings):

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from components.runtime.failures import reported_failure
-from components.runtime.scrubbed_output import scrub_output
+from components.runtime.pod_log import log_to_pod
 from components.runtime.shown_outputs import MetricsArtifact, show_metrics
 from components.runtime.steps import load_step
 from components.storage.folders import fetch_folder, object_location
@@ -71,8 +71,7 @@ def run_as_train_job(
     Raises:
         QatlineError: The TrainJob can't be started, or it failed.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    scrub_output()
+    log_to_pod()
     with reported_failure(step, Path(output)):
         load_step(step).parse(settings)
         task = WorkerTask(

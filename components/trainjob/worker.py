@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from components.runtime.scrubbed_output import scrub_output
+from components.runtime.pod_log import log_to_pod
 from components.runtime.step import run_component
 from components.storage.folders import fetch_folder, object_location, store_folder
 from components.training.workers import START_PATIENCE
@@ -26,7 +26,7 @@ from components.trainjob.tf_config import (
 )
 from qat_lib.errors import QatlineError
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("components.trainjob.worker")  # also where it is __main__
 
 
 def run_worker() -> None:
@@ -64,8 +64,7 @@ def main() -> int:
 
     An error that a user can act on is one message, the last lines of the pod's log.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    scrub_output()
+    log_to_pod()
     try:
         run_worker()
     except QatlineError as error:

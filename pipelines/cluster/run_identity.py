@@ -22,12 +22,17 @@ def identify_run(task: Any, config: RunConfig) -> None:
 
     A store in a file stays on the machine it is on.
     """
-    from kfp import kubernetes
-
-    for name, value in _tracking_environment(config).items():
+    for name, value in tracking_environment(config).items():
         task.set_env_variable(name, value)
     if has_server(config):
-        kubernetes.use_field_path_as_env(task, PIPELINE_RUN_VARIABLE, _RUN_LABEL)
+        name_run(task)
+
+
+def name_run(task: Any) -> None:
+    """Tell a task's pod the id of the pipeline run."""
+    from kfp import kubernetes
+
+    kubernetes.use_field_path_as_env(task, PIPELINE_RUN_VARIABLE, _RUN_LABEL)
 
 
 def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
@@ -98,7 +103,8 @@ def _has_secret_webhook(config: RunConfig) -> bool:
     return WEBHOOK_VARIABLE in (config.cluster.secret_env or {})
 
 
-def _tracking_environment(config: RunConfig) -> dict[str, str]:
+def tracking_environment(config: RunConfig) -> dict[str, str]:
+    """Return the variables that tell a pod of the tracking server; none without one."""
     if not has_server(config):
         return {}
     return {

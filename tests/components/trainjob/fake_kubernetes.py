@@ -30,7 +30,12 @@ _PODS = re.compile(r"/api/v1/namespaces/([^/]+)/pods(?:/([^/]+)/(log))?")
 def manifests() -> dict[str, dict[str, Any]]:
     """The objects of the runtime's file, by kind."""
     text = Template(MANIFESTS.read_text()).substitute(
-        runtime="qatline-tensorflow", image="image:1", namespace="team", account="runner"
+        kind="ClusterTrainingRuntime",
+        runtime="qatline-tensorflow",
+        place="",
+        image="image:1",
+        namespace="team",
+        account="runner",
     )
     return {each["kind"]: each for each in yaml.safe_load_all(text)}
 
