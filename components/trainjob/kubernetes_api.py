@@ -164,11 +164,14 @@ class KubernetesApi:
         return ssl.create_default_context(cafile=str(self.account / "ca.crt"))
 
 
-def from_pod(environment: Mapping[str, str] | None = None) -> KubernetesApi:
+def from_pod(
+    environment: Mapping[str, str] | None = None, *, patience: float = 300.0
+) -> KubernetesApi:
     """Return the API server of the cluster that this process is a pod of.
 
     Args:
         environment: Environment variables. Default: ``os.environ``.
+        patience: Seconds in which a request is repeated.
 
     Raises:
         KubernetesError: This process is in no pod, or the pod has no service account.
@@ -189,7 +192,8 @@ def from_pod(environment: Mapping[str, str] | None = None) -> KubernetesApi:
             "automountServiceAccountToken on for the pod."
         ) from error
     name = f"[{host}]" if ":" in host else host
-    return KubernetesApi(server=f"https://{name}:{port}", namespace=namespace, account=account)
+    server = f"https://{name}:{port}"
+    return KubernetesApi(server=server, namespace=namespace, account=account, patience=patience)
 
 
 def _refusal(what: str, code: int, content: bytes) -> KubernetesError:

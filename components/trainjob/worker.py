@@ -59,7 +59,7 @@ def run_worker() -> None:
             _log.info("the output is stored: %s", task.output)
 
 
-def main() -> int:
+def run_pod() -> int:
     """Run the worker; return the exit code.
 
     An error that a user can act on is one message, the last lines of the pod's log.
@@ -74,4 +74,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_pod())

@@ -11,7 +11,7 @@ import yaml
 
 from pipelines.cluster.run_identity import check_task_maker, exit_task_maker, identify_run
 from pipelines.cluster.tasks import for_pods, request
-from pipelines.cluster.train_jobs import check_workers, launch, launched_steps
+from pipelines.cluster.train_jobs import check_workers, launched_steps, set_launcher
 from pipelines.config.run_config import RunConfig
 from pipelines.steps import IMAGE_OF, step_of_task
 from qat_lib.errors import ConfigError
@@ -86,6 +86,6 @@ def _prepare(task: Any, *, config: RunConfig, caching: bool) -> None:
     identify_run(task, config)
     step = step_of_task(task.name)
     if step in launched_steps(config):
-        launch(task, config, step)
+        set_launcher(task, config, step)
         return
     request(task, config.cluster.of(step), getattr(config.cluster.images, IMAGE_OF[step]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.runtime.exit_handler import WEBHOOK_VARIABLE
+from components.runtime.exit_handler import TRAIN_JOBS_VARIABLE, WEBHOOK_VARIABLE
 from components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
 from pipelines.cluster.names import model_on_data
 from pipelines.cluster.tasks import request
@@ -38,10 +38,12 @@ def name_run(task: Any) -> None:
 def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
     """Return what makes the task at the end of a run.
 
-    None if there is no tracking server to close a run in and no webhook to tell.
+    None if there is no tracking server to close a run in, no webhook to tell, and no TrainJob to
+    delete.
     """
-    webhook = config.cluster.webhook
-    if not has_server(config) and webhook is None and not _has_secret_webhook(config):
+    webhook, several = config.cluster.webhook, config.training.workers > 1
+    told = webhook is not None or _has_secret_webhook(config)
+    if not (has_server(config) or told or several):
         return None
 
     def make() -> Any:
@@ -52,6 +54,10 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
         identify_run(task, config)
         if webhook is not None:
             task.set_env_variable(WEBHOOK_VARIABLE, webhook)
+        if several:
+            task.set_env_variable(TRAIN_JOBS_VARIABLE, "delete")
+            if not has_server(config):
+                name_run(task)
         request(task, config.cluster.at_exit(), config.cluster.images.engine)
         return task
 

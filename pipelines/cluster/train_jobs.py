@@ -59,7 +59,7 @@ def check_workers(config: RunConfig) -> None:
         )
 
 
-def launch(task: Any, config: RunConfig, step: str) -> None:
+def set_launcher(task: Any, config: RunConfig, step: str) -> None:
     """Set the pod of a launcher, and the TrainJob that it starts.
 
     Args:

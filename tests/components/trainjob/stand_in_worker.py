@@ -71,4 +71,4 @@ def run_component(
 
 if __name__ == "__main__":
     worker.run_component = run_component  # type: ignore[assignment]
-    sys.exit(worker.main())
+    sys.exit(worker.run_pod())

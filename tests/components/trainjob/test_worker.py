@@ -12,7 +12,7 @@ from components.trainjob.task import WorkerTask, to_json
 ROOT = Path(__file__).parents[3]
 
 
-def test_main_runs_by_the_command_of_the_runtime(tmp_path: Path) -> None:
+def test_run_pod_runs_by_the_command_of_the_runtime(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "components.trainjob.worker"],
         env={"PYTHONPATH": str(ROOT), "QATLINE_WORKER_TASK": "{"},
@@ -26,7 +26,7 @@ def test_main_runs_by_the_command_of_the_runtime(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1].startswith("ConfigError: QATLINE_WORKER_TASK: expected")
 
 
-def test_main_waits_for_the_names_of_the_others(
+def test_run_pod_waits_for_the_names_of_the_others(
     task: WorkerTask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     values = {
@@ -39,5 +39,5 @@ def test_main_waits_for_the_names_of_the_others(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TF_CONFIG", "")
     monkeypatch.setattr(worker, "START_PATIENCE", 0.0)
-    assert worker.main() == 1
+    assert worker.run_pod() == 1
     assert "StepError: Expected an address of every worker within 0 s" in caplog.text

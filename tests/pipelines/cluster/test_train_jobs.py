@@ -58,7 +58,9 @@ def test_launchers_hold_their_train_job() -> None:
 def test_launchers_keep_the_interface_of_their_step() -> None:
     alone, *_ = yaml.safe_load_all(pipeline_ir(load_config()))
     several, *_ = yaml.safe_load_all(pipeline_ir(config()))
-    assert several["root"]["dag"] == alone["root"]["dag"]
+    steps = several["components"]["comp-exit-handler-1"]["dag"]["tasks"]
+    for name, task in alone["root"]["dag"]["tasks"].items():
+        assert steps[name].get("dependentTasks") == task.get("dependentTasks")
     for name, component in alone["components"].items():
         assert several["components"][name] == component
 
@@ -174,3 +176,12 @@ def test_secrets_are_names_in_the_template() -> None:
     text = str(asdict(job_template(config(), "train_baseline")))
     assert "secretKeyRef" in text
     assert "'value'" not in text
+
+
+def test_exit_handler_deletes_what_launchers_left() -> None:
+    spec, platform = yaml.safe_load_all(pipeline_ir(config()))
+    container = spec["deploymentSpec"]["executors"]["exec-close-run-component"]["container"]
+    assert container["env"] == [{"name": "QATLINE_TRAIN_JOBS", "value": "delete"}]
+    pods = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    (run,) = pods["exec-close-run-component"]["fieldPathAsEnv"]
+    assert run["name"] == "QATLINE_PIPELINE_RUN_ID"
