@@ -16,7 +16,6 @@ from pathlib import Path
 from components.runtime.pod_log import log_to_pod
 from components.runtime.step import run_component
 from components.storage.folders import fetch_folder, object_location, store_folder
-from components.training.workers import START_PATIENCE
 from components.trainjob.task import TASK_VARIABLE, WorkerTask, read_variable
 from components.trainjob.tf_config import (
     ADDRESSES_VARIABLE,
@@ -25,6 +24,9 @@ from components.trainjob.tf_config import (
     wait_for_hosts,
 )
 from qat_lib.errors import QatlineError
+
+START_PATIENCE = 600.0
+"""Seconds that workers wait for each other's host names."""
 
 _log = logging.getLogger("components.trainjob.worker")  # also where it is __main__
 

@@ -11,7 +11,8 @@ import yaml
 
 from pipelines.cluster.run_identity import check_task_maker, exit_task_maker, identify_run
 from pipelines.cluster.tasks import for_pods, request
-from pipelines.cluster.train_jobs import check_workers, launched_steps, set_launcher
+from pipelines.cluster.train_jobs import check_workers, set_launcher
+from pipelines.cluster.worker_counts import launched_steps
 from pipelines.config.run_config import RunConfig
 from pipelines.steps import IMAGE_OF, step_of_task
 from qat_lib.errors import ConfigError

@@ -9,6 +9,7 @@ from components.runtime.exit_handler import TRAIN_JOBS_VARIABLE, WEBHOOK_VARIABL
 from components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
 from pipelines.cluster.names import model_on_data
 from pipelines.cluster.tasks import request
+from pipelines.cluster.worker_counts import launched_steps
 from pipelines.config.pod_settings import StepResources
 from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
@@ -41,7 +42,7 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
     None if there is no tracking server to close a run in, no webhook to tell, and no TrainJob to
     delete.
     """
-    webhook, several = config.cluster.webhook, config.training.workers > 1
+    webhook, several = config.cluster.webhook, bool(launched_steps(config))
     told = webhook is not None or _has_secret_webhook(config)
     if not (has_server(config) or told or several):
         return None

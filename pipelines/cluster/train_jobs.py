@@ -7,26 +7,19 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from components.runtime.images import IMAGE
-from components.steps import STEPS
-from components.training.workers import CHECKPOINTS_VARIABLE
 from components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, to_json
 from components.trainjob.tf_config import TF_CONFIG_VARIABLE
 from pipelines.cluster.run_identity import has_server, name_run, tracking_environment
 from pipelines.cluster.tasks import request, toleration_operator
+from pipelines.cluster.worker_counts import launched_steps, workers_of
 from pipelines.config.pod_settings import StepResources
 from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
 
+_CHECKPOINTS = "QATLINE_CHECKPOINTS"
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _LAUNCHER = {"cpu": "100m", "memory": "512Mi"}
 _LAUNCHER_LIMITS = {"cpu_limit": "1", "memory_limit": "2Gi"}
-
-
-def launched_steps(config: RunConfig) -> frozenset[str]:
-    """Return the steps that run as a TrainJob: the training steps, with several workers."""
-    if config.training.workers == 1:
-        return frozenset()
-    return frozenset(step.name for step in STEPS if step.distributed)
 
 
 def check_workers(config: RunConfig) -> None:
@@ -53,9 +46,8 @@ def check_workers(config: RunConfig) -> None:
         problems += _pod_problems(config, step)
     if problems:
         raise ConfigError(
-            f"training.workers={config.training.workers} makes a TrainJob of each training step. "
-            "Expected pods that can do it, received:\n"
-            + "\n".join(f"  - {problem}" for problem in dict.fromkeys(problems))
+            f"Several workers make a TrainJob of {' and '.join(steps)}. Expected pods that can do "
+            "it, received:\n" + "\n".join(f"  - {problem}" for problem in dict.fromkeys(problems))
         )
 
 
@@ -102,7 +94,7 @@ def job_template(config: RunConfig, step: str) -> JobTemplate:
     cluster, pod = config.cluster, config.cluster.of(step)
     job, volumes = cluster.train_job, list(_volumes(pod))
     return JobTemplate(
-        nodes=config.training.workers,
+        nodes=workers_of(config, step),
         image=cluster.images.train or IMAGE,
         runtime=job.runtime,
         runtime_kind=job.runtime_kind,
@@ -183,10 +175,10 @@ def _pod_problems(config: RunConfig, step: str) -> Iterator[str]:
         )
     if TF_CONFIG_VARIABLE in given:
         yield f"{TF_CONFIG_VARIABLE} in cluster.env: each worker derives its own; remove it"
-    folder = (pod.env or {}).get(CHECKPOINTS_VARIABLE)
+    folder = (pod.env or {}).get(_CHECKPOINTS)
     if folder is not None and not _is_mounted(folder, pod):
         yield (
-            f"{CHECKPOINTS_VARIABLE}={folder} of {step}, which ends with the pod: mount a volume "
+            f"{_CHECKPOINTS}={folder} of {step}, which ends with the pod: mount a volume "
             "there (cluster.volumes)"
         )
 

@@ -13,7 +13,6 @@ from pipelines.cluster.compile import pipeline_ir
 from pipelines.cluster.train_jobs import (
     check_workers,
     job_template,
-    launched_steps,
     launcher_pod,
 )
 from pipelines.config.run_config import RunConfig, load_config
@@ -37,11 +36,6 @@ def container(spec: dict[str, Any], step: str) -> dict[str, Any]:
 
 def variables(spec: dict[str, Any], step: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container(spec, step).get("env", ())}
-
-
-def test_training_steps_are_launched_with_several_workers() -> None:
-    assert launched_steps(load_config()) == frozenset()
-    assert launched_steps(config()) == set(STEPS)
 
 
 def test_launchers_hold_their_train_job() -> None:
