@@ -6,6 +6,7 @@ break the schemas of ``crds.yaml``, and answers with the codes and Status object
 
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -102,6 +103,13 @@ class FakeKubernetes:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def serve_tls(self, key: Path, certificate: Path) -> None:
+        """Speak HTTPS from now on."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = self.url.replace("http:", "https:")
 
     def close(self) -> None:
         self.server.shutdown()

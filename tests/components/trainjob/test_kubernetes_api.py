@@ -1,12 +1,10 @@
 """Requests of a pod to the API server: token, trust, answers that pass and that stay."""
 
-import datetime
-import ipaddress
-import ssl
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from certificates import certificate
 from fake_kubernetes import FakeKubernetes
 
 from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
@@ -93,47 +91,12 @@ def test_from_pod_is_refused_elsewhere(tmp_path: Path) -> None:
         from_pod({"KUBERNETES_SERVICE_HOST": "h", "QATLINE_SERVICE_ACCOUNT": str(tmp_path)})
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A key, and a certificate for 127.0.0.1 that it signed itself."""
-    pytest.importorskip("cryptography")
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "api")])
-    now = datetime.datetime.now(datetime.timezone.utc)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    private = serialization.PrivateFormat.PKCS8
-    no_password = serialization.NoEncryption()
-    (folder / "key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, private, no_password)
-    )
-    (folder / "crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    return folder / "key", folder / "crt"
-
-
 def test_https_trusts_the_clusters_authority_alone(
     cluster: FakeKubernetes, api: KubernetesApi, tmp_path: Path
 ) -> None:
     key, trusted = certificate(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(trusted, key)
-    cluster.server.socket = context.wrap_socket(cluster.server.socket, server_side=True)
-    secure = replace(api, server=cluster.url.replace("http:", "https:"), patience=0)
+    cluster.serve_tls(key, trusted)
+    secure = replace(api, server=cluster.url, patience=0)
     (api.account / "ca.crt").write_bytes(trusted.read_bytes())
     assert secure.request("GET", PODS, query=QUERY)["items"] == []
     other = tmp_path / "other"

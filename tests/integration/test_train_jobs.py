@@ -1,0 +1,107 @@
+"""A launcher as a cluster runs it: the compiled component, an API server, the pods it asks for."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from certificates import certificate
+from fake_kubernetes import FakeKubernetes
+from local_pods import LocalPods
+from pods import Pods
+
+from components.store.directories import describe, publish, verify_directory
+from pipelines.cluster.compile import pipeline_ir
+from pipelines.config.run_config import load_config
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
+    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred"),
+]
+STAND_IN = Path(__file__).parents[1] / "components" / "trainjob" / "stand_in_worker.py"
+WORKERS = (
+    "training={workers: 3, epochs: 2}",
+    "cluster.secret_env={AWS_ACCESS_KEY_ID: s/a, AWS_SECRET_ACCESS_KEY: s/b}",
+    "cluster.train_job.keep=always",
+)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeKubernetes]:
+    fake = FakeKubernetes()
+    key, trusted = certificate(tmp_path)
+    fake.serve_tls(key, trusted)
+    account = tmp_path / "account"
+    account.mkdir()
+    (account / "token").write_text(fake.token)
+    (account / "namespace").write_text("team")
+    (account / "ca.crt").write_bytes(trusted.read_bytes())
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def launchers(cluster: FakeKubernetes, tmp_path: Path) -> Pods:
+    config = load_config(overrides=WORKERS)
+    spec, _ = yaml.safe_load_all(pipeline_ir(config))
+    host, _, port = cluster.url.removeprefix("https://").partition(":")
+    environment = {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "QATLINE_SERVICE_ACCOUNT": str(tmp_path / "account"),
+        "QATLINE_PIPELINE_RUN_ID": "kfp-1",
+    }
+    return Pods(spec=spec, folder=tmp_path / "kfp", environment=environment)
+
+
+@pytest.fixture
+def workers(cluster: FakeKubernetes, tmp_path: Path) -> Iterator[LocalPods]:
+    command = [sys.executable, str(STAND_IN)]
+    secrets = {"s/a": "access", "s/b": "secret"}
+    started = LocalPods(
+        cluster, tmp_path / "team", environment={}, secrets=secrets, command=command
+    )
+    yield started
+    started.close()
+
+
+def dataset(folder: Path) -> Path:
+    work = folder / "work"
+    work.mkdir()
+    (work / "data").write_text("1, 2, 3")
+    publish(work, folder / "dataset", describe(work))
+    return folder / "dataset"
+
+
+def test_compiled_launcher_hands_on_what_three_workers_made(
+    cluster: FakeKubernetes, launchers: Pods, workers: LocalPods, tmp_path: Path
+) -> None:
+    training = load_config(overrides=WORKERS).pipeline_parameters()["training"]
+    done = launchers.start(
+        "train-baseline-component",
+        "comp-train-baseline-component",
+        {"training": training, "seed": 7},
+        {"dataset": dataset(tmp_path)},
+    )
+    assert done.metadata("metrics") == {"workers": 3.0}
+    baseline = done.artifacts["baseline"]
+    assert verify_directory(baseline).step == "train_baseline"
+    result = json.loads((baseline / "result.json").read_text())
+    assert result["told"] == ["worker 1", "worker 2"]
+    assert result["settings"]["training"]["epochs"] == 2
+    assert result["seed"] == 7
+    (job,) = cluster.jobs.values()
+    assert job["metadata"]["labels"]["qatline/run"] == "kfp-1"
+    assert f"TrainJob team/{job['metadata']['name']} of 3 nodes" in done.log
+
+
+def test_exit_handler_of_the_run_deletes_a_job_that_still_runs(
+    cluster: FakeKubernetes, launchers: Pods, workers: LocalPods, tmp_path: Path
+) -> None:
+    name = "qatline-train-baseline-0123456789"
+    labels = {"qatline/run": "kfp-1"}
+    cluster.jobs[name] = {"metadata": {"name": name, "labels": labels, "uid": "1"}}
+    launchers.end("CANCELLED")
+    assert cluster.jobs == {}
