@@ -1,7 +1,8 @@
 """A worker of a TrainJob: ``python -m components.trainjob.worker``.
 
 It fetches the step's inputs, derives TF_CONFIG from the pod's names, and runs the step as the
-worker that it is. Worker 0 stores the output where Kubeflow expects it.
+worker that it is. Worker 0 stores the output where Kubeflow expects it, and until then its
+checkpoints beside it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import logging
 import os
 import sys
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from components.runtime.pod_log import log_to_pod
 from components.runtime.step import run_component
 from components.storage.folders import fetch_folder, object_location, store_folder
+from components.trainjob.checkpoint_mirror import mirrored_checkpoints
 from components.trainjob.task import TASK_VARIABLE, WorkerTask, read_variable
 from components.trainjob.tf_config import (
     ADDRESSES_VARIABLE,
@@ -25,6 +28,7 @@ from components.trainjob.tf_config import (
 )
 from qat_lib.errors import QatlineError
 
+CHECKPOINTS_VARIABLE = "QATLINE_CHECKPOINTS"
 START_PATIENCE = 600.0
 """Seconds that workers wait for each other's host names."""
 
@@ -53,12 +57,21 @@ def run_worker() -> None:
             inputs[name] = str(target)
         output = Path(folder) / "outputs" / task.step
         output.parent.mkdir()
-        run_component(
-            task.step, settings=task.settings, seed=task.seed, inputs=inputs, output=str(output)
-        )
-        if index == 0:
-            store_folder(output, object_location(task.output))
-            _log.info("the output is stored: %s", task.output)
+        with _checkpoints(index, Path(folder) / "checkpoints", object_location(task.output)):
+            run_component(
+                task.step, settings=task.settings, seed=task.seed, inputs=inputs, output=str(output)
+            )
+            if index == 0:
+                store_folder(output, object_location(task.output))
+                _log.info("the output is stored: %s", task.output)
+
+
+def _checkpoints(index: int, folder: Path, output: str) -> AbstractContextManager[None]:
+    """Keep worker 0's checkpoints in the object store, unless it has a folder that stays."""
+    if index > 0 or os.environ.get(CHECKPOINTS_VARIABLE):
+        return nullcontext()
+    os.environ[CHECKPOINTS_VARIABLE] = str(folder)
+    return mirrored_checkpoints(folder, output.rstrip("/") + ".checkpoints")
 
 
 def run_pod() -> int:

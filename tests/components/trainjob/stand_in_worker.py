@@ -1,7 +1,8 @@
 """A worker whose step trains nothing: it meets the other workers at their addresses.
 
 Each listens at its own address; worker 0 asks each of the others for its index, and its output
-holds the answers. ``STAND_IN`` says who misbehaves: ``fail:<index>`` or ``hang``.
+holds the answers, and the checkpoint that worker 0 found. ``STAND_IN`` says who misbehaves:
+``fail:<index>`` or ``hang``; worker 0 fails after it wrote a checkpoint.
 """
 
 import json
@@ -55,6 +56,11 @@ def run_component(
     config = json.loads(os.environ["TF_CONFIG"])
     index = config["task"]["index"]
     misbehaving = os.environ.get("STAND_IN", "")
+    checkpoint = Path(os.environ.get("QATLINE_CHECKPOINTS", output)) / step / "baseline.state"
+    found = checkpoint.read_text() if index == 0 and checkpoint.exists() else ""
+    if index == 0:
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_text("epoch 1")
     if misbehaving == f"fail:{index}":
         raise DataError(f"worker {index} can't read its part")
     if misbehaving == "hang":
@@ -64,8 +70,9 @@ def run_component(
         work = Path(output).with_name("work")
         work.mkdir()
         data = (Path(inputs["dataset"]) / "data").read_text()
-        found = {"told": told, "data": data, "seed": seed, "settings": dict(settings)}
-        (work / "result.json").write_text(json.dumps(found))
+        result = {"told": told, "data": data, "seed": seed, "settings": dict(settings)}
+        result["checkpoint"] = found
+        (work / "result.json").write_text(json.dumps(result))
         publish(work, Path(output), describe(work, step=step, metrics={"workers": len(told) + 1}))
 
 

@@ -104,8 +104,31 @@ def test_workers_meet_and_the_launcher_hands_their_output_on(
         "data": "1, 2, 3",
         "seed": 5,
         "settings": {"training": {"epochs": 2}},
+        "checkpoint": "",
     }
     assert cluster.jobs == {}
+
+
+def test_the_next_attempt_goes_on_from_the_last_checkpoint(
+    cluster: FakeKubernetes,
+    pods: LocalPods,
+    launch: Callable[..., dict[str, float]],
+    s3: Any,
+    tmp_path: Path,
+) -> None:
+    def stored() -> list[str]:
+        found = s3.list_objects_v2(Bucket="data", Prefix="run/baseline.checkpoints/")
+        return [each["Key"] for each in found.get("Contents", ())]
+
+    pods.environment = {"STAND_IN": "fail:0"}
+    with pytest.raises(TrainJobError, match="worker 0 can't read its part"):
+        launch()
+    assert stored() == ["run/baseline.checkpoints/train_baseline/baseline.state"]
+    pods.environment = {}
+    launch()
+    result = json.loads((tmp_path / "outputs" / "baseline" / "result.json").read_text())
+    assert result["checkpoint"] == "epoch 1"
+    assert stored() == []
 
 
 def test_the_worker_that_failed_is_told(
