@@ -6,17 +6,21 @@ Their preprocessing is written beside them.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from components.artifacts import Dataset
 from components.data.array_checks import check_finite
 from components.data.folder_source import read_folder
+from components.data.images import SUFFIXES
 from components.data.info import DatasetInfo
 from components.data.named_source import read_digits, read_keras_dataset
 from components.data.npz_source import read_npz
 from components.data.source import Source, deal
 from components.runtime.events import Progress
 from components.settings import DataSettings
+from components.storage.remote_folder import fetch_folder, is_remote_folder
+from components.storage.storage import local_path
 from qat_lib.preprocessing import Preprocessing
 
 _COLORS = {1: "gray", 3: "rgb"}
@@ -39,7 +43,7 @@ def prepare_data_step(
 
     Raises:
         DataError: the source is missing, broken or inconsistent; the message says what to do.
-        StorageError: an ``s3://`` source can't be fetched.
+        StorageError: a source in S3 can't be fetched.
     """
     scratch = out / ".source"
     scratch.mkdir()
@@ -54,24 +58,29 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
     if data.kind == "digits":
         return read_digits(data)
     if data.kind == "folder":
-        return read_folder(Path(data.path or "").expanduser(), data, progress, seed=seed)
+        return _open_folder(data, progress, seed)
     arrays = (
         read_keras_dataset(data)
         if data.kind == "keras"
-        else read_npz(_local(data.path or ""), scratch, data)
+        else read_npz(local_path(data.path or ""), scratch, data)
     )
     for name, part in arrays.parts.items():
         check_finite(name, part.x)
     return arrays
 
 
-def _local(location: str) -> Path:
-    """Return where the source lies here, after fetching a remote one."""
-    if location.startswith("s3://"):
-        from components.storage.storage import fetch_cached
-
-        return fetch_cached(location)
-    return Path(location).expanduser()
+def _open_folder(data: DataSettings, progress: Progress, seed: int) -> Source:
+    """Read a folder of images; one that lies elsewhere, or in an archive, is fetched first."""
+    location = data.path or ""
+    if not is_remote_folder(location):
+        return read_folder(Path(location).expanduser(), data, progress, seed=seed)
+    found = fetch_folder(
+        location if "://" in location else str(Path(location).expanduser()),
+        lambda name: Path(name).suffix.lower() in SUFFIXES,
+        told=lambda done, total: progress.update("fetching images", done, total),
+    )
+    copied = data.model_copy(update={"storage": "shards"})
+    return replace(read_folder(found, copied, progress, seed=seed), location=location)
 
 
 def _write(

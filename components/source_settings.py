@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from components.settings_base import Settings
+from components.storage.stored_file import is_archive
 from qat_lib.errors import ConfigError
 from qat_lib.files.text_files import parse_json
 from qat_lib.options import Framework
@@ -46,7 +47,13 @@ class DataSettings(Settings):
             "tf.keras.datasets name)."
         ),
     )
-    path: str | None = Field(None, description="The .npz file or the image folder.")
+    path: str | None = Field(
+        None,
+        description=(
+            "The .npz file; or the image folder, or an archive of it (.tar, .tar.gz, .tgz, .zip). "
+            "On this machine or in S3: s3://bucket/key."
+        ),
+    )
     name: str | None = Field(
         None, description="The tf.keras.datasets name, such as mnist or cifar10."
     )
@@ -80,7 +87,8 @@ class DataSettings(Settings):
         "auto",
         description=(
             "How the prepared data set holds a folder's images: as paths of their files, or copied "
-            "into shards (.tar). auto: files; shards on a cluster, where other pods read them."
+            "into shards (.tar). auto: files; shards on a cluster, where other pods read them, and "
+            "for images in S3 or in an archive."
         ),
     )
     skip_broken: bool = Field(
@@ -97,15 +105,18 @@ class DataSettings(Settings):
             raise ValueError(f"data.kind={self.kind} needs data.path")
         if self.kind == "keras" and not self.name:
             raise ValueError("data.kind=keras needs data.name, such as mnist or cifar10")
-        if "://" in (self.path or "") and not (
-            self.kind == "npz" and str(self.path).startswith("s3://")
-        ):
-            expected = (
-                "a file on this machine or s3://bucket/key"
-                if self.kind == "npz"
-                else "a local or mounted folder"
+        path = self.path or ""
+        if "://" in path and not (self.kind in ("npz", "folder") and path.startswith("s3://")):
+            what = "folder or an archive of it" if self.kind == "folder" else "file"
+            raise ValueError(
+                f"data.path: expected a {what} on this machine or s3://bucket/key, received {path}"
             )
-            raise ValueError(f"data.path: expected {expected}, received {self.path}")
+        is_elsewhere = path.startswith("s3://") or is_archive(path)
+        if self.kind == "folder" and self.storage == "files" and is_elsewhere:
+            raise ValueError(
+                f"data.storage: expected shards or auto for images in S3 or in an archive, which "
+                f"are copied; received files with {path}"
+            )
         if self.classes is not None and (
             twice := sorted({n for n in self.classes if self.classes.count(n) > 1})
         ):
@@ -125,15 +136,15 @@ class ModelSettings(Settings):
     name: str = Field(
         "resnet_digits",
         description=(
-            "A reference network, keras.applications:<Name>, module:function, or the path of a "
-            ".keras file; with torch: resnet20_cifar10, mobilenetv2_imagenet or module:function."
+            "A reference network, keras.applications:<Name>, module:function, or a .keras file, "
+            "here or in S3 (s3://bucket/key); with torch: resnet20_cifar10, mobilenetv2_imagenet or module:function."
         ),
     )
     weights: str | None = Field(
         None,
         description=(
             "Weights to start from: imagenet (keras.applications), a .weights.h5 or a .npz file "
-            "(torch: .npz); also looked for beside the data."
+            "(torch: .npz), here or in S3 (s3://bucket/key); also looked for beside the data."
         ),
     )
     trained: bool | None = Field(
@@ -161,10 +172,11 @@ class ModelSettings(Settings):
     def _can_be_named(self) -> ModelSettings:
         if (problem := _name_problem(self.name, self.framework)) is not None:
             raise ValueError(f"model.name: {problem}, received {self.name!r}")
-        if "://" in (self.weights or ""):
+        weights = self.weights or ""
+        if "://" in weights and not weights.startswith("s3://"):
             raise ValueError(
-                "model.weights: expected imagenet or a file on this machine, received "
-                f"{self.weights}"
+                "model.weights: expected imagenet or a file on this machine or s3://bucket/key, "
+                f"received {weights}"
             )
         if self.framework == "torch" and not (self.weights or ".npz").endswith(".npz"):
             raise ValueError(
@@ -180,8 +192,8 @@ def _name_problem(name: str, framework: Framework) -> str | None:
         name.endswith((".keras", ".pt", ".pth")) or name.startswith("keras.applications:")
     ):
         return "expected a reference network of PyTorch or module:function (model.framework=torch)"
-    if "://" in name:
-        return "expected a .keras file on this machine"
+    if "://" in name and not (name.startswith("s3://") and name.endswith(".keras")):
+        return "expected a .keras file on this machine or s3://bucket/key.keras"
     if name.endswith((".h5", ".hdf5")):
         return "expected a .keras file (load the model in Keras and save it as one)"
     if name.endswith(".keras"):

@@ -16,6 +16,7 @@ from components.settings import (
     Settings,
     TrainingSettings,
 )
+from components.storage.storage import local_path
 
 _UNNAMED = RegistrySettings()
 _SCRATCH = RetrainSettings()
@@ -50,6 +51,7 @@ def train_baseline_step(
     Raises:
         ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
             data.
+        StorageError: a model or weights in S3 can't be fetched.
     """
     from components.training.champion_start import champion_network
     from components.training.framework import choose_framework
@@ -62,7 +64,9 @@ def train_baseline_step(
     framework = choose_framework(model.framework)
     framework.make_deterministic(seed)
     info, baseline = Dataset(dataset).info(), Baseline(out)
-    network, trained = framework.open_model(model, info.image_shape, len(info.classes))
+    network, trained = framework.open_model(
+        _with_local_files(model), info.image_shape, len(info.classes)
+    )
     if retrain.start == "champion" and not trained:
         begun = champion_network(registry, framework, info, warn=progress.warn)
         network = network if begun is None else begun
@@ -99,6 +103,16 @@ def train_baseline_step(
     baseline.write_history(history)
     baseline.write_info(description)
     return metrics
+
+
+def _with_local_files(model: ModelSettings) -> ModelSettings:
+    """Fetch the model and the weights that lie in S3."""
+    fetched: dict[str, str] = {}
+    for key in ("name", "weights"):
+        location = getattr(model, key) or ""
+        if location.startswith("s3://"):
+            fetched[key] = str(local_path(location, key=f"model.{key}"))
+    return model.model_copy(update=fetched)
 
 
 def train_baseline_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

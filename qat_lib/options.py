@@ -34,8 +34,9 @@ RangePolicy: TypeAlias = Literal["frozen", "ema", "last", "learned"]
 WeightRangePolicy: TypeAlias = Literal["current", "frozen", "learned"]
 """What training does to the range of a weight."""
 
-WeightForm: TypeAlias = Literal["int8", "qdq"]
-"""How a quantized weight is stored: INT8 initializer + DQ, or FP32 + Q + DQ."""
+WeightForm: TypeAlias = Literal["int8", "qdq", "int4"]
+"""How a quantized weight is stored: INT8 initializer + DQ, FP32 + Q + DQ, or as ``"int8"`` with
+INT4 initializers for weights of 4 bits and fewer."""
 
 FloatPrecision: TypeAlias = Literal["fp32", "fp16"]
 """Precision of what is not quantized in an ONNX file."""

@@ -43,6 +43,7 @@ class FolderSource:
         resize: ``bilinear`` when images are resized.
         broken: number of images that were left out.
         shards: whether ``write`` copies the images, so that other machines can read them.
+        location: where the folder came from, if not from this machine.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class FolderSource:
     dtype: str = "uint8"
     scale: float = 1 / 255
     shards: bool = False
+    location: str = ""
 
     @property
     def labels(self) -> Mapping[str, Indices]:
@@ -64,8 +66,8 @@ class FolderSource:
 
     @property
     def description(self) -> str:
-        """The folder."""
-        return str(self.folder)
+        """The folder, or where it came from."""
+        return self.location or str(self.folder)
 
     @property
     def root(self) -> str | None:

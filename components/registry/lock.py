@@ -126,9 +126,7 @@ class Lease:
         """
         flags = read_flags(self._registry.state().tags)
         holders = [flag.owner for token, flag in flags.items() if flag.held]
-        # A renewal that was on its way while this process slept may have raised the flag again.
-        asleep = _uptime() - self._renewed > self._flag.lease
-        if self._token not in flags or len(holders) > 1 or asleep:
+        if self._token not in flags or len(holders) > 1 or self._has_ended():
             self._ended.set()
             others = " and ".join(owner for owner in holders if owner != self._flag.owner)
             raise LockLostError(
@@ -157,13 +155,23 @@ class Lease:
                 _log.warning("the lock of the promotion can't be renewed: %s", error)
 
     def _renew(self) -> None:
-        if self._token not in read_flags(self._registry.state().tags):
+        if self._token not in read_flags(self._registry.state().tags) or self._has_ended():
             self._ended.set()  # a removed flag stays removed: ``check`` tells the holder
             return
         begun = _uptime()
         self._flag = replace(self._flag, beat=self._flag.beat + 1)
         self._registry.set_tag(LOCK_TAG + self._token, self._flag.to_json())
+        # Of a process that slept on its way here the flag may have been removed: it is raised again
+        # now, without the lock. No later renewal may make it look like a living one.
+        if self._has_ended():
+            self._ended.set()
+            self._registry.delete_tag(LOCK_TAG + self._token)
+            return
         self._renewed = begun
+
+    def _has_ended(self) -> bool:
+        """Whether the lease ended without a renewal."""
+        return _uptime() - self._renewed > self._flag.lease
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from components.registry.registry import (
     RegisteredVersion,
     Registry,
 )
+from qat_lib.errors import TrackingError
 
 UPLOAD_TAG = "qatline.upload"
 _UNJUDGED = frozenset({PENDING, ABANDONED})
@@ -114,11 +115,27 @@ def promotion_lock(
     try:
         with registry_lock(registry, owner=owner, lease=lease, waiting=waiting) as held:
             mend(registry, held)
-            yield held
+            with _lost_lock_first(held):
+                yield held
     except LockLostError:
         with registry_lock(registry, owner=owner, lease=lease, waiting=waiting) as held:
             mend(registry, held)
             restore_aliases(registry, held.check)
+        raise
+
+
+@contextmanager
+def _lost_lock_first(held: Lease) -> Iterator[None]:
+    """Tell a lost lock rather than what fails because of it.
+
+    Whoever took the lock over has removed the files of a version that was not made yet.
+    """
+    try:
+        yield
+    except LockLostError:
+        raise
+    except TrackingError:
+        held.check()
         raise
 
 

@@ -49,7 +49,7 @@ def object_location(uri: str, environment: Mapping[str, str] | None = None) -> s
     return f"s3://{rest}"
 
 
-def fetch_folder(location: str, target: Path, storage: Storage | None = None) -> Manifest:
+def fetch_artifact(location: str, target: Path, storage: Storage | None = None) -> Manifest:
     """Copy a finished folder to ``target``, and check every file of it.
 
     Args:
@@ -73,7 +73,7 @@ def fetch_folder(location: str, target: Path, storage: Storage | None = None) ->
     return verify_directory(target)
 
 
-def store_folder(source: Path, location: str, storage: Storage | None = None) -> None:
+def store_artifact(source: Path, location: str, storage: Storage | None = None) -> None:
     """Store a finished folder; it counts as finished only when all of it is stored.
 
     Args:

@@ -22,6 +22,7 @@ from qat_lib.files.whole_files import written_beside
 _ATTEMPTS = 4
 _CONNECT_SECONDS, _READ_SECONDS = 5, 60
 _MISSING = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
+_CHANGED = frozenset({"412", "PreconditionFailed"})
 _PART_BYTES = 16 << 20
 
 
@@ -90,6 +91,62 @@ class S3Storage:
                 if self._existing(location) != before:
                     raise StorageError(f"{location} changed while it was fetched: run again")
         return before
+
+    def get_version(self, stored: StoredFile, target: Path) -> StoredFile:
+        """Download an object that was listed before, in one request.
+
+        A download that ends too early is begun again.
+        """
+        bucket, key = split_location(stored.location)
+        with _translated(stored.location):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with written_beside(target) as unfinished:
+                for _ in range(_ATTEMPTS):
+                    received = self._download(bucket, key, stored, unfinished)
+                    if received == stored.size:
+                        return stored
+                raise StorageError(
+                    f"{stored.location}: received {received} bytes, expected {stored.size}: run "
+                    "again"
+                )
+
+    def _download(self, bucket: str, key: str, stored: StoredFile, target: Path) -> int:
+        """Write an object that still has its tag; return how many bytes came."""
+        from botocore.exceptions import (
+            ClientError,
+            IncompleteReadError,
+            ReadTimeoutError,
+            ResponseStreamingError,
+        )
+
+        try:
+            answer = self._client.get_object(Bucket=bucket, Key=key, IfMatch=f'"{stored.tag}"')
+        except ClientError as error:
+            if _code(error) in _CHANGED | _MISSING:
+                raise StorageError(
+                    f"{stored.location} changed while it was fetched: run again"
+                ) from error
+            raise
+        with target.open("wb") as stream:
+            try:
+                for block in answer["Body"].iter_chunks(1 << 20):
+                    stream.write(block)
+            except (IncompleteReadError, ReadTimeoutError, ResponseStreamingError):
+                pass  # the size tells
+            return stream.tell()
+
+    def missing(self, location: str) -> str:
+        """Return why nothing is stored there, for a message."""
+        from botocore.exceptions import ClientError
+
+        bucket, _ = split_location(location, whole=False)
+        with _translated(location):
+            try:
+                self._client.head_bucket(Bucket=bucket)
+            except ClientError as error:
+                if _code(error) in _MISSING:
+                    return f"{location}: there is no bucket {bucket!r}"
+        return f"{location} does not exist, or these credentials may not see it"
 
     def put(self, source: Path, location: str) -> StoredFile:
         """Upload a file, in parallel parts when it is large."""

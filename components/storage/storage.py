@@ -23,7 +23,10 @@ __all__ = [
     "LocalStorage",
     "Storage",
     "StoredFile",
+    "cache_root",
+    "existing",
     "fetch_cached",
+    "local_path",
     "open_storage",
 ]
 
@@ -45,6 +48,18 @@ class LocalStorage:
     def get(self, location: str, target: Path) -> StoredFile:
         """Copy a file to ``target`` in one rename."""
         return self._copy(Path(location), target, location)
+
+    def get_version(self, stored: StoredFile, target: Path) -> StoredFile:
+        """Copy a file that was described before; an error where it changed since."""
+        found = self.get(stored.location, target)
+        if (found.tag, found.size) != (stored.tag, stored.size):
+            target.unlink(missing_ok=True)
+            raise StorageError(f"{stored.location} changed while it was fetched: run again")
+        return found
+
+    def missing(self, location: str) -> str:
+        """Return why nothing is stored there, for a message."""
+        return f"{location} does not exist"
 
     def put(self, source: Path, location: str) -> StoredFile:
         """Copy a file to its place in one rename."""
@@ -87,7 +102,22 @@ def open_storage(location: str) -> Storage:
     return LocalStorage()
 
 
-def fetch_cached(location: str, storage: Storage | None = None) -> Path:
+def local_path(location: str, *, key: str = "data.path") -> Path:
+    """Return where a file lies here, after fetching a remote one.
+
+    Args:
+        location: a path or ``s3://bucket/key``.
+        key: the setting that holds it, for messages.
+
+    Raises:
+        StorageError: a remote one does not exist or can't be fetched.
+    """
+    if location.startswith("s3://"):
+        return fetch_cached(location, key=key)
+    return Path(location).expanduser()
+
+
+def fetch_cached(location: str, storage: Storage | None = None, *, key: str = "data.path") -> Path:
     """Return a local copy of a remote file.
 
     One that was fetched before and has not changed since is used again.
@@ -99,13 +129,10 @@ def fetch_cached(location: str, storage: Storage | None = None) -> Path:
         StorageError: there is no such file, or it can't be fetched.
     """
     storage = storage or open_storage(location)
-    stored = storage.describe(location)
-    if stored is None:
-        raise StorageError(
-            f"{location} does not exist, or these credentials may not see it: correct data.path"
-        )
+    stored = existing(location, storage, key=key)
     place = hashlib.sha256(f"{location}\0{stored.tag}\0{stored.size}".encode()).hexdigest()[:32]
-    target = _cache_root() / "objects" / place / Path(location).name
+    name = Path(location).name
+    target = cache_root() / "objects" / place / (name if name.strip(".") else "object")
     if not (target.is_file() and target.stat().st_size == stored.size):
         fetched = storage.get(location, target)
         if (fetched.tag, fetched.size) != (stored.tag, stored.size):
@@ -114,7 +141,20 @@ def fetch_cached(location: str, storage: Storage | None = None) -> Path:
     return target
 
 
-def _cache_root() -> Path:
+def existing(location: str, storage: Storage, *, key: str = "data.path") -> StoredFile:
+    """Describe a file that must be there.
+
+    Raises:
+        StorageError: it is not, or the store can't be used.
+    """
+    stored = storage.describe(location)
+    if stored is None:
+        raise StorageError(f"{storage.missing(location)}: correct {key}")
+    return stored
+
+
+def cache_root() -> Path:
+    """Return the folder of what was fetched."""
     named = os.environ.get(CACHE_VARIABLE)
     return (
         Path(named)

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
+"""How the name of an archive ends, which may stand for a folder."""
+
+
+def is_archive(location: str) -> bool:
+    """Whether a location is that of an archive, by its name."""
+    return location.lower().endswith(ARCHIVES)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
@@ -27,6 +35,12 @@ class Storage(Protocol):
 
     def get(self, location: str, target: Path) -> StoredFile:
         """Copy to the local file ``target`` atomically: whole or not at all."""
+
+    def get_version(self, stored: StoredFile, target: Path) -> StoredFile:
+        """Copy what was listed or described before; an error where it changed since."""
+
+    def missing(self, location: str) -> str:
+        """Return why nothing is stored there, for a message."""
 
     def put(self, source: Path, location: str) -> StoredFile:
         """Store the local file ``source``, replacing what was there."""

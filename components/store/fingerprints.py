@@ -96,8 +96,8 @@ def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a content digest per file, folder or object in the settings.
 
     A file is hashed. Of a folder the names, sizes and modification times are. Of an ``s3://``
-    object the ETag and the size are asked for. What does not exist is left out: the step says what
-    is wrong with it.
+    object the ETag and the size are asked for, of a folder there those of every object. What does
+    not exist is left out: the step says what is wrong with it.
     """
     digests = {}
     for section, name in PATH_SETTINGS:
@@ -105,15 +105,26 @@ def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
         if not isinstance(value, str):
             continue
         if value.startswith("s3://"):
-            from components.storage.storage import open_storage
-
-            if stored := open_storage(value).describe(value):
-                digests[f"{section}.{name}"] = f"{stored.tag} {stored.size}"
+            is_folder = section == "data" and settings[section].get("kind") == "folder"
+            if stored := _remote_digest(value, is_folder=is_folder):
+                digests[f"{section}.{name}"] = stored
         elif (path := Path(value).expanduser()).is_file():
             digests[f"{section}.{name}"] = file_digest(path)
         elif path.is_dir() and section == "data":
             digests[f"{section}.{name}"] = listing_digest(path)
     return digests
+
+
+def _remote_digest(location: str, *, is_folder: bool) -> str | None:
+    """Return a digest of an object in S3, or of what is below a folder there; None for nothing."""
+    if is_folder:
+        from components.storage.remote_folder import folder_digest
+
+        return folder_digest(location)
+    from components.storage.storage import open_storage
+
+    stored = open_storage(location).describe(location)
+    return None if stored is None else f"{stored.tag} {stored.size}"
 
 
 def file_digest(path: Path) -> str:

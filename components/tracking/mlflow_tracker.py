@@ -16,17 +16,22 @@ from components.tracking.model_names import logged_name
 from components.tracking.pipeline_run import pipeline_run
 from components.tracking.signatures import onnx_signature
 from components.tracking.store import open_client, translated
-from components.tracking.tracker import NullTracker, RunRecorder
+from components.tracking.tracker import NullTracker, RunRecorder, StepTimes
 
 
 class MlflowRun(MlflowWriter):
     """One step's MLflow run; ``open_run`` opens it as a ``StepTracker``."""
 
-    def __init__(self, mlflow: Any, run_id: str, parent: str | None = None) -> None:
+    def __init__(
+        self, mlflow: Any, run_id: str, parent: str | None = None, *, ended: int | None = None
+    ) -> None:
         client = mlflow.MlflowClient()
-        super().__init__(client, run_id)
+        super().__init__(client, run_id, at=ended)
         self._mlflow = mlflow
-        self.pipeline: RunRecorder = MlflowWriter(client, parent) if parent else NullTracker()
+        self._ended = ended
+        self.pipeline: RunRecorder = NullTracker()
+        if parent:
+            self.pipeline = MlflowWriter(client, parent, at=ended)
 
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model with its signature, without running it.
@@ -51,12 +56,18 @@ class MlflowRun(MlflowWriter):
         """End the run as FINISHED or FAILED."""
         with self._writing("the tracking run can't be closed"):
             self._mlflow.end_run(status)
+        if self._ended is not None:  # MLflow's own end_run knows only now
+            self.end(status, self._ended)
 
 
-def open_run(step: str) -> MlflowRun:
+def open_run(step: str, times: StepTimes | None = None) -> MlflowRun:
     """Open the run that the environment asks for.
 
     See ``components.tracking.tracker`` for the contract.
+
+    Args:
+        step: name of the step, which is the name of a new run.
+        times: when the step ran, if that is past; a run that exists already keeps its start.
 
     Raises:
         TrackingError: the store can't be reached or refuses.
@@ -72,12 +83,28 @@ def open_run(step: str) -> MlflowRun:
             parent = run.data.tags.get("mlflow.parentRunId")
         else:
             parent, experiment = pipeline_run(client)
+            made = _past_run(client, step, experiment, parent, times) if times else None
             run = mlflow.start_run(
-                run_name=step, parent_run_id=parent, experiment_id=experiment, tags=_context_tags()
+                run_id=made,
+                run_name=step,
+                parent_run_id=parent,
+                experiment_id=experiment,
+                tags=_context_tags(),
             )
-        tracker = MlflowRun(mlflow, run.info.run_id, parent)
+        tracker = MlflowRun(mlflow, run.info.run_id, parent, ended=times.ended if times else None)
     tracker.set_tags({"qatline.step": step})
     return tracker
+
+
+def _past_run(
+    client: Any, step: str, experiment: str | None, parent: str | None, times: StepTimes
+) -> str:
+    """Make the run of a step that began earlier, and return its id."""
+    tags = _context_tags()
+    if parent is not None:
+        tags["mlflow.parentRunId"] = parent
+    made = client.create_run(experiment or "0", times.started, tags, step)
+    return str(made.info.run_id)
 
 
 def _context_tags() -> dict[str, str]:

@@ -34,14 +34,16 @@ class MlflowWriter:
     Args:
         client: an ``MlflowClient``.
         run_id: the run to write to.
+        at: when the numbers were measured, in milliseconds; default: when they are recorded.
 
     Raises:
         TrackingError: from every method: the store is away or refuses.
     """
 
-    def __init__(self, client: Any, run_id: str) -> None:
+    def __init__(self, client: Any, run_id: str, *, at: int | None = None) -> None:
         self._client = client
         self._contact = Contact(client.tracking_uri)
+        self._at = at
         self.run_id = run_id
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -115,13 +117,13 @@ class MlflowWriter:
     def _log_points(self, points: Sequence[_Point]) -> None:
         from mlflow.entities import Metric
 
-        now = int(time.time() * 1000)
+        measured = int(time.time() * 1000) if self._at is None else self._at
         with self._writing("the metrics can't be recorded"):
             known = self._known_points({name for name, _, _ in points})
             items = []
             for name, value, step in points:
                 if (name, float(value), step) not in known:
-                    items.append(Metric(name, float(value), now, step))
+                    items.append(Metric(name, float(value), measured, step))
             for batch in _batches(items, _METRICS_A_BATCH):
                 self._client.log_batch(self.run_id, metrics=batch)
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +38,7 @@ __all__ = [
     "NullTracker",
     "OptionalTracker",
     "RunRecorder",
+    "StepTimes",
     "StepTracker",
     "ensure_store",
     "probe",
@@ -49,6 +51,14 @@ PARENT_VARIABLE = "QATLINE_PARENT_RUN_ID"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PIPELINE_RUN_VARIABLE = "QATLINE_PIPELINE_RUN_ID"
 _MODES = ("off", "optional", "required")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """When a step ran that is recorded later: milliseconds since 1970."""
+
+    started: int
+    ended: int
 
 
 class RunRecorder(Protocol):
@@ -206,7 +216,9 @@ def tracking_mode(environment: Mapping[str, str] | None = None) -> str:
 
 
 @contextmanager
-def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]:
+def step_run(
+    step: str, *, warn: Callable[[str], None], times: StepTimes | None = None
+) -> Iterator[StepTracker]:
     """Open a step's tracking run; end it FINISHED or FAILED.
 
     An exception ends it FAILED.
@@ -214,6 +226,7 @@ def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]
     Args:
         step: name of the step, which is the name of a new run.
         warn: receives one message when tracking is optional and fails.
+        times: when the step ran; default: now, while the block runs.
 
     Raises:
         TrackingError: tracking is required and the store can't be reached or refuses.
@@ -223,7 +236,7 @@ def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]
         yield NullTracker()
         return
     try:
-        run = _open(step)
+        run = _open(step, times)
     except TrackingError as error:
         if mode == "required":
             raise
@@ -244,12 +257,12 @@ def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]
             warn(str(error))
 
 
-def _open(step: str) -> ClosableRun:
-    if os.environ.get("QATLINE_TRACKING_SOCKET"):
+def _open(step: str, times: StepTimes | None) -> ClosableRun:
+    if os.environ.get("QATLINE_TRACKING_SOCKET") and times is None:
         from components.tracking.remote_tracker import open_remote_run
 
         if (remote := open_remote_run(step)) is not None:
             return remote
     from components.tracking.mlflow_tracker import open_run
 
-    return open_run(step)
+    return open_run(step, times)

@@ -21,7 +21,7 @@ from components.runtime.failures import reported_failure
 from components.runtime.pod_log import log_to_pod
 from components.runtime.shown_outputs import MetricsArtifact, show_metrics
 from components.runtime.steps import load_step
-from components.storage.folders import fetch_folder, object_location
+from components.storage.folders import fetch_artifact, object_location
 from components.store.directories import read_step_manifest, verify_directory
 from components.tracking.tracker import PIPELINE_RUN_VARIABLE
 from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
@@ -113,7 +113,7 @@ def take_output(uri: str, target: Path) -> None:
         return
     shutil.rmtree(target, ignore_errors=True)
     try:
-        fetch_folder(location, target)
+        fetch_artifact(location, target)
     except StorageError:
         shutil.rmtree(target, ignore_errors=True)
         raise

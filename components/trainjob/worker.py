@@ -17,7 +17,7 @@ from pathlib import Path
 
 from components.runtime.pod_log import log_to_pod
 from components.runtime.step import run_component
-from components.storage.folders import fetch_folder, object_location, store_folder
+from components.storage.folders import fetch_artifact, object_location, store_artifact
 from components.trainjob.checkpoint_mirror import mirrored_checkpoints
 from components.trainjob.task import TASK_VARIABLE, WorkerTask, read_variable
 from components.trainjob.tf_config import (
@@ -53,7 +53,7 @@ def run_worker() -> None:
         inputs: dict[str, str] = {}
         for name, uri in task.inputs.items():
             target = Path(folder) / "inputs" / name
-            fetch_folder(object_location(uri), target)
+            fetch_artifact(object_location(uri), target)
             inputs[name] = str(target)
         output = Path(folder) / "outputs" / task.step
         output.parent.mkdir()
@@ -62,7 +62,7 @@ def run_worker() -> None:
                 task.step, settings=task.settings, seed=task.seed, inputs=inputs, output=str(output)
             )
             if index == 0:
-                store_folder(output, object_location(task.output))
+                store_artifact(output, object_location(task.output))
                 _log.info("the output is stored: %s", task.output)
 
 

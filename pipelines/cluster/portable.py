@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from components.runtime.credentials import scrub
 from components.training.model_source import APPLICATIONS
 from components.training.quantization_choice import read_spec
 from pipelines.config.cluster_settings import ClusterSettings
@@ -36,7 +37,8 @@ class LocalFile:
     Args:
         section, key: The value's place in the config.
         step: The step that reads it.
-        advice: How else a pod gets it; empty if there are only volumes and images.
+        advice: How else a pod gets it, before volumes and images; empty for none.
+        also: The same, after them.
     """
 
     section: str
@@ -44,6 +46,7 @@ class LocalFile:
     path: str
     step: str
     advice: str = ""
+    also: str = ""
 
 
 def portable(config: RunConfig) -> RunConfig:
@@ -84,18 +87,26 @@ def local_files(config: RunConfig) -> Iterator[LocalFile]:
     """Yield the files and folders that a config names, but for the quantization spec."""
     data, model = config.data, config.model
     if data.kind in ("npz", "folder") and "://" not in (data.path or ""):
-        advice = "upload it and set s3://bucket/key.npz" if data.kind == "npz" else ""
+        is_file = data.kind == "npz"
         yield LocalFile(
             section="data",
             key="path",
             path=data.path or "",
             step="prepare_data",
-            advice=advice,
+            advice="upload it and set s3://bucket/key.npz" if is_file else "",
+            also="" if is_file else "upload it and set s3://bucket/folder",
         )
-    if model.name.endswith(".keras"):
-        yield LocalFile(section="model", key="name", path=model.name, step="train_baseline")
-    if model.weights is not None and model.weights != "imagenet":
-        yield LocalFile(section="model", key="weights", path=model.weights, step="train_baseline")
+    weights = model.weights if model.weights != "imagenet" else None
+    is_model = model.name.endswith(".keras")
+    for key, path in (("name", model.name if is_model else None), ("weights", weights)):
+        if path is not None and not path.startswith("s3://"):
+            yield LocalFile(
+                section="model",
+                key=key,
+                path=path,
+                step="train_baseline",
+                also="upload it and set s3://bucket/key",
+            )
 
 
 def named_modules(config: RunConfig) -> dict[str, str]:
@@ -109,7 +120,8 @@ def named_modules(config: RunConfig) -> dict[str, str]:
         for name in names:
             module, colon, _ = name.partition(":")
             top = module.partition(".")[0]
-            if colon and not name.startswith(APPLICATIONS) and top not in _PROVIDED:
+            is_module = colon and "://" not in name and not name.startswith(APPLICATIONS)
+            if is_module and top not in _PROVIDED:
                 found.setdefault(top, key)
     return found
 
@@ -147,7 +159,7 @@ def _is_mounted(file: LocalFile, cluster: ClusterSettings) -> bool:
 
 
 def _file_problem(file: LocalFile) -> str:
-    ways = [file.advice, _VOLUME, _IMAGE.format(key="files")]
+    ways = [file.advice, _VOLUME, _IMAGE.format(key="files"), file.also]
     advice = "; or ".join(filter(None, ways))
     return f"{file.section}.{file.key}: {file.path}: {advice}"
 
@@ -166,6 +178,13 @@ def _module_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _address_problems(config: RunConfig) -> Iterator[str]:
+    uri = config.tracking.uri
+    if uri is not None and not uri.startswith(("http://", "https://")):
+        yield (
+            f"tracking.uri: {scrub(uri)}: pods write to a tracking server; start one on that store "
+            "(mlflow server --backend-store-uri) and set its address, http:// or https://; or "
+            "leave tracking.uri out: nothing is recorded then"
+        )
     addresses = {"tracking.uri": config.tracking.uri, "cluster.webhook": config.cluster.webhook}
     for key, address in addresses.items():
         if address is not None and _LOOPBACK.match(address):

@@ -10,6 +10,7 @@ from pathlib import Path
 from components.artifacts import Evaluation, Promotion, ResultRow
 from components.artifacts.promotion import PromotionOutcome
 from components.evaluation.rows import ROWS
+from components.tracking.tracker import StepTimes
 from pipelines.run.event_tail import EventTail
 from pipelines.run.folder import RunFolder
 from pipelines.run.result import FinishedStep, GateResult, RunResult
@@ -92,6 +93,27 @@ def finished_steps(folder: RunFolder, *, since: int) -> list[FinishedStep]:
                     seconds=event.get("seconds"),
                 )
             )
+    return found
+
+
+def step_times(folder: RunFolder) -> dict[str, StepTimes]:
+    """Return when each step ran, as the event file of the run says.
+
+    A step that was executed and then reused by a later attempt has the times of the execution.
+    """
+    found: dict[str, StepTimes] = {}
+    executed: set[str] = set()
+    for event in EventTail(path=folder.events_file).read():
+        step, ended = event.get("step", ""), event.get("time")
+        if event.get("event") != "step_finished" or not isinstance(ended, int | float):
+            continue
+        reused = event.get("status") == "reused"
+        if reused and step in executed:
+            continue
+        started = ended - float(event.get("seconds") or 0.0)
+        found[step] = StepTimes(started=int(started * 1000), ended=int(ended * 1000))
+        if not reused:
+            executed.add(step)
     return found
 
 

@@ -69,12 +69,15 @@ def _packages(config: RunConfig) -> Iterator[str]:
         yield "sklearn"
     if os.environ.get(MODE_VARIABLE) != "off":
         yield "mlflow"
-    if (config.data.path or "").startswith("s3://"):
+    locations = (config.data.path, config.model.name, config.model.weights)
+    if any((location or "").startswith("s3://") for location in locations):
         yield "boto3"
 
 
 def _check_model(config: RunConfig) -> None:
     name = config.model.name
+    if name.startswith("s3://"):
+        return
     if name.endswith(".keras"):
         if not Path(name).is_file():
             raise ConfigError(
@@ -105,7 +108,9 @@ def _check_application(name: str) -> None:
 
 def _check_weights(config: RunConfig) -> None:
     weights = config.model.weights
-    if weights is not None and weights != "imagenet" and not Path(weights).is_file():
+    if weights in (None, "imagenet") or str(weights).startswith("s3://"):
+        return
+    if not Path(str(weights)).is_file():
         raise ConfigError(
             f"model.weights: expected a weights file at {weights}; there is none. Check the path."
         )

@@ -68,7 +68,12 @@ def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
         for step in finished_steps(folder, since=0):
             if STEP_ARTIFACTS.get(step.name) in artifacts:
                 steps[step.name] = step
-        run = open_record(folder, config, start_time=_milliseconds(record.created))
+        run = open_record(
+            folder,
+            config,
+            start_time=_milliseconds(record.created),
+            end_time=_milliseconds(record.ended),
+        )
         present = run.finished_steps()
         done = run.finish(result.model_copy(update={"steps": list(steps.values())}), artifacts)
         run.end(_STATUS.get(record.status, "KILLED"), _milliseconds(record.ended))

@@ -28,8 +28,16 @@ from components.tracking.tracked import (
     log_outputs,
     log_settings,
 )
-from components.tracking.tracker import MODE_VARIABLE, PARENT_VARIABLE, URI_VARIABLE, step_run
+from components.tracking.tracker import (
+    MODE_VARIABLE,
+    PARENT_VARIABLE,
+    URI_VARIABLE,
+    StepTimes,
+    step_run,
+)
 from pipelines.config.run_config import RunConfig
+from pipelines.run.collect import step_times
+from pipelines.run.dead_runs import FOLDER_TAG, close_dead_runs
 from pipelines.run.folder import RunFolder
 from pipelines.run.record import TrackingRecord, read_tracking, write_json
 from pipelines.run.result import FinishedStep, RunResult
@@ -38,7 +46,6 @@ from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import TrackingError
 
 _RUN_VARIABLE = "MLFLOW_RUN_ID"
-_FOLDER_TAG = "qatline.run_dir"
 _STATUS_TAG = "qatline.status"  # of a step that this launcher records
 
 
@@ -102,7 +109,11 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
 
 
 def open_record(
-    folder: RunFolder, config: RunConfig, *, start_time: int | None = None
+    folder: RunFolder,
+    config: RunConfig,
+    *,
+    start_time: int | None = None,
+    end_time: int | None = None,
 ) -> MlflowParentRun:
     """Open a run's record in the store, the one that it has or a new one.
 
@@ -112,6 +123,7 @@ def open_record(
         folder: the run.
         config: its config.
         start_time: when a new record began, in milliseconds; default: now.
+        end_time: when its numbers were measured, in milliseconds; default: now.
 
     Raises:
         TrackingError: the store can't be reached or refuses.
@@ -133,7 +145,8 @@ def open_record(
             tags={DESCRIPTION_TAG: _description(config)},
             start_time=start_time,
         )
-        run = MlflowParentRun(client, run_id, experiment, folder, config)
+        writer = MlflowWriter(client, run_id, at=end_time)
+        run = MlflowParentRun(client, writer, experiment, folder, config)
         run.begin()
     record = TrackingRecord(uri=uri, experiment_id=experiment, run_id=run_id)
     write_json(folder.tracking_file, record.to_dict())
@@ -172,12 +185,17 @@ class MlflowParentRun:
     """The record of a whole run."""
 
     def __init__(
-        self, client: Any, run_id: str, experiment: str, folder: RunFolder, config: RunConfig
+        self,
+        client: Any,
+        writer: MlflowWriter,
+        experiment: str,
+        folder: RunFolder,
+        config: RunConfig,
     ) -> None:
         self.uri: str = client.tracking_uri
         self._client = client
-        self._writer = MlflowWriter(client, run_id)
-        self._run_id = run_id
+        self._writer = writer
+        self._run_id = writer.run_id
         self._experiment = experiment
         self._folder = folder
         self._config = config
@@ -192,7 +210,7 @@ class MlflowParentRun:
             name: value for key in values for name, value in flatten(values[key], key).items()
         }
         self._writer.log_params(params)
-        self._writer.set_tags({_FOLDER_TAG: str(self._folder.path), **environment_tags()})
+        self._writer.set_tags({FOLDER_TAG: str(self._folder.path), **environment_tags()})
         self._writer.log_artifact(self._folder.config_file)
 
     def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
@@ -237,22 +255,23 @@ class MlflowParentRun:
         return {child.data.tags.get("qatline.step", "") for child in finished}
 
     def _record(self, result: RunResult, artifacts: Mapping[str, Path]) -> None:
-        known = self.finished_steps()
+        known, times = self.finished_steps(), step_times(self._folder)
         for step in result.steps:
             # A step that was executed has its run already, unless the store was away meanwhile.
             if step.name not in known and STEP_ARTIFACTS[step.name] in artifacts:
-                self._record_step(step, artifacts[STEP_ARTIFACTS[step.name]])
+                directory = artifacts[STEP_ARTIFACTS[step.name]]
+                self._record_step(step, directory, times.get(step.name))
         self._writer.log_metrics(row_metrics(result.rows))
         if result.rows or result.gate.verdict:
             self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
         self._client.log_dict(self._run_id, result.to_dict(), self._folder.result_file.name)
 
-    def _record_step(self, step: FinishedStep, directory: Path) -> None:
+    def _record_step(self, step: FinishedStep, directory: Path, times: StepTimes | None) -> None:
         """Write the run of a step from what it left in the store."""
         self._remove_unfinished(step.name)
         definition, manifest = load_step(step.name), read_step_manifest(directory)
         sections = {key: getattr(self._config, key) for key in definition.sections}
-        with step_run(step.name, warn=_warn) as tracker:
+        with step_run(step.name, warn=_warn, times=times) as tracker:
             tracker.set_tags({_STATUS_TAG: step.status})
             log_settings(tracker, sections, seed=self._config.seed, key=manifest.key)
             log_outputs(tracker, step.name, directory, manifest)
@@ -266,16 +285,6 @@ class MlflowParentRun:
 
     def _sweep(self, status: str) -> None:
         close_children(self._client, self._experiment, self._run_id, status)
-
-
-def close_dead_runs(client: Any, experiment: str) -> None:
-    """Close an experiment's running-marked runs whose process is gone."""
-    wanted = f"attributes.status = 'RUNNING' and tags.`{_FOLDER_TAG}` LIKE '/%'"
-    for run in client.search_runs([experiment], filter_string=wanted, max_results=1000):
-        folder = RunFolder(path=Path(run.data.tags[_FOLDER_TAG]))
-        if folder.record_file.is_file() and folder.settle().status != "running":
-            close_children(client, experiment, run.info.run_id, "KILLED")
-            client.set_terminated(run.info.run_id, "KILLED")
 
 
 def _description(config: RunConfig) -> str:

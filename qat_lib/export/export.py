@@ -50,7 +50,8 @@ def export_onnx(
             raises it to, 19.
         weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter
             of the size; ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to
-            8.6 needs.
+            8.6 needs; ``"int4"`` as ``"int8"``, but with INT4 for weights of 4 bits and fewer, which
+            raises ``opset`` to 21 and is not for TensorRT.
         float_precision: precision of non-quantized layers: ``"fp32"`` (default) or ``"fp16"``, for
             strongly typed TensorRT.
         channels_first_input: whether image inputs are NCHW instead of Keras's NHWC. Default False.

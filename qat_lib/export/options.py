@@ -22,6 +22,8 @@ NEWEST_OPSET = 21
 the graph without weights. float16 Q/DQ scales need 19."""
 
 HALF_OPSET = 19
+INT4_OPSET = 21
+"""DequantizeLinear takes INT4 since operator set 21."""
 LARGEST_BATCH = 65_536
 
 
@@ -35,10 +37,10 @@ def option_fields() -> list[OptionField]:
 class ExportOptions:
     """How a graph is lowered; see ``qat_lib.export.export.export_onnx`` for what each means.
 
-    float16 raises ``opset`` to 19.
+    float16 raises ``opset`` to 19, INT4 weights to 21.
 
     Raises:
-        ExportError: a value is not one of those allowed.
+        ExportError: a value is not one of those allowed, or INT4 weights are wanted for TensorRT.
     """
 
     target: Backend = field(default="tensorrt", metadata=about("Backend that will run the file."))
@@ -46,7 +48,11 @@ class ExportOptions:
         default=17, metadata=about("ONNX operator set.", least=OLDEST_OPSET, most=NEWEST_OPSET)
     )
     weights: WeightForm = field(
-        default="int8", metadata=about("int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
+        default="int8",
+        metadata=about(
+            "int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6); int4: INT4 + DQ where weights have "
+            "4 bits (not for TensorRT)."
+        ),
     )
     float_precision: FloatPrecision = field(
         default="fp32",
@@ -70,12 +76,20 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.float_precision == "fp16":
             object.__setattr__(self, "opset", max(self.opset, HALF_OPSET))
+        if self.weights == "int4":
+            object.__setattr__(self, "opset", max(self.opset, INT4_OPSET))
         for each in option_fields():
             value, allowed = getattr(self, each.name), get_args(each.kind)
             if get_origin(each.kind) is Literal and value not in allowed:
                 raise ExportError(
                     f"Expected {each.name} to be one of {', '.join(allowed)}. Received: {value!r}."
                 )
+        if self.weights == "int4" and self.target == "tensorrt":
+            raise ExportError(
+                "Expected weights=int8 or qdq for TensorRT, which has no convolution with INT4 "
+                "weights. Received: int4. Export with target=openvino or onnxruntime, or with "
+                "weights=int8, which stores integers of 4 bits in 8."
+            )
         if self.batch_size is not None and (
             isinstance(self.batch_size, bool) or not 1 <= self.batch_size <= LARGEST_BATCH
         ):
@@ -147,6 +161,7 @@ PASSES = (
     Pass("clamps.remove_redundant_clamps", for_openvino),
     Pass("io.convert_inputs_to_nchw", lambda options: options.channels_first_input),
     Pass("float_weights.store_float_weights", lambda options: options.weights == "qdq"),
+    Pass("int4_weights.store_int4_weights", lambda options: options.weights == "int4", ("ranges",)),
     Pass("half.convert_float_to_half", lambda options: options.float_precision == "fp16"),
     Pass("names.name_canonically"),
 )

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.ranges import greatest_integer, integer_bounds
 
-INT8_MAX = np.float32(127.0)
-UINT8_MAX = np.float32(255.0)
+MOST_BITS = 8
+"""Of the integers in a file."""
 
 logger = logging.getLogger("qat_lib")
 
@@ -25,14 +26,16 @@ class LearnedRange:
         name: name of the quantizer.
         amax: float32; a scalar, or one value a channel in a shape that broadcasts against the
             tensor.
-        narrow: whether the integer -128 is left out (weights).
+        narrow: whether the least integer, -128, is left out (weights).
         unsigned: whether the integers are unsigned, 0 to 255.
+        num_bits: width of the integers, 2 to 8; those of fewer bits are stored in 8. Default 8.
     """
 
     name: str
     amax: np.ndarray
     narrow: bool = False
     unsigned: bool = False
+    num_bits: int = MOST_BITS
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -41,16 +44,16 @@ class LearnedRange:
 
     @property
     def scale(self) -> np.ndarray:
-        """Return the float32 scale: ``amax / 127``, unsigned ``amax / 255``."""
-        steps = UINT8_MAX if self.unsigned else INT8_MAX
+        """Return the float32 scale: ``amax`` over the greatest integer, 127 or unsigned 255."""
+        steps = np.float32(greatest_integer(self.num_bits, self.unsigned))
         return np.asarray(np.asarray(self.amax, np.float32) / steps, np.float32)
 
     def integers(self, x: np.ndarray) -> np.ndarray:
         """Return the integers of ``x``: ``clip(round_half_even(x / scale))`` in float32."""
-        limits = np.iinfo(self.dtype)
+        low, high = integer_bounds(self.num_bits, self.narrow, self.unsigned)
         q = np.divide(x, self.scale, dtype=np.float32)
         np.rint(q, out=q)
-        np.clip(q, limits.min + int(self.narrow), limits.max, out=q)
+        np.clip(q, low, high, out=q)
         return np.asarray(q.astype(self.dtype))
 
 
@@ -95,25 +98,25 @@ def learned_ranges(quantizers: Iterable[RangeOwner]) -> dict[str, LearnedRange]:
         quantizers: the quantizers of a model; one may come several times.
 
     Raises:
-        ExportError: a quantizer is not 8 bits wide, or two quantizers have one name.
+        ExportError: a quantizer is wider than 8 bits, or two quantizers have one name.
     """
     found: dict[str, tuple[RangeOwner, LearnedRange]] = {}
     for owner in quantizers:
         if not owner.enabled:
             continue
-        if owner.num_bits != 8:
-            raise ExportError(
-                f"Expected quantizers of 8 bits. Received: {owner.name!r} with {owner.num_bits}. "
-                "ONNX QuantizeLinear has 8-bit integers: quantize with num_bits=8, or disable this "
-                "quantizer."
-            )
+        if owner.num_bits > MOST_BITS:
+            raise _unknown_width(owner.name, owner.num_bits, "8 bits or fewer")
         if owner.name in found and found[owner.name][0] is not owner:
             raise ExportError(
                 f"Expected one quantizer a name. Received two named {owner.name!r}. Rename one of "
                 "them."
             )
         range_ = LearnedRange(
-            name=owner.name, amax=owner.amax, narrow=owner.narrow_range, unsigned=owner.unsigned
+            name=owner.name,
+            amax=owner.amax,
+            narrow=owner.narrow_range,
+            unsigned=owner.unsigned,
+            num_bits=owner.num_bits,
         )
         found[owner.name] = (owner, range_)
     if made_up := [name for name, (owner, _) in found.items() if not owner.calibrated]:
@@ -124,6 +127,23 @@ def learned_ranges(quantizers: Iterable[RangeOwner]) -> dict[str, LearnedRange]:
             *(len(made_up), len(found), made_up[0]),
         )
     return {name: range_ for name, (_, range_) in found.items()}
+
+
+def check_activation_bits(range_: LearnedRange) -> None:
+    """Refuse an activation that is not 8 bits wide.
+
+    Raises:
+        ExportError: QuantizeLinear would not saturate where the quantizer does.
+    """
+    if range_.num_bits != MOST_BITS:
+        raise _unknown_width(range_.name, range_.num_bits, "8 bits for activations")
+
+
+def _unknown_width(name: str, num_bits: int, expected: str) -> ExportError:
+    return ExportError(
+        f"Expected quantizers of {expected}. Received: {name!r} with {num_bits}. ONNX "
+        "QuantizeLinear has 8-bit integers: quantize with num_bits=8, or disable this quantizer."
+    )
 
 
 def disabled_quantizers(quantizers: Iterable[RangeOwner]) -> list[str]:

@@ -6,7 +6,7 @@ Needs onnx and NumPy only.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx
@@ -58,12 +58,13 @@ class Tensors:
         return self.identities.quantizer(node.name, node.op_type)
 
     def integers(self, quantize: Any | None, name: str) -> np.ndarray | None:
-        """Return the INT8 weights ``name``, or a Q's integers from float ones.
+        """Return the integer weights ``name`` as INT8, or a Q's integers from float ones.
 
         None when they are not constant, or when the scales of ``quantize`` do not fit them.
         """
         if quantize is None:
-            return self.get(name)
+            stored = self.get(name)
+            return stored.astype(np.int8) if _is_int4(stored) else stored
         weight, scale = self.get(quantize.input[0]), self.get(quantize.input[1])
         if quantize.op_type != "QuantizeLinear" or weight is None or scale is None:
             return None
@@ -75,3 +76,7 @@ class Tensors:
                 scale.ravel(), [i for i in range(weight.ndim) if i != axis % weight.ndim]
             )
         return np.asarray(np.clip(np.rint(weight / scale), -128, 127).astype(np.int8))
+
+
+def _is_int4(array: np.ndarray | None) -> TypeGuard[np.ndarray]:
+    return array is not None and array.dtype.name == "int4"

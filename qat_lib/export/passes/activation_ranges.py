@@ -24,7 +24,7 @@ from qat_lib.export.graph import (
     replace,
     set_int,
 )
-from qat_lib.export.ranges import LearnedRange
+from qat_lib.export.ranges import LearnedRange, check_activation_bits
 
 
 def find_range(name: str, ranges: Mapping[str, LearnedRange]) -> LearnedRange:
@@ -58,7 +58,7 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
 
     Raises:
         ExportError: a marker belongs to no quantizer, or an activation's range is not a single
-            number.
+            number, or its integers have not 8 bits.
     """
     graph = model.graph
     seen: dict[tuple[ir.Value | None, str], ir.Node] = {}
@@ -68,6 +68,7 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
         if constant(source) is not None:
             continue
         learned = find_range(dequantize.meta[QUANTIZER], ranges)
+        check_activation_bits(learned)
         if np.size(learned.amax) != 1:
             raise ExportError(
                 f"Expected one range for the activation that {learned.name!r} quantizes. "

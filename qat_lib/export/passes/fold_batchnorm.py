@@ -34,7 +34,6 @@ from qat_lib.export.passes.bias import (
     output_channels,
     set_bias,
 )
-from qat_lib.export.ranges import INT8_MAX
 
 SMALLEST_SCALE = np.float32(2.0**-126)
 """Least normal float32: a smaller scale would be flushed to zero, which ONNX and TensorRT
@@ -123,7 +122,7 @@ def _fold_into_scale(
     dead = scaled < SMALLEST_SCALE
     sign = np.where(dead, 0, np.sign(factor))
     signed = integers * _along(sign, integers.ndim, axis)
-    if signed.max() > INT8_MAX:
+    if signed.max() > np.iinfo(np.int8).max:
         return False
     name = dequantize.meta.get("quantizer", layer.name)
     kept = np.array_equal(signed, integers)

@@ -228,6 +228,48 @@ def test_lease_stops_after_a_renewal_that_took_too_long(registry: MemoryRegistry
     lease.release()
 
 
+def test_renewal_of_a_process_that_slept_takes_no_lock_back(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept between its look at the flags and its write; meanwhile another was there."""
+    clock = Clock()
+    monkeypatch.setattr("components.registry.lock._uptime", clock)
+    flag = Flag(owner="slow", lease=0.2, held=True)
+    registry.set_tag(LOCK_TAG + "a", flag.to_json())
+    asleep, write = threading.Event(), registry.set_tag
+
+    def sleep_and_write(key: str, value: str) -> None:
+        if not asleep.is_set():
+            registry.model_tags.clear()  # another took the lock over, promoted and is gone
+            clock.sleep(100)
+            asleep.set()
+        write(key, value)
+
+    monkeypatch.setattr(registry, "set_tag", sleep_and_write)
+    lease = Lease(registry, "a", flag, renewed=0.0)
+    assert asleep.wait(10)
+    time.sleep(0.3)  # time for renewals that must not come
+    assert registry.model_tags == {}
+    with pytest.raises(LockLostError):
+        lease.check()
+    lease.release()
+
+
+def test_lease_that_ended_is_not_renewed(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("components.registry.lock._uptime", clock)
+    flag = Flag(owner="slow", lease=0.2, held=True)
+    registry.set_tag(LOCK_TAG + "a", flag.to_json())
+    lease = Lease(registry, "a", flag, renewed=-0.3)
+    time.sleep(0.3)
+    assert _beat(registry) == 0
+    with pytest.raises(LockLostError, match="ended without a renewal"):
+        lease.check()
+    lease.release()
+
+
 def test_lease_stops_beside_another_holder(registry: MemoryRegistry) -> None:
     with registry_lock(registry, owner="slow", lease=60) as lease:
         registry.set_tag(LOCK_TAG + "quick", Flag(owner="quick", held=True).to_json())

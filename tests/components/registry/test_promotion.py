@@ -20,7 +20,7 @@ from components.registry.promotion import (
     submit_candidate,
 )
 from components.registry.registry import INPUTS, RUN, STATE, RegisteredVersion
-from qat_lib.errors import ConfigError
+from qat_lib.errors import ConfigError, TrackingError
 
 
 def verdict(good: bool, champion: str, evaluation: str) -> Verdict:
@@ -366,3 +366,23 @@ def test_sleeper_leaves_no_champion_where_there_was_none(
     with pytest.raises(LockLostError):
         write_late(registry, "champion", 1)
     assert registry.aliases == {"challenger": 1}
+
+
+def fail_late(registry: MemoryRegistry, *, taken_over: bool) -> None:
+    """Act as a process whose upload another one removed while it slept."""
+    with promotion_lock(registry, "sleeper", 60.0):
+        if taken_over:
+            registry.model_tags.clear()
+            registry.set_alias("previous", 2)
+        raise TrackingError("there is no such upload")
+
+
+def test_sleeper_tells_of_its_lock_rather_than_of_what_fails_without_it(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    run(registry, tmp_path, "a", 80)
+    run(registry, tmp_path, "b", 90)
+    with pytest.raises(TrackingError, match="no such upload"):
+        fail_late(registry, taken_over=False)
+    with pytest.raises(LockLostError, match="taken over"):
+        fail_late(registry, taken_over=True)

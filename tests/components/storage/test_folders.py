@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from components.storage import folders
-from components.storage.folders import fetch_folder, object_location, store_folder
+from components.storage.folders import fetch_artifact, object_location, store_artifact
 from components.storage.storage import LocalStorage
 from components.storage.stored_file import StoredFile
 from components.store.directories import MANIFEST_NAME, describe, publish, verify_directory
@@ -74,8 +74,8 @@ def test_object_location_needs_to_know_where_minio_is() -> None:
 
 def test_a_stored_folder_comes_back(make: Callable[..., Path], tmp_path: Path) -> None:
     source = make("source", a="one", inside__b="two")
-    store_folder(source, str(tmp_path / "store"))
-    manifest = fetch_folder(str(tmp_path / "store"), tmp_path / "back")
+    store_artifact(source, str(tmp_path / "store"))
+    manifest = fetch_artifact(str(tmp_path / "store"), tmp_path / "back")
     assert manifest.metrics == {"accuracy": 0.5}
     assert (tmp_path / "back" / "inside" / "b").read_text() == "two"
     assert verify_directory(tmp_path / "back").digest == verify_directory(source).digest
@@ -85,9 +85,9 @@ def test_the_manifest_is_removed_first_and_stored_last(
     make: Callable[..., Path], tmp_path: Path
 ) -> None:
     target = tmp_path / "store"
-    store_folder(make("old", gone="x", same="y"), str(target))
+    store_artifact(make("old", gone="x", same="y"), str(target))
     storage = Recording()
-    store_folder(make("new", same="z", more="w"), str(target), storage)
+    store_artifact(make("new", same="z", more="w"), str(target), storage)
     assert storage.done == [
         f"remove {MANIFEST_NAME}",
         "remove gone",
@@ -103,26 +103,26 @@ def test_a_folder_that_was_cut_short_is_not_finished(
     make: Callable[..., Path], tmp_path: Path, puts: int
 ) -> None:
     target = str(tmp_path / "store")
-    store_folder(make("old", a="1", b="1"), target)
+    store_artifact(make("old", a="1", b="1"), target)
     with pytest.raises(StorageError, match="went away"):
-        store_folder(make("new", a="2", b="2"), target, Recording(puts))
+        store_artifact(make("new", a="2", b="2"), target, Recording(puts))
     with pytest.raises(StorageError, match="is not finished"):
-        fetch_folder(target, tmp_path / "back")
+        fetch_artifact(target, tmp_path / "back")
     assert not (tmp_path / "back").exists()
 
 
 def test_a_damaged_folder_is_refused(make: Callable[..., Path], tmp_path: Path) -> None:
     target = tmp_path / "store"
-    store_folder(make("source", a="1"), str(target))
+    store_artifact(make("source", a="1"), str(target))
     (target / "a").write_text("2")
     with pytest.raises(StorageError, match="the content of a changed"):
-        fetch_folder(str(target), tmp_path / "back")
+        fetch_artifact(str(target), tmp_path / "back")
 
 
 def test_an_unfinished_folder_is_not_stored(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
     with pytest.raises(StorageError, match="is not finished"):
-        store_folder(tmp_path, str(tmp_path / "store"))
+        store_artifact(tmp_path, str(tmp_path / "store"))
 
 
 def test_names_outside_the_folder_are_refused(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_names_outside_the_folder_are_refused(tmp_path: Path) -> None:
             return [StoredFile(location=f"{location}../x", size=1, tag="t")]
 
     with pytest.raises(StorageError, match="expected names below s3://b/k/"):
-        fetch_folder("s3://b/k", tmp_path / "back", Hostile())
+        fetch_artifact("s3://b/k", tmp_path / "back", Hostile())
 
 
 def test_markers_of_folders_in_s3_are_passed_over(
@@ -156,4 +156,4 @@ def test_markers_of_folders_in_s3_are_passed_over(
             return super().get(location.replace("s3://b/k", str(source)), target)
 
     monkeypatch.setattr(folders, "open_storage", lambda _: Bucket())
-    assert set(fetch_folder("s3://b/k", tmp_path / "back").files) == {"a"}
+    assert set(fetch_artifact("s3://b/k", tmp_path / "back").files) == {"a"}

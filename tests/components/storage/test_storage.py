@@ -6,19 +6,19 @@ S3 is moto's server over real HTTP.
 import hashlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from components.artifacts import Dataset
+from components.artifacts import Baseline, Dataset
 from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
-from components.settings import DataSettings
+from components.settings import DataSettings, ModelSettings, TrainingSettings
 from components.storage import s3 as s3_storage
-from components.storage.folders import fetch_folder, store_folder
+from components.storage.folders import fetch_artifact, store_artifact
 from components.storage.s3 import S3Storage, s3_client, split_location
 from components.storage.storage import LocalStorage, Storage, StoredFile, fetch_cached, open_storage
 from components.store.directories import describe, publish
@@ -176,12 +176,6 @@ def test_the_scheme_chooses_the_storage(s3: Any) -> None:
         open_storage("gs://bucket/key")
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("QATLINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 class CountingStorage(LocalStorage):
     """Counts what is fetched."""
 
@@ -233,6 +227,48 @@ def test_missing_s3_data_set_is_reported(s3: Any, cache: Path, tmp_path: Path) -
     ):
         prepare_data_step(tmp_path, data=settings, seed=0, progress=NullProgress())
     assert settings_files({"data": settings.model_dump()}) == {}
+
+
+def test_s3_model_and_weights_are_fetched_and_keyed(
+    s3: Any, cache: Path, tmp_path: Path, digits_dataset: Path
+) -> None:
+    import keras
+
+    from components.train_baseline import train_baseline_step
+
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
+    network = keras.Sequential(layers)
+    network.save(tmp_path / "net.keras")
+    network.save_weights(tmp_path / "net.weights.h5")
+    model = ModelSettings(name="s3://data/net.keras", weights="s3://data/net.weights.h5")
+    settings = {"model": model.model_dump()}
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def evaluate() -> Mapping[str, float]:
+        return train_baseline_step(
+            digits_dataset,
+            out,
+            model=model,
+            training=TrainingSettings(),
+            seed=0,
+            progress=NullProgress(),
+        )
+
+    with pytest.raises(StorageError, match=r"s3://data/net\.keras does not.*correct model\.name"):
+        evaluate()
+    s3.upload_file(str(tmp_path / "net.keras"), "data", "net.keras")
+    with pytest.raises(StorageError, match=r"correct model\.weights"):
+        evaluate()
+    s3.upload_file(str(tmp_path / "net.weights.h5"), "data", "net.weights.h5")
+    assert evaluate()["parameters"] == 650
+    info = Baseline(out).info()
+    assert (info.source, info.trained_here) == ("s3://data/net.keras", False)
+    before = settings_files(settings)
+    assert sorted(before) == ["model.name", "model.weights"]
+    s3.put_object(Bucket="data", Key="net.weights.h5", Body=b"other")
+    assert settings_files(settings)["model.name"] == before["model.name"]
+    assert settings_files(settings)["model.weights"] != before["model.weights"]
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
@@ -320,9 +356,9 @@ def test_finished_folder_comes_back(place: tuple[Storage, str], tmp_path: Path) 
     write(work / "inside" / "a", b"1")
     publish(work, tmp_path / "final", describe(work, metrics={"accuracy": 0.5}))
     storage.put(tmp_path / "final" / "inside" / "a", f"{root}/folder/left")
-    store_folder(tmp_path / "final", f"{root}/folder")
-    manifest = fetch_folder(f"{root}/folder", tmp_path / "back")
+    store_artifact(tmp_path / "final", f"{root}/folder")
+    manifest = fetch_artifact(f"{root}/folder", tmp_path / "back")
     assert (set(manifest.files), manifest.metrics) == ({"inside/a"}, {"accuracy": 0.5})
     storage.remove(f"{root}/folder/manifest.json")
     with pytest.raises(StorageError, match="is not finished"):
-        fetch_folder(f"{root}/folder", tmp_path / "again")
+        fetch_artifact(f"{root}/folder", tmp_path / "again")

@@ -1,5 +1,6 @@
 """The real MLflow: on a SQLite store, and once through its server."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 from mlflow_server import MlflowServer
 
 from components.data.info import DatasetInfo
-from components.tracking.tracker import ensure_store, step_run
+from components.tracking.tracker import StepTimes, ensure_store, step_run
 from qat_lib.errors import DataError, TrackingError
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
@@ -191,6 +192,34 @@ def test_kubeflow_run_is_resumed_despite_parent(
     assert (run.info.status, run.data.metrics) == ("FINISHED", {"accuracy": 1.0})
     assert run.data.params == {"qat.epochs": '"3"', "qat.rate": "1"}
     assert tracked_here.search_runs([store[1]], f"tags.`mlflow.parentRunId` = '{parent}'") == []
+
+
+@pytest.mark.parametrize("error", [None, DataError("x")])
+def test_step_that_ran_earlier_keeps_its_times(
+    store: tuple[str, str],
+    tracked_here: Any,
+    progress: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception | None,
+) -> None:
+    parent = tracked_here.create_run(store[1]).info.run_id
+    monkeypatch.setenv("QATLINE_PARENT_RUN_ID", parent)
+    times = StepTimes(started=1_700_000_000_000, ended=1_700_000_005_000)
+    with (
+        contextlib.suppress(DataError),
+        step_run("evaluate", warn=progress.warn, times=times) as tracker,
+    ):
+        tracker.log_metrics({"accuracy": 0.5})
+        tracker.pipeline.log_history([{"epoch": 1, "loss": 0.5}], "evaluate")
+        if error is not None:
+            raise error
+    (run,) = tracked_here.search_runs([store[1]], f"tags.`mlflow.parentRunId` = '{parent}'")
+    assert (run.info.start_time, run.info.end_time) == (times.started, times.ended)
+    assert (run.info.run_name, run.data.tags["qatline.step"]) == ("evaluate", "evaluate")
+    assert run.info.status == ("FAILED" if error else "FINISHED")
+    for run_id, name in ((run.info.run_id, "accuracy"), (parent, "evaluate/loss")):
+        points = tracked_here.get_metric_history(run_id, name)
+        assert [point.timestamp for point in points] == [times.ended]
 
 
 def test_what_mlflow_refuses_is_a_tracking_error(

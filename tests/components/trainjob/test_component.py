@@ -15,7 +15,7 @@ import pytest
 from fake_kubernetes import FakeKubernetes
 from local_pods import LocalPods
 
-from components.storage.folders import store_folder
+from components.storage.folders import store_artifact
 from components.store.directories import describe, publish
 from components.trainjob import launcher as launcher_module
 from components.trainjob.component import canceled_by_signal, run_as_train_job, take_output
@@ -67,7 +67,7 @@ def launch(
     monkeypatch.setenv("QATLINE_TRAIN_JOB", to_json(replace(template, env=env)))
     monkeypatch.setenv("QATLINE_PIPELINE_RUN_ID", "1f2e")
     monkeypatch.setattr(launcher_module, "_PAUSE", 0.1)
-    store_folder(finished(tmp_path, "dataset"), "s3://data/run/dataset")
+    store_artifact(finished(tmp_path, "dataset"), "s3://data/run/dataset")
 
     def launch(**changes: Any) -> dict[str, float]:
         given: dict[str, Any] = {
@@ -225,7 +225,7 @@ def test_workers_get_the_launchers_tracking_variables(
 
 
 def test_take_output_leaves_nothing_of_a_part(s3: Any, tmp_path: Path) -> None:
-    store_folder(finished(tmp_path, "whole"), "s3://data/whole")
+    store_artifact(finished(tmp_path, "whole"), "s3://data/whole")
     s3.put_object(Bucket="data", Key="whole/data", Body=b"4, 5, 6")
     target = tmp_path / "target"
     with pytest.raises(StorageError, match="is not whole"):

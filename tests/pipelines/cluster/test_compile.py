@@ -110,8 +110,10 @@ def test_tracking_server_reaches_cluster_steps() -> None:
         }
 
 
-def test_a_local_store_does_not_reach_a_cluster() -> None:
-    assert "MLFLOW" not in pipeline_ir(load_config(overrides=["tracking.uri=sqlite:///x.db"]))
+def test_store_that_no_pod_reaches_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tracking\.uri: sqlite:///.*: pods write to a tracking"):
+        pipeline_ir(load_config(overrides=["tracking.uri=sqlite:///x.db"]))
+    assert "MLFLOW" not in pipeline_ir(load_config())
 
 
 def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ def config(*overrides: str) -> RunConfig:
     [
         [],
         ["data={kind: npz, path: 's3://bucket/data.npz'}"],
+        ["data={kind: folder, path: 's3://bucket/images', storage: shards}"],
+        ["model={name: 's3://bucket/net.keras', weights: 's3://bucket/net.weights.h5'}"],
         ["data={kind: keras, name: mnist}"],
         ["model={name: 'keras.applications:MobileNetV2', weights: imagenet}"],
         ["model.name=keras.applications.mobilenet:MobileNet"],
@@ -48,6 +50,13 @@ def test_what_every_pod_has_stays(overrides: list[str]) -> None:
         (
             ["data={kind: folder, path: /home/me/images}"],
             ["data.path: /home/me/images: mount a volume that holds it (cluster.volumes)"],
+        ),
+        (
+            ["data={kind: folder, path: /home/me/images}", "model.weights=/home/me/net.npz"],
+            [
+                "qatline cluster image; or upload it and set s3://bucket/folder",
+                "qatline cluster image; or upload it and set s3://bucket/key",
+            ],
         ),
         (
             ["model={name: /home/me/net.keras, weights: /home/me/net.npz}"],
@@ -83,6 +92,12 @@ def test_addresses_of_this_machine_are_refused(host: str) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.webhook: http://"):
         portable(config(f"cluster.webhook='http://{host}'"))
     portable(config(f"tracking.uri='http://mlflow.{host.replace('[::1]', 'example')}'"))
+
+
+@pytest.mark.parametrize("uri", ["sqlite:////a/mlflow.db", "postgresql://db.example/mlflow"])
+def test_store_without_a_server_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"tracking.uri: {uri}: pods write to")):
+        portable(config(f"tracking.uri='{uri}'"))
 
 
 def test_volumes_of_the_reading_step_hold_files() -> None:

@@ -55,7 +55,7 @@ def test_the_run_is_closed_whatever_happened() -> None:
 
 
 def test_without_server_and_webhook_nothing_ends_a_run() -> None:
-    spec, pods = compiled("tracking.uri=sqlite:///x.db")
+    spec, pods = compiled()
     assert EXIT not in spec["deploymentSpec"]["executors"]
     assert pods == {}
 

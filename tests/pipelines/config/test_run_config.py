@@ -102,6 +102,8 @@ def test_relative_paths_resolve_against_file_or_cwd(tmp_path: Path) -> None:
         ("model.name", "my.module:build"),
         ("model.weights", "imagenet"),
         ("data.path", "s3://bucket/data.npz"),
+        ("model.name", "s3://bucket/net.keras"),
+        ("model.weights", "s3://bucket/net.weights.h5"),
     ],
 )
 def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
@@ -237,7 +239,8 @@ def test_impossible_config_is_refused_before_training(overrides: list[str], mess
             "model.name=m.h5",
             "model.name: expected a .keras file (load the model in Keras and save it as one)",
         ),
-        ("model.name=s3://b/m.keras", "model.name: expected a .keras file on this machine"),
+        ("model.name=gs://b/m.keras", "model.name: expected a .keras file on this machine"),
+        ("model.name=s3://b/m.h5", "model.name: expected a .keras file on this machine"),
         (
             "model.weights=https://h/w.npz",
             "model.weights: expected imagenet or a file on this machine",
@@ -275,8 +278,16 @@ def test_impossible_config_is_refused_before_training(overrides: list[str], mess
             "data.path: expected a file on this machine or s3://bucket/key",
         ),
         (
-            "data={kind: folder, path: 's3://b/x'}",
-            "data.path: expected a local or mounted folder, received s3://b/x",
+            "data={kind: folder, path: 'gs://b/x'}",
+            "data.path: expected a folder or an archive of it on this machine or s3://bucket/key",
+        ),
+        (
+            "data={kind: folder, path: 's3://b/x', storage: files}",
+            "data.storage: expected shards or auto for images in S3 or in an archive",
+        ),
+        (
+            "data={kind: folder, path: x.zip, storage: files}",
+            "data.storage: expected shards or auto for images in S3 or in an archive",
         ),
         (
             "tracking.uri='me:pw@host'",

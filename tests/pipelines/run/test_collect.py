@@ -2,7 +2,8 @@ import json
 import os
 from pathlib import Path
 
-from pipelines.run.collect import finished_steps, link_artifacts
+from components.tracking.tracker import StepTimes
+from pipelines.run.collect import finished_steps, link_artifacts, step_times
 from pipelines.run.folder import RunFolder
 from pipelines.run.result import FinishedStep
 
@@ -49,3 +50,23 @@ def test_finished_steps_ignore_the_clock(tmp_path: Path) -> None:
     assert finished_steps(folder, since=len(lines[0])) == [
         FinishedStep(name="prepare_data", status="reused", seconds=0.1)
     ]
+
+
+def test_step_times_are_those_of_the_execution(tmp_path: Path) -> None:
+    folder = RunFolder(path=tmp_path)
+    finished = [
+        ("prepare_data", "executed", 3.0, 2000.0),
+        ("prepare_data", "reused", 0.1, 3000.0),
+        ("evaluate", "reused", 0.5, 3001.0),
+        ("evaluate", "reused", None, 4000.0),
+        ("promote", "executed", 1.0, None),
+    ]
+    with folder.events_file.open("w") as events:
+        for step, status, seconds, time in finished:
+            event = {"event": "step_finished", "step": step, "status": status}
+            print(json.dumps({**event, "seconds": seconds, "time": time}), file=events)
+        print(json.dumps({"event": "step_started", "step": "promote", "time": 1.0}), file=events)
+    assert step_times(folder) == {
+        "prepare_data": StepTimes(started=1_997_000, ended=2_000_000),
+        "evaluate": StepTimes(started=4_000_000, ended=4_000_000),
+    }

@@ -62,6 +62,7 @@ def test_sync_records_a_run_whose_store_was_away(fake_cli: Any) -> None:
     parent = open_client(uri).get_run(tracking["run_id"])
     assert parent.data.metrics["fp32/accuracy"] == 0.9
     assert parent.info.end_time - parent.info.start_time < 120_000
+    check_times(run, tracking)
     # Artifacts lie beside the runs, not in the folder where one stands.
     assert list((fake_cli.runs / "mlflow-artifacts").rglob("result.json"))
     assert not (fake_cli.folder / "mlruns").exists()
@@ -70,6 +71,27 @@ def test_sync_records_a_run_whose_store_was_away(fake_cli: Any) -> None:
     assert second.returncode == 0, second.stderr
     assert "Steps recorded now: none" in second.stdout
     assert everything(tracking) == recorded
+
+
+def check_times(run: Path, tracking: dict[str, str]) -> None:
+    """Check that the records of the steps have the times of the steps."""
+    client, ends = open_client(tracking["uri"]), {}
+    for line in (run / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "step_finished":
+            ends[event["step"]] = (event["time"], event["seconds"])
+    wanted = f"tags.`mlflow.parentRunId` = '{tracking['run_id']}'"
+    for child in client.search_runs([tracking["experiment_id"]], wanted):
+        end, seconds = ends.pop(child.info.run_name)
+        assert child.info.end_time == pytest.approx(end * 1000, abs=2)
+        assert child.info.start_time == pytest.approx((end - seconds) * 1000, abs=2)
+        for name in child.data.metrics:
+            for point in client.get_metric_history(child.info.run_id, name):
+                assert point.timestamp == child.info.end_time
+    assert ends == {}
+    (point,) = client.get_metric_history(tracking["run_id"], "fp32/accuracy")
+    (evaluate,) = client.search_runs([tracking["experiment_id"]], "run_name = 'evaluate'")
+    assert point.timestamp == evaluate.info.end_time
 
 
 @pytest.fixture

@@ -43,7 +43,8 @@ def test_export_options_accept(options: dict[str, Any]) -> None:
     ("options", "message"),
     [
         ({"target": "tvm"}, "target to be one of tensorrt, openvino, onnxruntime. Received: 'tvm'"),
-        ({"weights": "fp8"}, "weights to be one of int8, qdq. Received: 'fp8'"),
+        ({"weights": "fp8"}, "weights to be one of int8, qdq, int4. Received: 'fp8'"),
+        ({"weights": "int4"}, "int8 or qdq for TensorRT.*Received: int4"),
         ({"float_precision": "bf16"}, "float_precision to be one of fp32, fp16. Received: 'bf16'"),
         *(
             ({"batch_size": size}, f"from 1 to 65536.*{size!r}")
@@ -65,6 +66,11 @@ def test_float16_raises_the_opset(given: dict[str, Any], opset: int) -> None:
 
 def test_float16_keeps_a_newer_opset() -> None:
     assert ExportOptions(float_precision="fp16", opset=21).opset == 21
+
+
+@pytest.mark.parametrize("target", ["openvino", "onnxruntime"])
+def test_int4_weights_raise_the_opset(target: Any) -> None:
+    assert ExportOptions(weights="int4", target=target).opset == 21
 
 
 def test_option_fields_describe_every_option() -> None:

@@ -47,6 +47,16 @@ def test_activation_pairs_get_the_learned_scale_in_canonical_form(lab):
     np.testing.assert_array_equal(lab.run(lowered, x=x)[0], expected)
 
 
+def test_activations_of_other_widths_are_refused(lab):
+    model = lab.build(
+        "(float[N,4] x) => (float[N,4] y) { q = QuantizeLinear(x, one, zero)\n y = DequantizeLinear(q, one, zero) }",
+        **UNSET,
+    )
+    narrow = LearnedRange(name="a", amax=np.float32(1), num_bits=4)
+    with pytest.raises(ExportError, match=r"8 bits for activations. Received: 'a' with 4"):
+        passes.write_activation_ranges(mark(model, y="a"), {"a": narrow})
+
+
 def test_equal_pairs_on_one_tensor_become_one(lab):
     model = lab.build(
         """(float[N,4] x) => (float[N,4] y) {

@@ -17,6 +17,9 @@ from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ran
         ({}, np.int8, 127, -128, 127),
         ({"narrow": True}, np.int8, 127, -127, 127),
         ({"unsigned": True}, np.uint8, 255, 0, 255),
+        ({"num_bits": 4}, np.int8, 7, -8, 7),
+        ({"num_bits": 4, "narrow": True}, np.int8, 7, -7, 7),
+        ({"num_bits": 2, "narrow": True}, np.int8, 1, -1, 1),
     ],
 )
 def test_learned_range_has_integers_of_its_type(options, dtype, steps, low, high):
@@ -24,7 +27,7 @@ def test_learned_range_has_integers_of_its_type(options, dtype, steps, low, high
     assert range_.dtype == dtype
     assert range_.scale == np.float32(1)
     integers = range_.integers(np.float32([-500, 0.5, 1.5, 3, 500]))
-    assert integers.tolist() == [low, 0, 2, 3, high]
+    assert integers.tolist() == [low, 0, min(2, high), min(3, high), high]
     assert integers.dtype == dtype
 
 
@@ -79,10 +82,15 @@ def test_disabled_quantizers_are_those_that_are_off():
     assert disabled_quantizers(mixed()) == ["off", "z_off"]
 
 
-@pytest.mark.parametrize("bits", [7, 9])
-def test_learned_ranges_are_of_8_bits(bits):
-    with pytest.raises(ExportError, match=f"Received: 'q' with {bits}"):
+@pytest.mark.parametrize("bits", [9, 16])
+def test_learned_ranges_are_of_8_bits_at_most(bits):
+    with pytest.raises(ExportError, match=f"8 bits or fewer. Received: 'q' with {bits}"):
         learned_ranges(model(quantizer("q", num_bits=bits)))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 7])
+def test_learned_ranges_keep_their_width(bits):
+    assert learned_ranges(model(quantizer("q", num_bits=bits)))["q"].num_bits == bits
 
 
 def test_learned_ranges_of_a_quantizer_that_two_layers_share():

@@ -1,0 +1,156 @@
+"""Folders of files in S3 or in an archive, as local folders.
+
+A folder in S3 is every object below a prefix. Both kinds lie in the cache, named by what they were
+made of: another object, or another tag of one, is another folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from components.runtime.disk_errors import as_storage_error
+from components.storage.archives import Wanted, safe_name, unpack_files
+from components.storage.storage import cache_root, existing, fetch_cached, open_storage
+from components.storage.stored_file import Storage, StoredFile, is_archive
+from qat_lib.errors import StorageError
+
+_THREADS = 8
+
+Told = Callable[[int, int], None]
+
+
+def is_remote_folder(location: str) -> bool:
+    """Whether a folder has to be fetched or unpacked before it can be read."""
+    return "://" in location or (is_archive(location) and not Path(location).is_dir())
+
+
+def fetch_folder(
+    location: str,
+    wanted: Wanted,
+    *,
+    storage: Storage | None = None,
+    told: Told = lambda _done, _total: None,
+) -> Path:
+    """Return a local copy of a folder in S3, or of an archive's files.
+
+    Files that were fetched before and have not changed since are used again; a fetch that was cut
+    short goes on where it stopped. Where all files lie in one folder, that is returned.
+
+    Args:
+        location: ``s3://bucket/folder``, or an archive in S3 or on this machine.
+        wanted: whether a file is fetched, by its name.
+        storage: default: the one that serves the location.
+        told: receives how many of how many files are there.
+
+    Raises:
+        StorageError: nothing is there, it can't be fetched, or it changed meanwhile.
+        DataError: an archive is damaged or not safe to unpack.
+    """
+    storage = storage or open_storage(location)
+    if is_archive(location):
+        return _only_folder(_unpacked(location, storage, wanted))
+    return _fetched(location, storage, wanted, told)
+
+
+def folder_digest(location: str, storage: Storage | None = None) -> str | None:
+    """Return a digest of what a folder in S3 holds, or of an archive; None for nothing."""
+    storage = storage or open_storage(location)
+    if is_archive(location):
+        found = storage.describe(location)
+        return None if found is None else f"{found.tag} {found.size}"
+    listed = storage.list(_prefix(location))
+    return _digest(location, listed) if listed else None
+
+
+def _fetched(location: str, storage: Storage, wanted: Wanted, told: Told) -> Path:
+    prefix = _prefix(location)
+    files: dict[PurePosixPath, StoredFile] = {}
+    for file in storage.list(prefix):
+        name = file.location.removeprefix(prefix)
+        if wanted(name):
+            files[_below(location, name)] = file
+    if not files:
+        raise StorageError(
+            f"{location} holds no file that is read here, or these credentials may not see it: "
+            "correct data.path"
+        )
+    place = cache_root() / "folders" / _digest(location, list(files.values()))
+    waiting = [name for name, file in files.items() if not _is_there(place / name, file.size)]
+    done = len(files) - len(waiting)
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        fetches = pool.map(lambda name: storage.get_version(files[name], place / name), waiting)
+        try:
+            for _ in fetches:
+                done += 1
+                told(done, len(files))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return place
+
+
+def _unpacked(location: str, storage: Storage, wanted: Wanted) -> Path:
+    stored = existing(location, storage)
+    place = cache_root() / "folders" / _digest(location, [stored])
+    with _locked(place):
+        if not place.is_dir():
+            archive = fetch_cached(location, storage) if "://" in location else Path(location)
+            beside = place.with_name(place.name + ".unfinished")
+            shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
+            beside.mkdir()
+            if unpack_files(archive, beside, wanted) == 0:
+                shutil.rmtree(beside)
+                raise StorageError(f"{location} holds no file that is read here: correct data.path")
+            beside.replace(place)
+    return place
+
+
+def _only_folder(folder: Path) -> Path:
+    """Return the folder that all files of an archive lie in."""
+    while len(entries := list(folder.iterdir())) == 1 and entries[0].is_dir():
+        folder = entries[0]
+    return folder
+
+
+def _prefix(location: str) -> str:
+    return location.rstrip("/") + "/"
+
+
+def _below(location: str, name: str) -> PurePosixPath:
+    try:
+        return safe_name(name)
+    except ValueError as error:
+        raise StorageError(
+            f"{location}: expected names of files below it, but {error}: remove that object"
+        ) from error
+
+
+def _is_there(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def _digest(location: str, files: Sequence[StoredFile]) -> str:
+    digest = hashlib.sha256(location.encode())
+    for file in files:
+        digest.update(f"\0{file.location}\0{file.tag}\0{file.size}".encode())
+    return digest.hexdigest()[:32]
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Let one process at a time make a folder of the cache."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.with_name(place.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise as_storage_error(error, place) from error

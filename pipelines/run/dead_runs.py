@@ -1,0 +1,22 @@
+"""Runs of MLflow that a killed process left open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from components.tracking.pipeline_run import close_children
+from pipelines.run.folder import RunFolder
+
+FOLDER_TAG = "qatline.run_dir"
+"""Tag of an MLflow run: the folder of the run on the machine that it runs on."""
+
+
+def close_dead_runs(client: Any, experiment: str) -> None:
+    """Close an experiment's running-marked runs whose process is gone."""
+    wanted = f"attributes.status = 'RUNNING' and tags.`{FOLDER_TAG}` LIKE '/%'"
+    for run in client.search_runs([experiment], filter_string=wanted, max_results=1000):
+        folder = RunFolder(path=Path(run.data.tags[FOLDER_TAG]))
+        if folder.record_file.is_file() and folder.settle().status != "running":
+            close_children(client, experiment, run.info.run_id, "KILLED")
+            client.set_terminated(run.info.run_id, "KILLED")

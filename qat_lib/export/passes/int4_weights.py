@@ -1,0 +1,43 @@
+"""Store weights of 4 bits and fewer as INT4, half the size of INT8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import QUANTIZER, add_constant, constant, is_op, lowering_pass
+from qat_lib.export.passes.activation_ranges import find_range
+from qat_lib.export.ranges import LearnedRange
+
+INT4 = ir.DataType.INT4
+LEAST, GREATEST = -8, 7
+
+
+@lowering_pass
+def store_int4_weights(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
+    """Replace the INT8 initializers of narrow weights by INT4 ones.
+
+    Weights whose integers do not fit, -8 with the sign turned by a folded BatchNormalization, stay
+    INT8.
+    """
+    stored: dict[ir.Value, ir.Value] = {}
+    for node in model.graph:
+        integers = constant(node.inputs[0]) if is_op(node, "DequantizeLinear") else None
+        if integers is None or find_range(node.meta[QUANTIZER], ranges).num_bits > 4:
+            continue
+        if integers.size and (integers.min() < LEAST or integers.max() > GREATEST):
+            continue
+        for index in (0, 2):  # integers and zero point
+            value = node.inputs[index]
+            if value is None:
+                continue
+            if value not in stored:
+                stored[value] = _narrowed(model.graph, value)
+            node.replace_input_with(index, stored[value])
+
+
+def _narrowed(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    array = np.asarray(constant(value))
+    return add_constant(graph, array.astype(INT4.numpy()), str(value.name))
