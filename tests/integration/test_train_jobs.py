@@ -1,10 +1,14 @@
 """A launcher as a cluster runs it: the compiled component, an API server, the pods it asks for."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from certificates import certificate
@@ -12,6 +16,7 @@ from fake_kubernetes import FakeKubernetes
 from local_pods import LocalPods
 from pods import Pods
 
+from components.artifacts import Baseline
 from components.store.directories import describe, publish, verify_directory
 from pipelines.cluster.compile import pipeline_ir
 from pipelines.config.run_config import load_config
@@ -105,3 +110,44 @@ def test_exit_handler_of_the_run_deletes_a_job_that_still_runs(
     cluster.jobs[name] = {"metadata": {"name": name, "labels": labels, "uid": "1"}}
     launchers.end("CANCELLED")
     assert cluster.jobs == {}
+
+
+def of_one_process(dataset: Path, training: dict[str, Any], folder: Path) -> Baseline:
+    """Train as one process does, without a TrainJob."""
+    call = {
+        "settings": {"training": {**training, "workers": 1}},
+        "seed": 0,
+        "inputs": {"dataset": str(dataset)},
+        "output": str(folder / "alone"),
+    }
+    code = f"from components.runtime.step import *\nrun_component('train_baseline', **{call!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=folder)
+    return Baseline(folder / "alone")
+
+
+@pytest.mark.slow
+def test_two_workers_train_what_one_process_trains(
+    cluster: FakeKubernetes, launchers: Pods, tmp_path: Path
+) -> None:
+    pytest.importorskip("components.runtime.worker_config", reason="no loop for several workers")
+    quick = ("training={workers: 2, epochs: 2}", "qat.epochs=1", "data.limit=300")
+    config = load_config(overrides=[*WORKERS[1:], *quick, "data.calibration_samples=32"])
+    spec, _ = yaml.safe_load_all(pipeline_ir(config))
+    pods = replace(launchers, spec=spec)
+    secrets = {"s/a": "access", "s/b": "secret"}
+    workers = LocalPods(cluster, tmp_path / "team", environment={}, secrets=secrets)
+    try:
+        for task in pods.order():
+            done = pods.run(task)
+            if task == "finetune-qat-component":
+                break
+    finally:
+        logs = dict(cluster.logs)
+        workers.close()
+    assert verify_directory(done.artifacts["qat"]).step == "finetune_qat"
+    told = sorted(log.splitlines()[0].partition(":")[0] for log in logs.values())
+    assert told == ["worker 0 of 2"] * 2 + ["worker 1 of 2"] * 2
+    baseline = Baseline(pods.finished["train-baseline-component"].artifacts["baseline"])
+    data = pods.finished["prepare-data-component"].artifacts["dataset"]
+    alone = of_one_process(data, config.pipeline_parameters()["training"], tmp_path)
+    np.testing.assert_allclose(baseline.predictions(), alone.predictions(), atol=1e-2)
