@@ -66,6 +66,7 @@ class Step:
         image: image that it runs in: ``train``, or ``engine``, which has no TensorFlow.
         page: file of its output that Kubeflow shows as a page; empty for none.
         confusion: row of the measurements whose confusion matrix Kubeflow shows; empty for none.
+        distributed: whether several workers can run it together; on a cluster as a TrainJob.
         machine_bound: whether its output depends on the processor or the GPU: no other machine may
             reuse it.
         help: what a user should know who gives the step's pod resources of its own.
@@ -78,6 +79,7 @@ class Step:
     image: Literal["train", "engine"] = "train"
     page: str = ""
     confusion: str = ""
+    distributed: bool = False
     machine_bound: bool = False
     help: str = ""
 
@@ -95,6 +97,7 @@ STEPS = (
         name="train_baseline",
         artifact="baseline",
         kind="Model",
+        distributed=True,
         tracked=TrackedOutputs(
             artifacts=(Baseline.METRICS, Baseline.HISTORY, Baseline.INFO),
             history=(Baseline.HISTORY,),
@@ -114,6 +117,7 @@ STEPS = (
         name="finetune_qat",
         artifact="qat",
         kind="Model",
+        distributed=True,
         tracked=TrackedOutputs(
             artifacts=(
                 *(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),

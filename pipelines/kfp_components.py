@@ -19,6 +19,10 @@ from components.steps import STEPS, Step
 
 _IMAGES = {"train": IMAGE, "engine": ENGINE_IMAGE}
 _SUFFIX = "_settings"
+_BODIES = {
+    False: "components.runtime.step import run_component",
+    True: "components.trainjob.component import run_as_train_job",
+}
 
 
 def section_of(parameter: str) -> str:
@@ -26,20 +30,24 @@ def section_of(parameter: str) -> str:
     return parameter.removesuffix(_SUFFIX)
 
 
-def component_of(step: Step) -> Any:
+def component_of(step: Step, *, launched: bool = False) -> Any:
     """Return the component of a step.
+
+    Args:
+        step: The entry of the table.
+        launched: Whether it runs the step as a TrainJob.
 
     Raises:
         StepError: the step's function does not follow the conventions.
     """
-    return make_component(step, load_step(step.name))
+    return make_component(step, load_step(step.name), launched=launched)
 
 
-def make_component(step: Step, definition: StepDefinition) -> Any:
+def make_component(step: Step, definition: StepDefinition, *, launched: bool = False) -> Any:
     """Return the component of a step by what its function declares."""
     name = f"{step.name}_component"
-    source = component_source(step, definition)
-    file = f"<component of {step.name}>"
+    source = component_source(step, definition, launched=launched)
+    file = f"<{'launcher' if launched else 'component'} of {step.name}>"
     # Where kfp looks the text up; None: it is never read again from a file.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     scope: dict[str, Any] = {"dsl": dsl, "__name__": __name__}
@@ -47,13 +55,15 @@ def make_component(step: Step, definition: StepDefinition) -> Any:
     return dsl.component(base_image=_IMAGES[step.image], install_kfp_package=False)(scope[name])
 
 
-def component_source(step: Step, definition: StepDefinition) -> str:
+def component_source(step: Step, definition: StepDefinition, *, launched: bool = False) -> str:
     """Return the text of a step's component.
 
     Its parameters are the artifacts that the step reads, its own artifact, ``report`` if it has a
     page, ``confusion`` if it has a confusion matrix, ``metrics``, its sections, and the seed. A
-    section of an artifact's name has the suffix ``_settings``.
+    section of an artifact's name has the suffix ``_settings``. A launched one has the same, and
+    hands on where Kubeflow's object store has the artifacts.
     """
+    attribute = "uri" if launched else "path"
     required: list[str] = []
     optional: list[str] = []
     for name in definition.inputs:
@@ -74,13 +84,13 @@ def component_source(step: Step, definition: StepDefinition) -> str:
     lines += map(_optional_input, optional)
     lines += [
         ") -> None:",
-        "    from components.runtime.step import run_component",
+        f"    from {_BODIES[launched]}",
         "",
-        f"    inputs = {{{', '.join(map(_path, required))}}}",
+        f"    inputs = {{{', '.join(_entry(name, attribute) for name in required)}}}",
     ]
     for name in optional:
-        lines += [f"    if {name}:", f"        inputs |= {{{_path(name)}}}"]
-    lines += _call(step, sections)
+        lines += [f"    if {name}:", f"        inputs |= {{{_entry(name, attribute)}}}"]
+    lines += _call(step, sections, launched=launched)
     return "\n".join(lines) + "\n"
 
 
@@ -92,11 +102,11 @@ def _optional_input(name: str) -> str:
     return f"    {name}: dsl.Input[dsl.{_kind(name)}] = None,"
 
 
-def _call(step: Step, sections: Mapping[str, str]) -> list[str]:
+def _call(step: Step, sections: Mapping[str, str], *, launched: bool) -> list[str]:
     """Return the lines that run the step; ``sections`` are by their parameters."""
     settings = [f'"{section}": {name}' for name, section in sections.items()]
     lines = [
-        "    run_component(",
+        f"    {_BODIES[launched].rpartition(' ')[2]}(",
         f'        "{step.name}",',
         f"        settings={{{', '.join(settings)}}},",
         "        seed=seed,",
@@ -104,6 +114,8 @@ def _call(step: Step, sections: Mapping[str, str]) -> list[str]:
         f"        output={step.artifact}.path,",
         "        metrics_artifact=metrics,",
     ]
+    if launched:
+        lines.append(f"        output_uri={step.artifact}.uri,")
     if step.confusion:
         lines.append("        confusion_artifact=confusion,")
     if step.page:
@@ -116,8 +128,8 @@ def _parameter(section: str, step: Step, definition: StepDefinition) -> str:
     return section + _SUFFIX if section in taken else section
 
 
-def _path(name: str) -> str:
-    return f'"{name}": {name}.path'
+def _entry(name: str, attribute: str) -> str:
+    return f'"{name}": {name}.{attribute}'
 
 
 def _kind(artifact: str) -> str:

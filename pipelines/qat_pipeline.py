@@ -6,7 +6,7 @@ else; what a step does not read is not part of its cache key.
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a pipeline as objects.
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,6 +23,8 @@ def build_pipeline(
     timeout: int | None = None,
     at_exit: Callable[[], dsl.PipelineTask] | None = None,
     check: Callable[[Mapping[str, Any]], dsl.PipelineTask] | None = None,
+    launched: Collection[str] = (),
+    root: str | None = None,
 ) -> Any:
     """Return the pipeline.
 
@@ -31,11 +33,14 @@ def build_pipeline(
         timeout: Longest time of a run in seconds. Default: no limit.
         at_exit: Makes the task that runs when all others have ended, however they ended.
         check: Makes the task that says whether the steps run at all, from the parameters.
+        launched: Steps that run as a TrainJob.
+        root: Where the artifacts are. Default: where the server says.
     """
 
     @dsl.pipeline(
         name="qatline",
         description="From a Keras model to a checked INT8 engine.",
+        pipeline_root=root,
         pipeline_config=dsl.PipelineConfig(active_deadline_seconds=timeout),
     )
     def qat_pipeline(
@@ -66,7 +71,7 @@ def build_pipeline(
             "retrain": retrain,
         }
         with _ending(at_exit), _condition(check, parameters):
-            _chain(parameters, prepare)
+            _chain(parameters, prepare, launched)
 
     return qat_pipeline
 
@@ -92,11 +97,13 @@ def _condition(
 
 
 def _chain(
-    parameters: Mapping[str, Any], prepare: Callable[[dsl.PipelineTask], object] | None
+    parameters: Mapping[str, Any],
+    prepare: Callable[[dsl.PipelineTask], object] | None,
+    launched: Collection[str],
 ) -> None:
     artifacts: dict[str, Any] = {}
     for step in STEPS:
-        component = component_of(step)
+        component = component_of(step, launched=step.name in launched)
         sources: dict[str, Any] = {}
         for name in component.component_spec.inputs:
             sources[name] = _source(step, name, artifacts, parameters)

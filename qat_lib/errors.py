@@ -20,7 +20,9 @@
     ├── TrackingError                 the tracking server failed
     │   └── LockLostError             another process took a promotion's lock (components.registry.lock)
     ├── StepError                     a pipeline step failed
-    │   └── StepStoppedError          its process ended with an error (pipelines.run.launch)
+    │   ├── StepStoppedError          its process ended with an error (pipelines.run.launch)
+    │   └── TrainJobError             its TrainJob failed or disappeared (components.trainjob.launcher)
+    ├── KubernetesError               the Kubernetes API failed or refused (components.trainjob.kubernetes_api)
     ├── RunFailedError                a run ended before its result (pipelines.run.local)
     ├── RunInterruptedError           a signal ended the run (pipelines.run.local)
     └── ClusterError                  the Kubeflow server failed or refused (pipelines.cluster.connection)

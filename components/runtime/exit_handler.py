@@ -1,6 +1,7 @@
 """What happens at the end of a pipeline run on a cluster, however it ended.
 
-Its MLflow run is closed, and a webhook is told. Neither keeps the other from happening.
+Its MLflow run is closed, a webhook is told, and TrainJobs that still run are deleted. None keeps the
+others from happening.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from qat_lib.errors import ConfigError, TrackingError
 WEBHOOK_VARIABLE = "QATLINE_WEBHOOK"
 """Address of the webhook; it may be a secret."""
 
+TRAIN_JOBS_VARIABLE = "QATLINE_TRAIN_JOBS"
+"""Set where steps run as TrainJobs."""
+
 _STATUS = {"SUCCEEDED": "FINISHED", "CANCELLED": "KILLED", "CANCELED": "KILLED"}
 _ATTEMPTS, _PAUSE, _TIMEOUT = 3, 2.0, 10.0  # seconds
 _LONGEST_REASON = 2000  # characters
@@ -30,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def close_run(*, state: str, run: str, reason: str = "") -> None:
-    """Close the MLflow run of a pipeline run and tell the webhook.
+    """Close the MLflow run of a pipeline run, tell the webhook, end its TrainJobs.
 
     The environment names both: the store as for a step, the webhook as ``QATLINE_WEBHOOK``.
 
@@ -54,6 +58,10 @@ def close_run(*, state: str, run: str, reason: str = "") -> None:
     except TrackingError as error:
         _log.warning("the MLflow run is not closed: %s", error)
         problem = error
+    if os.environ.get(TRAIN_JOBS_VARIABLE):
+        from components.trainjob.leftovers import delete_leftovers
+
+        delete_leftovers(run_id)
     if address := os.environ.get(WEBHOOK_VARIABLE):
         tell_webhook(address, _message(run_id, status, reason, mlflow_run))
     if problem is not None and tracking_mode() == "required":

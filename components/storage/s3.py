@@ -175,6 +175,12 @@ class S3Storage:
                 for item in page.get("Contents", ())
             ]
 
+    def remove(self, location: str) -> None:
+        """Delete an object; S3 takes the deletion of a missing one."""
+        bucket, key = split_location(location)
+        with _translated(location):
+            self._client.delete_object(Bucket=bucket, Key=key)
+
     def _existing(self, location: str) -> StoredFile:
         stored = self.describe(location)
         if stored is None:

@@ -70,6 +70,12 @@ class LocalStorage:
         found = [self.describe(str(path)) for path in sorted(Path(location).rglob("*"))]
         return [file for file in found if file is not None]
 
+    def remove(self, location: str) -> None:
+        """Delete a file."""
+        path = Path(location)
+        with _translated(path):
+            path.unlink(missing_ok=True)
+
     def _copy(self, source: Path, target: Path, location: str) -> StoredFile:
         before = self.describe(str(source))
         if before is None:

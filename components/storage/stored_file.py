@@ -47,3 +47,6 @@ class Storage(Protocol):
 
     def list(self, location: str) -> list[StoredFile]:
         """Return what is stored below a location, sorted by location."""
+
+    def remove(self, location: str) -> None:
+        """Remove a stored file; nothing happens where there is none."""

@@ -132,6 +132,37 @@ def image(
         typer.echo("\n".join(image_lines(loaded.cluster.images, context)))
 
 
+@app.command()
+def runtime(
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write (standard output).", show_default=False),
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Namespace of the runs.")] = "kubeflow",
+    service_account: Annotated[
+        str,
+        typer.Option(help="Service account of the runs (pipeline-runner).", show_default=False),
+    ] = "",
+    debug: DebugOption = False,
+) -> None:
+    """Print what training.workers needs in a cluster, for kubectl apply."""
+    with reported(debug=debug):
+        from pipelines.cli.model_views import write_file
+        from pipelines.cluster.runtime import runtime_manifests
+        from pipelines.config.run_config import load_config
+
+        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
+        text = runtime_manifests(loaded.cluster, namespace=namespace, account=service_account)
+        if output is None:
+            typer.echo(text, nl=False)
+        else:
+            write_file(output, text)
+            typer.echo(f"Wrote {output}")
+
+
 add_schedule_commands(app)
 
 

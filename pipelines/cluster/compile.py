@@ -11,6 +11,8 @@ import yaml
 
 from pipelines.cluster.run_identity import check_task_maker, exit_task_maker, identify_run
 from pipelines.cluster.tasks import for_pods, request
+from pipelines.cluster.train_jobs import check_workers, set_launcher
+from pipelines.cluster.worker_counts import launched_steps
 from pipelines.config.run_config import RunConfig
 from pipelines.steps import IMAGE_OF, step_of_task
 from qat_lib.errors import ConfigError
@@ -48,7 +50,7 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
             neither new data behind an unchanged path nor new code behind an unchanged image tag.
 
     Raises:
-        ConfigError: The cluster section does not fit the engine's backend.
+        ConfigError: The cluster section does not fit the engine's backend or several workers.
     """
     from kfp import compiler
 
@@ -56,12 +58,15 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
     from pipelines.qat_pipeline import build_pipeline
 
     config = for_pods(config)
+    check_workers(config)
     prepare = partial(_prepare, config=config, caching=caching)
     pipeline = build_pipeline(
         prepare,
         timeout=config.cluster.run_timeout,
         at_exit=exit_task_maker(config),
         check=check_task_maker(config),
+        launched=launched_steps(config),
+        root=config.cluster.pipeline_root,
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"
@@ -81,4 +86,7 @@ def _prepare(task: Any, *, config: RunConfig, caching: bool) -> None:
         task.set_caching_options(False)
     identify_run(task, config)
     step = step_of_task(task.name)
+    if step in launched_steps(config):
+        set_launcher(task, config, step)
+        return
     request(task, config.cluster.of(step), getattr(config.cluster.images, IMAGE_OF[step]))

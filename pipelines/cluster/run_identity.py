@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.runtime.exit_handler import WEBHOOK_VARIABLE
+from components.runtime.exit_handler import TRAIN_JOBS_VARIABLE, WEBHOOK_VARIABLE
 from components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
 from pipelines.cluster.names import model_on_data
 from pipelines.cluster.tasks import request
+from pipelines.cluster.worker_counts import launched_steps
 from pipelines.config.pod_settings import StepResources
 from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
@@ -22,21 +23,28 @@ def identify_run(task: Any, config: RunConfig) -> None:
 
     A store in a file stays on the machine it is on.
     """
-    from kfp import kubernetes
-
-    for name, value in _tracking_environment(config).items():
+    for name, value in tracking_environment(config).items():
         task.set_env_variable(name, value)
     if has_server(config):
-        kubernetes.use_field_path_as_env(task, PIPELINE_RUN_VARIABLE, _RUN_LABEL)
+        name_run(task)
+
+
+def name_run(task: Any) -> None:
+    """Tell a task's pod the id of the pipeline run."""
+    from kfp import kubernetes
+
+    kubernetes.use_field_path_as_env(task, PIPELINE_RUN_VARIABLE, _RUN_LABEL)
 
 
 def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
     """Return what makes the task at the end of a run.
 
-    None if there is no tracking server to close a run in and no webhook to tell.
+    None if there is no tracking server to close a run in, no webhook to tell, and no TrainJob to
+    delete.
     """
-    webhook = config.cluster.webhook
-    if not has_server(config) and webhook is None and not _has_secret_webhook(config):
+    webhook, several = config.cluster.webhook, bool(launched_steps(config))
+    told = webhook is not None or _has_secret_webhook(config)
+    if not (has_server(config) or told or several):
         return None
 
     def make() -> Any:
@@ -47,6 +55,10 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
         identify_run(task, config)
         if webhook is not None:
             task.set_env_variable(WEBHOOK_VARIABLE, webhook)
+        if several:
+            task.set_env_variable(TRAIN_JOBS_VARIABLE, "delete")
+            if not has_server(config):
+                name_run(task)
         request(task, config.cluster.at_exit(), config.cluster.images.engine)
         return task
 
@@ -98,7 +110,8 @@ def _has_secret_webhook(config: RunConfig) -> bool:
     return WEBHOOK_VARIABLE in (config.cluster.secret_env or {})
 
 
-def _tracking_environment(config: RunConfig) -> dict[str, str]:
+def tracking_environment(config: RunConfig) -> dict[str, str]:
+    """Return the variables that tell a pod of the tracking server; none without one."""
     if not has_server(config):
         return {}
     return {

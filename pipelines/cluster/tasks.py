@@ -9,7 +9,7 @@ from typing import Any
 
 from components.export.choice import sign_problem
 from pipelines.cluster.portable import portable
-from pipelines.config.pod_settings import StepResources
+from pipelines.config.pod_settings import StepResources, Toleration
 from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
 
@@ -96,10 +96,18 @@ def _choose_node(task: Any, pod: StepResources) -> None:
     for label, value in (pod.node_selector or {}).items():
         kubernetes.add_node_selector(task, label, value)
     for each in pod.tolerations or ():
-        operator = each.operator or ("Exists" if each.value is None else "Equal")
         kubernetes.add_toleration(
-            task, key=each.key, operator=operator, value=each.value, effect=each.effect
+            task,
+            key=each.key,
+            operator=toleration_operator(each),
+            value=each.value,
+            effect=each.effect,
         )
+
+
+def toleration_operator(toleration: Toleration) -> str:
+    """Return a toleration's operator: by default ``Equal`` with a value, else ``Exists``."""
+    return toleration.operator or ("Exists" if toleration.value is None else "Equal")
 
 
 def _set_environment(task: Any, pod: StepResources) -> None:

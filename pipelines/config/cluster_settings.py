@@ -12,8 +12,16 @@ from pydantic import Field, create_model, field_validator, model_validator
 
 from components.settings import Settings
 from components.steps import STEPS
-from pipelines.config.kubernetes_values import Image, ObjectName, ResourceName, Seconds, WebAddress
+from pipelines.config.kubernetes_values import (
+    BucketAddress,
+    Image,
+    ObjectName,
+    ResourceName,
+    Seconds,
+    WebAddress,
+)
 from pipelines.config.pod_settings import StepResources, check_pod
+from pipelines.config.train_job_settings import TrainJobSettings
 
 _OVERRIDES: dict[str, Any] = {
     step.name: (StepResources | None, Field(None, description=step.help or None)) for step in STEPS
@@ -70,6 +78,10 @@ class ClusterSettings(StepResources):
         None,
         description="Service account of the run's pods; submit and schedule send it. Default: the server's.",
     )
+    pipeline_root: BucketAddress | None = Field(
+        None, description="Object store folder of the artifacts. Default: the server's."
+    )
+    train_job: TrainJobSettings = Field(default_factory=TrainJobSettings)
     run_timeout: Seconds | None = Field(
         None, description="Longest time of a whole run, such as 12h (servers from 2.17 on)."
     )

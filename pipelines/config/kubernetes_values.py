@@ -121,6 +121,15 @@ def _image(value: str) -> str:
     return value
 
 
+def _bucket_address(value: str) -> str:
+    if not re.fullmatch(r"(s3|minio|gs)://[^/\s?#@]+(/[^\s?#]*)?", value):
+        raise ValueError(
+            "expected a folder in an object store, such as s3://bucket/pipelines, received "
+            f"{value!r}"
+        )
+    return value.rstrip("/")
+
+
 def _web_address(value: str) -> str:
     if not re.match(r"https?://[^/\s]", value):
         # The value is not shown: it may hold a secret.
@@ -144,4 +153,5 @@ Variable = Annotated[str, AfterValidator(_variable)]
 ObjectName = Annotated[str, AfterValidator(_object_name)]
 MountPath = Annotated[str, AfterValidator(_mount_path)]
 WebAddress = Annotated[str, AfterValidator(_web_address)]
+BucketAddress = Annotated[str, AfterValidator(_bucket_address)]
 Image = Annotated[str, AfterValidator(_image)]

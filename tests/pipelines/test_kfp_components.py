@@ -109,3 +109,40 @@ def test_artifacts_have_types_that_the_ui_knows() -> None:
         "evaluation": "Artifact",
         "promotion": "Artifact",
     }
+
+
+def test_launched_component_hands_addresses_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from components.trainjob import component
+
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        component, "run_as_train_job", lambda *names, **values: asked.append((names, values))
+    )
+    step = Step(name="measure", artifact="qat")
+    source = component_source(step, define_step("measure", measure), launched=True)
+    scope: dict[str, Any] = {}
+    exec("from kfp import dsl\n" + source, scope)
+    place = type("Artifact", (), {"path": "/there", "uri": "s3://bucket/there"})()
+    scope["measure_component"](onnx=place, qat=place, metrics="metrics", mine=place, seed=4)
+    assert asked == [
+        (
+            ("measure",),
+            {
+                "settings": {"qat": {}},
+                "seed": 4,
+                "inputs": {"onnx": "s3://bucket/there", "mine": "s3://bucket/there"},
+                "output": "/there",
+                "output_uri": "s3://bucket/there",
+                "metrics_artifact": "metrics",
+            },
+        )
+    ]
+
+
+@pytest.mark.parametrize("name", ["train_baseline", "finetune_qat"])
+def test_launched_component_has_the_interface_of_its_step(name: str) -> None:
+    alone = component_of(STEP_BY_NAME[name]).component_spec
+    launched = component_of(STEP_BY_NAME[name], launched=True).component_spec
+    assert launched.inputs == alone.inputs
+    assert launched.outputs == alone.outputs
+    assert "run_as_train_job" in launched.implementation.container.command[-1]

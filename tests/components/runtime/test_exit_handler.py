@@ -140,3 +140,17 @@ def test_an_address_of_no_web_server_is_refused() -> None:
     with pytest.raises(ConfigError, match="QATLINE_WEBHOOK: expected an address") as caught:
         tell_webhook("file:///etc/hunter2", {})
     assert "hunter2" not in str(caught.value)
+
+
+def test_train_jobs_are_deleted_where_steps_are_launched(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from components.trainjob import leftovers
+
+    deleted: list[str] = []
+    monkeypatch.setattr(leftovers, "delete_leftovers", deleted.append)
+    close_run(state="CANCELLED", run="qatline-abcde")
+    assert deleted == []
+    monkeypatch.setenv("QATLINE_TRAIN_JOBS", "delete")
+    close_run(state="CANCELLED", run="qatline-abcde")
+    assert deleted == ["kfp-1"]

@@ -18,8 +18,10 @@ from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
 from components.settings import DataSettings, ModelSettings, TrainingSettings
 from components.storage import s3 as s3_storage
+from components.storage.folders import fetch_artifact, store_artifact
 from components.storage.s3 import S3Storage, s3_client, split_location
 from components.storage.storage import LocalStorage, Storage, StoredFile, fetch_cached, open_storage
+from components.store.directories import describe, publish
 from components.store.fingerprints import settings_files
 from components.tracking.tracker import ensure_store, step_run
 from qat_lib.errors import StorageError
@@ -337,3 +339,26 @@ def test_fetch_cached_uses_cache_from_environment(
     assert fetch_cached(remote).is_relative_to(tmp_path / "xdg" / "qatline")
     monkeypatch.setenv("QATLINE_CACHE", str(tmp_path / "own"))
     assert fetch_cached(remote).is_relative_to(tmp_path / "own" / "objects")
+
+
+def test_what_is_removed_is_gone(place: tuple[Storage, str], tmp_path: Path) -> None:
+    storage, root = place
+    storage.put(write(tmp_path / "a", b"1"), f"{root}/a")
+    storage.remove(f"{root}/a")
+    storage.remove(f"{root}/a")
+    assert storage.describe(f"{root}/a") is None
+    assert storage.list(root) == []
+
+
+def test_finished_folder_comes_back(place: tuple[Storage, str], tmp_path: Path) -> None:
+    storage, root = place
+    work = tmp_path / "work"
+    write(work / "inside" / "a", b"1")
+    publish(work, tmp_path / "final", describe(work, metrics={"accuracy": 0.5}))
+    storage.put(tmp_path / "final" / "inside" / "a", f"{root}/folder/left")
+    store_artifact(tmp_path / "final", f"{root}/folder")
+    manifest = fetch_artifact(f"{root}/folder", tmp_path / "back")
+    assert (set(manifest.files), manifest.metrics) == ({"inside/a"}, {"accuracy": 0.5})
+    storage.remove(f"{root}/folder/manifest.json")
+    with pytest.raises(StorageError, match="is not finished"):
+        fetch_artifact(f"{root}/folder", tmp_path / "again")

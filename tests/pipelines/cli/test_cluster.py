@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from fake_kfp_server import FakeKfpServer
 from typer.testing import CliRunner
 
@@ -123,3 +124,25 @@ def test_image_says_that_nothing_is_needed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["cluster", "image", "-o", str(tmp_path / "image")])
     assert done.exit_code == 0
     assert "its own images do" in done.stdout
+
+
+def test_runtime_prints_manifests_or_writes_them(tmp_path: Path) -> None:
+    def runtime(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["cluster", "runtime", *arguments])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    printed = runtime("--namespace", "team", "--service-account", "runner")
+    kinds = [each["kind"] for each in yaml.safe_load_all(printed)]
+    assert kinds == ["ClusterTrainingRuntime", "Role", "RoleBinding"]
+    assert "  namespace: team\n" in printed
+    target = tmp_path / "runtime.yaml"
+    named = ("--set", "cluster.train_job.runtime=mine")
+    assert runtime(*named, "-o", str(target)) == f"Wrote {target}\n"
+    assert "  name: mine\n" in target.read_text()
+
+
+def test_runtime_does_not_write_over_a_folder(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["cluster", "runtime", "-o", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "which is a folder" in done.output.replace("\n", " ")

@@ -208,8 +208,8 @@ def committed(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(GOLDEN.with_name(f"{name}.yaml").read_text()))
 
 
-def test_three_configs_are_covered() -> None:
-    assert [path.stem for path in CONFIGS] == ["gpu-s3-secrets", "minimal", "retraining"]
+def test_four_configs_are_covered() -> None:
+    assert [path.stem for path in CONFIGS] == ["gpu-s3-secrets", "minimal", "retraining", "workers"]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)

@@ -39,6 +39,11 @@ def test_amount_compares_units() -> None:
             ["python", "registry.example:5000/a/b:1.0", f"a/b@sha256:{'0' * 64}"],
             ["", "A", "a b", "a@sha256:1", "-a"],
         ),
+        (
+            values.BucketAddress,
+            ["s3://bucket", "s3://bucket/a/b", "minio://b/a", "gs://b"],
+            ["", "bucket/a", "/a", "s3://", "s3:///a", "s3://b/a?x=y", "s3://me:pw@b/a"],
+        ),
         (values.SecretKey, ["mlflow/password", "a.b/c_d"], ["mlflow", "Mlflow/a", "a/b/c", "a/"]),
         (
             values.WebAddress,

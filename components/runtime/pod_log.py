@@ -1,0 +1,14 @@
+"""What a pod prints: qatline's own lines, warnings of others, no secrets."""
+
+from __future__ import annotations
+
+import logging
+
+from components.runtime.scrubbed_output import scrub_output
+
+
+def log_to_pod() -> None:
+    """Log qatline's messages from INFO on, those of libraries from WARNING on; mask secrets."""
+    scrub_output()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("components").setLevel(logging.INFO)

@@ -1,0 +1,1 @@
+"""A training step on several pods: a TrainJob of Kubeflow Trainer, its launcher, its workers."""

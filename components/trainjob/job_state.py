@@ -1,0 +1,65 @@
+"""What a TrainJob's status says: whether it has ended, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Phase = Literal["waiting", "running", "complete", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """State of a TrainJob.
+
+    Args:
+        phase: ``complete`` and ``failed`` are final.
+        message: Why it failed or waits, in Kubernetes's words.
+        pods: Numbers of its pods by what they are: ``active``, ``ready``, ``succeeded``,
+            ``failed``.
+    """
+
+    phase: Phase
+    message: str
+    pods: Mapping[str, int]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the phase is final."""
+        return self.phase in ("complete", "failed")
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.pods.items() if count)
+        return " ".join(filter(None, (self.phase, f"(jobs: {counts})" if counts else "")))
+
+
+def read_state(job: Mapping[str, Any]) -> JobState:
+    """Return the state that a TrainJob's conditions say; without any it waits.
+
+    Args:
+        job: The object, as the API gives it.
+    """
+    status = job.get("status") or {}
+    found: dict[str, str] = {}
+    for condition in status.get("conditions") or ():
+        if condition.get("status") == "True":
+            told = (condition.get("reason"), condition.get("message"))
+            found[condition["type"]] = ": ".join(filter(None, told))
+    pods = _count(status.get("jobsStatus") or ())
+    if "Failed" in found:
+        return JobState(phase="failed", message=found["Failed"], pods=pods)
+    if "Complete" in found:
+        return JobState(phase="complete", message=found["Complete"], pods=pods)
+    if "Suspended" in found:
+        return JobState(phase="waiting", message=found["Suspended"], pods=pods)
+    running = any(pods.get(name) for name in ("active", "ready", "succeeded"))
+    return JobState(phase="running" if running else "waiting", message="", pods=pods)
+
+
+def _count(jobs: Any) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for job in jobs:
+        for name in ("active", "ready", "succeeded", "failed"):
+            counts[name] = counts.get(name, 0) + int(job.get(name) or 0)
+    return counts

@@ -1,0 +1,120 @@
+"""TrainJobs in the cluster: find, create, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
+from components.trainjob.objects import FORMS, GROUP, RUN_LABEL, VERSION
+
+INSTALL = (
+    "Install Kubeflow Trainer v2 (kubectl apply --server-side -k "
+    "'https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.1.0') and then "
+    "qatline's runtime: qatline cluster runtime | kubectl apply --server-side -f -"
+)
+_REFUSED = frozenset({400, 403, 422})
+
+
+class TrainJobs:
+    """TrainJobs of the pod's namespace.
+
+    Args:
+        api: The Kubernetes API.
+    """
+
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+        self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{api.namespace}/trainjobs"
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """Return a TrainJob; None if there is none of the name.
+
+        Raises:
+            KubernetesError: Trainer is not installed, or the server refuses or is away.
+        """
+        try:
+            found: dict[str, Any] = self._request("GET", f"{self._path}/{name}")
+        except KubernetesError as error:
+            if error.code != 404 or not error.status:
+                raise
+            return None
+        return found
+
+    def create(self, make: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+        """Create a TrainJob and return it; one of its name that is there is returned instead.
+
+        Args:
+            make: Returns the object for one of ``FORMS``. The first that the installed Trainer
+                knows is taken: it answers with an error to fields that it doesn't know.
+
+        Raises:
+            KubernetesError: Trainer is not installed, or the server refuses or is away.
+        """
+        for form in FORMS:
+            body = make(form)
+            try:
+                query = {"fieldValidation": "Strict"}
+                created: dict[str, Any] = self._request("POST", self._path, body=body, query=query)
+            except KubernetesError as error:
+                if error.code == 409:
+                    return self._request_existing(body["metadata"]["name"], error)
+                if form != FORMS[-1] and f'unknown field "spec.{form}"' in str(error):
+                    continue
+                raise _explained(error, body) from error
+            return created
+        raise AssertionError("the last form returns or raises")
+
+    def delete(self, name: str) -> None:
+        """Delete a TrainJob and its pods; nothing happens where there is none.
+
+        Raises:
+            KubernetesError: The server refuses or is away.
+        """
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
+        try:
+            self._request("DELETE", f"{self._path}/{name}", body=options)
+        except KubernetesError as error:
+            if error.code != 404:
+                raise
+
+    def of_run(self, run: str) -> list[dict[str, Any]]:
+        """Return the TrainJobs of a pipeline run.
+
+        Raises:
+            KubernetesError: Trainer is not installed, or the server refuses or is away.
+        """
+        answer = self._request("GET", self._path, query={"labelSelector": f"{RUN_LABEL}={run}"})
+        return list(answer.get("items") or ())
+
+    def _request_existing(self, name: str, conflict: KubernetesError) -> dict[str, Any]:
+        found = self.find(name)
+        if found is None:
+            raise conflict
+        return found
+
+    def _request(self, method: str, path: str, **content: Any) -> Any:
+        try:
+            return self._api.request(method, path, **content)
+        except KubernetesError as error:
+            # Where the server knows the kind, it answers with a Status object.
+            if error.code == 404 and not error.status:
+                raise KubernetesError(
+                    f"The cluster has no TrainJobs ({GROUP}/{VERSION}). {INSTALL}", code=404
+                ) from error
+            raise
+
+
+def _explained(error: KubernetesError, body: Mapping[str, Any]) -> KubernetesError:
+    """Return a refusal of a new TrainJob with what to look at."""
+    if error.code not in _REFUSED:
+        return error
+    if "cannot create resource" in str(error):
+        advice = "Let the service account of the run create TrainJobs: qatline cluster runtime"
+    else:
+        runtime = body["spec"]["runtimeRef"]
+        advice = (
+            f"The {runtime['kind']} {runtime['name']!r} must be there: qatline cluster runtime | "
+            "kubectl apply --server-side -f -"
+        )
+    return KubernetesError(f"{error}. {advice}", code=error.code, status=error.status)

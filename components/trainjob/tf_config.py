@@ -1,0 +1,146 @@
+"""TF_CONFIG of a pod from the names and indices that JobSet gives it.
+
+A JobSet names each pod ``<jobset>-<replicated job>-<job index>-<pod index>``, and a headless
+service, called like the JobSet, makes ``<name>.<service>`` a host name. Kubeflow Trainer sets no
+TF_CONFIG: its runtimes are for other frameworks.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qat_lib.errors import ConfigError, StepError
+
+TF_CONFIG_VARIABLE = "TF_CONFIG"
+WORKERS_VARIABLE = "QATLINE_WORKERS"
+"""Number of workers, which the launcher writes into the TrainJob."""
+
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+"""Index of the pod, which Kubernetes sets in the pods of an indexed Job."""
+
+JOBSET_VARIABLE = "QATLINE_JOBSET"
+REPLICATED_JOB_VARIABLE = "QATLINE_REPLICATED_JOB"
+JOB_INDEX_VARIABLE = "QATLINE_JOB_INDEX"
+ADDRESSES_VARIABLE = "QATLINE_WORKER_ADDRESSES"
+"""``host:port`` of each worker, separated by commas, instead of the names of the JobSet."""
+
+PORT = 2222
+_PAUSE = 2.0  # seconds
+
+
+def derive_tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the TF_CONFIG of this pod.
+
+    Args:
+        environment: Environment variables of the pod. A ``TF_CONFIG`` among them is taken as it is.
+
+    Returns:
+        ``{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}``.
+
+    Raises:
+        ConfigError: A variable is missing, or the index is none of a worker.
+
+    Examples:
+        >>> pod = {"QATLINE_JOBSET": "t", "QATLINE_WORKERS": "2", "JOB_COMPLETION_INDEX": "1"}
+        >>> derive_tf_config(pod)["cluster"]["worker"]
+        ['t-node-0-0.t:2222', 't-node-0-1.t:2222']
+    """
+    if given := environment.get(TF_CONFIG_VARIABLE):
+        return _parse(given)
+    count = _number(environment, WORKERS_VARIABLE)
+    index = _number(environment, INDEX_VARIABLE)
+    addresses = _addresses(environment, count)
+    if len(addresses) != count or not 0 <= index < count:
+        raise ConfigError(
+            f"Expected {count} addresses and an index below {count}, received {len(addresses)} "
+            f"addresses and the index {index}. The number of nodes of the TrainJob and "
+            f"{WORKERS_VARIABLE} must be one number."
+        )
+    return {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+
+
+def wait_for_hosts(
+    addresses: Sequence[str],
+    patience: float,
+    *,
+    resolve: Callable[[str], object] = socket.gethostbyname,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait until each host has an address: that of a pod appears when the pod is started.
+
+    Args:
+        addresses: ``host:port`` of each worker.
+        patience: Longest time in seconds, for all together.
+        resolve: Looks a host up; raises OSError where there is none.
+        sleep: Waits between two attempts.
+        clock: Seconds since any moment.
+
+    Raises:
+        StepError: A host has no address in time.
+    """
+    deadline = clock() + patience
+    for address in addresses:
+        host = address.rpartition(":")[0]
+        while not _resolves(host, resolve):
+            if clock() >= deadline:
+                raise StepError(
+                    f"Expected an address of every worker within {patience:.0f} s; {host} has "
+                    "none. Its pod was not started, or the JobSet has no service for host names "
+                    "(network.enableDNSHostnames). See: kubectl get pods."
+                )
+            sleep(_PAUSE)
+
+
+def _resolves(host: str, resolve: Callable[[str], object]) -> bool:
+    try:
+        resolve(host)
+    except OSError:
+        return False
+    return True
+
+
+def _addresses(environment: Mapping[str, str], count: int) -> list[str]:
+    if given := environment.get(ADDRESSES_VARIABLE):
+        return given.split(",")
+    jobset = environment.get(JOBSET_VARIABLE)
+    if not jobset:
+        raise _missing(JOBSET_VARIABLE, environment)
+    job = environment.get(REPLICATED_JOB_VARIABLE) or "node"
+    number = environment.get(JOB_INDEX_VARIABLE) or "0"
+    return [f"{jobset}-{job}-{number}-{index}.{jobset}:{PORT}" for index in range(count)]
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    if not text.isdecimal():
+        raise _missing(name, environment)
+    return int(text)
+
+
+def _missing(name: str, environment: Mapping[str, str]) -> ConfigError:
+    return ConfigError(
+        f"Expected {name} in the environment of the pod, received {environment.get(name)!r}. Apply "
+        "the runtime again: qatline cluster runtime | kubectl apply --server-side -f -"
+    )
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+        workers, index = config["cluster"]["worker"], config["task"]["index"]
+        valid = config["task"]["type"] == "worker" and 0 <= index < len(workers)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{TF_CONFIG_VARIABLE}: expected JSON of workers, received {text!r}: {error}."
+        ) from error
+    if not valid:
+        raise ConfigError(
+            f"{TF_CONFIG_VARIABLE}: expected the task to be one of the workers, received {text}."
+        )
+    found: dict[str, Any] = config
+    return found

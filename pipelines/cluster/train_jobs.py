@@ -1,0 +1,188 @@
+"""Training steps with several workers: a launcher in the pipeline, a TrainJob beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from components.runtime.images import IMAGE
+from components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, to_json
+from components.trainjob.tf_config import TF_CONFIG_VARIABLE
+from pipelines.cluster.run_identity import has_server, name_run, tracking_environment
+from pipelines.cluster.tasks import request, toleration_operator
+from pipelines.cluster.worker_counts import launched_steps, workers_of
+from pipelines.config.pod_settings import StepResources
+from pipelines.config.run_config import RunConfig
+from qat_lib.errors import ConfigError
+
+_CHECKPOINTS = "QATLINE_CHECKPOINTS"
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_LAUNCHER = {"cpu": "100m", "memory": "512Mi"}
+_LAUNCHER_LIMITS = {"cpu_limit": "1", "memory_limit": "2Gi"}
+
+
+def check_workers(config: RunConfig) -> None:
+    """Check that several workers can read and write artifacts in the pods of a TrainJob.
+
+    Raises:
+        ConfigError: They can't; every reason is listed.
+    """
+    steps = sorted(launched_steps(config))
+    if not steps:
+        return
+    problems: list[str] = []
+    if config.model.framework == "torch":
+        problems.append(
+            "model.framework=torch: several workers train Keras models only; set training.workers=1"
+        )
+    root = config.cluster.pipeline_root
+    if root is not None and not root.startswith(("s3://", "minio://")):
+        problems.append(
+            f"cluster.pipeline_root={root}: the workers read and write artifacts in S3; set "
+            "s3://bucket/folder or minio://bucket/folder"
+        )
+    for step in steps:
+        problems += _pod_problems(config, step)
+    if problems:
+        raise ConfigError(
+            f"Several workers make a TrainJob of {' and '.join(steps)}. Expected pods that can do "
+            "it, received:\n" + "\n".join(f"  - {problem}" for problem in dict.fromkeys(problems))
+        )
+
+
+def set_launcher(task: Any, config: RunConfig, step: str) -> None:
+    """Set the pod of a launcher, and the TrainJob that it starts.
+
+    Args:
+        task: A ``kfp.dsl.PipelineTask``.
+        config: The config as the pods need it.
+        step: The step that the TrainJob runs.
+    """
+    if not has_server(config):
+        name_run(task)
+    task.set_env_variable(TEMPLATE_VARIABLE, to_json(job_template(config, step)))
+    request(task, launcher_pod(config, step), config.cluster.images.train)
+
+
+def launcher_pod(config: RunConfig, step: str) -> StepResources:
+    """Return the pod of a launcher, which waits and fetches one artifact.
+
+    It has the environment, attempts and time of the step, the place of the section, and resources
+    of its own.
+    """
+    pod = config.cluster.of(step)
+    own: dict[str, Any] = dict(_LAUNCHER)
+    for name in (
+        "env",
+        "secret_env",
+        "retry",
+        "timeout",
+        "image_pull_secrets",
+        "image_pull_policy",
+    ):
+        own[name] = getattr(pod, name)
+    # A namespace with a quota may ask for limits.
+    for name, limit in _LAUNCHER_LIMITS.items():
+        if getattr(pod, name) is not None:
+            own[name] = limit
+    return config.cluster.at_exit().model_copy(update=own)
+
+
+def job_template(config: RunConfig, step: str) -> JobTemplate:
+    """Return the TrainJob of a step, but for what only a run knows."""
+    cluster, pod = config.cluster, config.cluster.of(step)
+    job, volumes = cluster.train_job, list(_volumes(pod))
+    return JobTemplate(
+        nodes=workers_of(config, step),
+        image=cluster.images.train or IMAGE,
+        runtime=job.runtime,
+        runtime_kind=job.runtime_kind,
+        resources=_resources(pod),
+        env=_environment(config, pod),
+        pod=_pod_spec(pod, job.service_account),
+        mounts=[mount for _, mount in volumes],
+        labels=job.labels,
+        keep=job.keep,
+    )
+
+
+def _resources(pod: StepResources) -> dict[str, dict[str, str]]:
+    amounts = {
+        "requests": {"cpu": pod.cpu, "memory": pod.memory},
+        "limits": {"cpu": pod.cpu_limit, "memory": pod.memory_limit},
+    }
+    if pod.accelerator is not None:
+        amounts["limits"][pod.accelerator] = str(pod.accelerator_count)
+    found: dict[str, dict[str, str]] = {}
+    for kind, given in amounts.items():
+        for name, amount in given.items():
+            if amount is not None:
+                found.setdefault(kind, {})[name] = amount
+    return found
+
+
+def _environment(config: RunConfig, pod: StepResources) -> list[dict[str, Any]]:
+    plain = {**tracking_environment(config), **(pod.env or {})}
+    variables: list[dict[str, Any]] = []
+    for name, value in plain.items():
+        variables.append({"name": name, "value": value})
+    for name, reference in (pod.secret_env or {}).items():
+        secret, _, key = reference.partition("/")
+        source = {"secretKeyRef": {"name": secret, "key": key}}
+        variables.append({"name": name, "valueFrom": source})
+    return variables
+
+
+def _pod_spec(pod: StepResources, service_account: str | None) -> dict[str, Any]:
+    """Return what the workers' pods differ in from those of the runtime."""
+    spec: dict[str, Any] = {}
+    if service_account is not None:
+        spec["serviceAccountName"] = service_account
+    if pod.node_selector:
+        spec["nodeSelector"] = pod.node_selector
+    tolerations: list[dict[str, Any]] = []
+    for each in pod.tolerations or ():
+        given = {**each.model_dump(exclude_none=True), "operator": toleration_operator(each)}
+        tolerations.append(given)
+    if tolerations:
+        spec["tolerations"] = tolerations
+    if volumes := [volume for volume, _ in _volumes(pod)]:
+        spec["volumes"] = volumes
+    if pod.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in pod.image_pull_secrets]
+    return spec
+
+
+def _volumes(pod: StepResources) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each volume of the pod, and its mount in the container."""
+    for number, each in enumerate(pod.volumes or ()):
+        name = f"volume-{number}"
+        mount = {"name": name, "mountPath": each.path}
+        if each.sub_path:
+            mount["subPath"] = each.sub_path
+        yield {"name": name, "persistentVolumeClaim": {"claimName": each.claim}}, mount
+
+
+def _pod_problems(config: RunConfig, step: str) -> Iterator[str]:
+    pod, account = config.cluster.of(step), config.cluster.train_job.service_account
+    given = {**(pod.env or {}), **(pod.secret_env or {})}
+    missing = [name for name in _CREDENTIALS if name not in given]
+    if missing and account is None:
+        yield (
+            f"no {' and '.join(missing)} for the object store: set cluster.secret_env, or "
+            "cluster.train_job.service_account if that account may read and write the bucket"
+        )
+    if TF_CONFIG_VARIABLE in given:
+        yield f"{TF_CONFIG_VARIABLE} in cluster.env: each worker derives its own; remove it"
+    folder = (pod.env or {}).get(_CHECKPOINTS)
+    if folder is not None and not _is_mounted(folder, pod):
+        yield (
+            f"{_CHECKPOINTS}={folder} of {step}, which ends with the pod: mount a volume "
+            "there (cluster.volumes)"
+        )
+
+
+def _is_mounted(folder: str, pod: StepResources) -> bool:
+    volumes = pod.volumes or ()
+    return any(PurePosixPath(folder).is_relative_to(volume.path) for volume in volumes)

@@ -1,0 +1,24 @@
+"""How many workers each step has, and which steps a launcher runs for that."""
+
+from __future__ import annotations
+
+from components.steps import STEPS
+from pipelines.config.run_config import RunConfig
+
+
+def workers_of(config: RunConfig, step: str) -> int:
+    """Return the number of workers of a step: 1 for one that does not train."""
+    if step == "train_baseline":
+        return config.training.workers
+    if step == "finetune_qat":
+        return getattr(config.qat, "workers", None) or config.training.workers
+    return 1
+
+
+def launched_steps(config: RunConfig) -> frozenset[str]:
+    """Return the steps that run as a TrainJob: those with several workers."""
+    launched: set[str] = set()
+    for step in STEPS:
+        if step.distributed and workers_of(config, step.name) > 1:
+            launched.add(step.name)
+    return frozenset(launched)
