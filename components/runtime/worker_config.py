@@ -36,8 +36,15 @@ def read_worker_config() -> WorkerConfig | None:
         StepError: it is something else than workers and the index of one.
     """
     text = os.environ.get(TF_CONFIG_VARIABLE)
-    if not text:
-        return None
+    return parse_worker_config(text) if text else None
+
+
+def parse_worker_config(text: str) -> WorkerConfig:
+    """Return what the text of ``TF_CONFIG`` says.
+
+    Raises:
+        StepError: it is something else than workers and the index of one.
+    """
     try:
         content = json.loads(text)
         cluster, task = content["cluster"], content["task"]

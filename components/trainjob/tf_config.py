@@ -7,15 +7,17 @@ TF_CONFIG: its runtimes are for other frameworks.
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from components.runtime.worker_config import (
+    TF_CONFIG_VARIABLE,
+    WorkerConfig,
+    parse_worker_config,
+)
 from qat_lib.errors import ConfigError, StepError
 
-TF_CONFIG_VARIABLE = "TF_CONFIG"
 WORKERS_VARIABLE = "QATLINE_WORKERS"
 """Number of workers, which the launcher writes into the TrainJob."""
 
@@ -32,25 +34,23 @@ PORT = 2222
 _PAUSE = 2.0  # seconds
 
 
-def derive_tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the TF_CONFIG of this pod.
+def derive_worker_config(environment: Mapping[str, str]) -> WorkerConfig:
+    """Return this pod's place among the workers.
 
     Args:
         environment: Environment variables of the pod. A ``TF_CONFIG`` among them is taken as it is.
 
-    Returns:
-        ``{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}``.
-
     Raises:
         ConfigError: A variable is missing, or the index is none of a worker.
+        StepError: ``TF_CONFIG`` is something else than workers and the index of one.
 
     Examples:
         >>> pod = {"QATLINE_JOBSET": "t", "QATLINE_WORKERS": "2", "JOB_COMPLETION_INDEX": "1"}
-        >>> derive_tf_config(pod)["cluster"]["worker"]
-        ['t-node-0-0.t:2222', 't-node-0-1.t:2222']
+        >>> derive_worker_config(pod).hosts
+        ('t-node-0-0.t:2222', 't-node-0-1.t:2222')
     """
     if given := environment.get(TF_CONFIG_VARIABLE):
-        return _parse(given)
+        return parse_worker_config(given)
     count = _number(environment, WORKERS_VARIABLE)
     index = _number(environment, INDEX_VARIABLE)
     addresses = _addresses(environment, count)
@@ -60,7 +60,7 @@ def derive_tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
             f"addresses and the index {index}. The number of nodes of the TrainJob and "
             f"{WORKERS_VARIABLE} must be one number."
         )
-    return {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    return WorkerConfig(hosts=tuple(addresses), index=index)
 
 
 def wait_for_hosts(
@@ -127,20 +127,3 @@ def _missing(name: str, environment: Mapping[str, str]) -> ConfigError:
         f"Expected {name} in the environment of the pod, received {environment.get(name)!r}. Apply "
         "the runtime again: qatline cluster runtime | kubectl apply --server-side -f -"
     )
-
-
-def _parse(text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-        workers, index = config["cluster"]["worker"], config["task"]["index"]
-        valid = config["task"]["type"] == "worker" and 0 <= index < len(workers)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{TF_CONFIG_VARIABLE}: expected JSON of workers, received {text!r}: {error}."
-        ) from error
-    if not valid:
-        raise ConfigError(
-            f"{TF_CONFIG_VARIABLE}: expected the task to be one of the workers, received {text}."
-        )
-    found: dict[str, Any] = config
-    return found

@@ -7,7 +7,6 @@ checkpoints beside it.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -17,18 +16,18 @@ from pathlib import Path
 
 from components.runtime.pod_log import log_to_pod
 from components.runtime.step import run_component
+from components.runtime.worker_config import TF_CONFIG_VARIABLE
 from components.storage.folders import fetch_artifact, object_location, store_artifact
+from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
 from components.trainjob.checkpoint_mirror import mirrored_checkpoints
 from components.trainjob.task import TASK_VARIABLE, WorkerTask, read_variable
 from components.trainjob.tf_config import (
     ADDRESSES_VARIABLE,
-    TF_CONFIG_VARIABLE,
-    derive_tf_config,
+    derive_worker_config,
     wait_for_hosts,
 )
 from qat_lib.errors import QatlineError
 
-CHECKPOINTS_VARIABLE = "QATLINE_CHECKPOINTS"
 START_PATIENCE = 600.0
 """Seconds that workers wait for each other's host names."""
 
@@ -43,12 +42,12 @@ def run_worker() -> None:
             step failed, or the output can't be stored.
     """
     task = read_variable(TASK_VARIABLE, WorkerTask)
-    config = derive_tf_config(os.environ)
-    addresses, index = config["cluster"]["worker"], config["task"]["index"]
-    os.environ[TF_CONFIG_VARIABLE] = json.dumps(config)
-    _log.info("worker %d of %d: %s", index, len(addresses), addresses[index])
+    config = derive_worker_config(os.environ)
+    index, hosts = config.index, config.hosts
+    os.environ[TF_CONFIG_VARIABLE] = config.to_text()
+    _log.info("worker %d of %d: %s", index, len(hosts), hosts[index])
     if ADDRESSES_VARIABLE not in os.environ:
-        wait_for_hosts(addresses, START_PATIENCE)
+        wait_for_hosts(hosts, START_PATIENCE)
     with tempfile.TemporaryDirectory(prefix="qatline-") as folder:
         inputs: dict[str, str] = {}
         for name, uri in task.inputs.items():

@@ -7,8 +7,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from components.runtime.images import IMAGE
+from components.runtime.worker_config import TF_CONFIG_VARIABLE
+from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
 from components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, to_json
-from components.trainjob.tf_config import TF_CONFIG_VARIABLE
 from pipelines.cluster.run_identity import has_server, name_run, tracking_environment
 from pipelines.cluster.tasks import request, toleration_operator
 from pipelines.cluster.worker_counts import launched_steps, workers_of
@@ -16,7 +17,6 @@ from pipelines.config.pod_settings import StepResources
 from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
 
-_CHECKPOINTS = "QATLINE_CHECKPOINTS"
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _LAUNCHER = {"cpu": "100m", "memory": "512Mi"}
 _LAUNCHER_LIMITS = {"cpu_limit": "1", "memory_limit": "2Gi"}
@@ -32,10 +32,6 @@ def check_workers(config: RunConfig) -> None:
     if not steps:
         return
     problems: list[str] = []
-    if config.model.framework == "torch":
-        problems.append(
-            "model.framework=torch: several workers train Keras models only; set training.workers=1"
-        )
     root = config.cluster.pipeline_root
     if root is not None and not root.startswith(("s3://", "minio://")):
         problems.append(
@@ -175,10 +171,10 @@ def _pod_problems(config: RunConfig, step: str) -> Iterator[str]:
         )
     if TF_CONFIG_VARIABLE in given:
         yield f"{TF_CONFIG_VARIABLE} in cluster.env: each worker derives its own; remove it"
-    folder = (pod.env or {}).get(_CHECKPOINTS)
+    folder = (pod.env or {}).get(CHECKPOINTS_VARIABLE)
     if folder is not None and not _is_mounted(folder, pod):
         yield (
-            f"{_CHECKPOINTS}={folder} of {step}, which ends with the pod: mount a volume "
+            f"{CHECKPOINTS_VARIABLE}={folder} of {step}, which ends with the pod: mount a volume "
             "there (cluster.volumes)"
         )
 

@@ -11,7 +11,7 @@ def workers_of(config: RunConfig, step: str) -> int:
     if step == "train_baseline":
         return config.training.workers
     if step == "finetune_qat":
-        return getattr(config.qat, "workers", None) or config.training.workers
+        return config.qat.workers or config.training.workers
     return 1
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from components.trainjob.tf_config import derive_tf_config, wait_for_hosts
+from components.trainjob.tf_config import derive_worker_config, wait_for_hosts
 from qat_lib.errors import ConfigError, StepError
 
 POD = {
@@ -16,32 +16,28 @@ POD = {
 }
 
 
-def test_derive_tf_config_names_each_pod_of_the_jobset() -> None:
-    assert derive_tf_config(POD) == {
-        "cluster": {
-            "worker": [
-                "train-node-0-0.train:2222",
-                "train-node-0-1.train:2222",
-                "train-node-0-2.train:2222",
-            ]
-        },
-        "task": {"type": "worker", "index": 2},
-    }
+def test_derive_worker_config_names_each_pod_of_the_jobset() -> None:
+    found = derive_worker_config(POD)
+    assert (found.hosts, found.index) == (
+        ("train-node-0-0.train:2222", "train-node-0-1.train:2222", "train-node-0-2.train:2222"),
+        2,
+    )
 
 
-def test_derive_tf_config_uses_the_names_of_the_pod() -> None:
-    found = derive_tf_config({**POD, "QATLINE_REPLICATED_JOB": "w", "QATLINE_JOB_INDEX": "4"})
-    assert found["cluster"]["worker"][1] == "train-w-4-1.train:2222"
+def test_derive_worker_config_uses_the_names_of_the_pod() -> None:
+    found = derive_worker_config({**POD, "QATLINE_REPLICATED_JOB": "w", "QATLINE_JOB_INDEX": "4"})
+    assert found.hosts[1] == "train-w-4-1.train:2222"
 
 
-def test_derive_tf_config_takes_addresses() -> None:
-    found = derive_tf_config({**POD, "QATLINE_WORKER_ADDRESSES": "a:1,b:2,c:3"})
-    assert found["cluster"]["worker"] == ["a:1", "b:2", "c:3"]
+def test_derive_worker_config_takes_addresses() -> None:
+    found = derive_worker_config({**POD, "QATLINE_WORKER_ADDRESSES": "a:1,b:2,c:3"})
+    assert found.hosts == ("a:1", "b:2", "c:3")
 
 
-def test_derive_tf_config_leaves_a_given_one() -> None:
+def test_derive_worker_config_leaves_a_given_one() -> None:
     given = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
-    assert derive_tf_config({"TF_CONFIG": json.dumps(given)}) == given
+    found = derive_worker_config({"TF_CONFIG": json.dumps(given)})
+    assert json.loads(found.to_text()) == given
 
 
 @pytest.mark.parametrize(
@@ -53,23 +49,23 @@ def test_derive_tf_config_leaves_a_given_one() -> None:
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
     ],
 )
-def test_derive_tf_config_refuses_a_wrong_one(given: str) -> None:
-    with pytest.raises(ConfigError, match="TF_CONFIG: expected"):
-        derive_tf_config({"TF_CONFIG": given})
+def test_derive_worker_config_refuses_a_wrong_one(given: str) -> None:
+    with pytest.raises(StepError, match="TF_CONFIG: expected"):
+        derive_worker_config({"TF_CONFIG": given})
 
 
 @pytest.mark.parametrize("name", ["QATLINE_JOBSET", "QATLINE_WORKERS", "JOB_COMPLETION_INDEX"])
-def test_derive_tf_config_names_the_variable_that_is_missing(name: str) -> None:
+def test_derive_worker_config_names_the_variable_that_is_missing(name: str) -> None:
     with pytest.raises(ConfigError, match=f"Expected {name} in the environment of the pod"):
-        derive_tf_config({key: value for key, value in POD.items() if key != name})
+        derive_worker_config({key: value for key, value in POD.items() if key != name})
 
 
 @pytest.mark.parametrize(
     "wrong", [{"JOB_COMPLETION_INDEX": "3"}, {"QATLINE_WORKER_ADDRESSES": "a:1,b:2"}]
 )
-def test_derive_tf_config_refuses_numbers_that_disagree(wrong: dict[str, str]) -> None:
+def test_derive_worker_config_refuses_numbers_that_disagree(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="must be one number"):
-        derive_tf_config({**POD, **wrong})
+        derive_worker_config({**POD, **wrong})
 
 
 def test_wait_for_hosts_waits_until_each_has_an_address() -> None:
