@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from qat_lib.calibrators.collecting import active_collector
 from qat_lib.graph.keras_graph import count_calls
-from qat_lib.quantizers.fake_quantize import fake_quantize
+from qat_lib.quantizers.branching import Branch
+from qat_lib.quantizers.fake_quantize import quantize_whole, quantize_within
 from qat_lib.quantizers.modes import export_marker, is_exporting
 from qat_lib.quantizers.range_variable import RangeVariable
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING
-from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings
+from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings, integer_bounds
 
 
 @keras.saving.register_keras_serializable(package="qat_lib")
@@ -88,42 +89,40 @@ class TensorQuantizer(RangeVariable):
             return inputs if replaced is None else replaced
         if is_exporting():
             return export_marker(inputs, self.name) if self.enabled else inputs
-        flags = tf.convert_to_tensor(self._flags)
+        flags = tf.unstack(tf.cast(self._flags, tf.bool))
         if training and self.range_policy in ("ema", "last"):
             self._track(inputs, flags)
-        amax = self.range_of(inputs) if self.range_policy == "current" else self._range_tensor()
-        on = tf.cast(flags[ENABLED], tf.bool)
-        return tf.cond(on, lambda: self._quantize(inputs, amax), lambda: tf.identity(inputs))
+        return self._quantize(inputs, Branch(flags[ENABLED], bool(training)))
 
-    def _quantize(self, x: Any, amax: Any) -> Any:
-        return fake_quantize(
-            x,
-            amax,
-            num_bits=self.num_bits,
-            narrow_range=self.narrow_range,
-            unsigned=self.unsigned,
-            learned=self._learned,
-        )
+    def _quantize(self, x: Any, branch: Branch) -> Any:
+        bounds = integer_bounds(self.num_bits, self.narrow_range, self.unsigned)
+        if self.range_policy != "current":
+            amax = self._range_tensor()
+            return quantize_within(x, amax, bounds, learned=self._learned, branch=branch)
+        if self.unsigned:
+            return quantize_within(x, self.range_of(x), bounds, branch=branch)
+        return quantize_whole(x, self.range_of(x), self._high, branch=branch)
 
-    def _track(self, x: Any, flags: Any) -> None:
+    def _track(self, x: Any, flags: list[Any]) -> None:
         """Move the range towards the batch's.
 
         The first batch sets an uncalibrated range.
         """
-        old, on = tf.convert_to_tensor(self._range), tf.cast(flags, tf.bool)
-        moving = on[TRACKING] & on[ENABLED]
-        # The reduction costs more than the quantization, so it runs only while the range moves. The
-        # assignment stands outside of the condition: a distribution strategy can't aggregate inside
-        # of one.
-        seen = tf.stop_gradient(tf.cond(moving, lambda: self.range_of(x), lambda: old))
+        old = tf.convert_to_tensor(self._range)
+        moving = flags[TRACKING] & flags[ENABLED]
+        # The reduction runs only while the range moves. The assignment stands outside of the
+        # branch: a distribution strategy can't aggregate inside of one.
+        seen = Branch(moving, training=True).run(tf.stop_gradient(x), self.range_of, old)
         keep: Any = self.momentum if self.range_policy == "ema" else 0.0
         if count_calls(self) > 1:
             keep = tf.where(seen < old, 1.0 - (1.0 - keep) / SHARED_FALL, keep)
-        blended = tf.where(on[CALIBRATED], keep * old + (1.0 - keep) * seen, seen)
+        blended = tf.where(flags[CALIBRATED], keep * old + (1.0 - keep) * seen, seen)
         usable = moving & tf.reduce_all(tf.math.is_finite(seen))
         self._range.assign(tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old))
-        calibrated = tf.where(usable, tf.ones((), tf.int32), flags[CALIBRATED])
-        self._flags.assign(tf.stack([flags[ENABLED], flags[TRACKING], calibrated]))
+        calibrated = flags[CALIBRATED] | usable
+        self._flags.assign(
+            tf.cast(tf.stack([flags[ENABLED], flags[TRACKING], calibrated]), tf.int32)
+        )
 
     def compute_output_spec(
         self,
