@@ -89,10 +89,11 @@ class TensorQuantizer(RangeVariable):
             return inputs if replaced is None else replaced
         if is_exporting():
             return export_marker(inputs, self.name) if self.enabled else inputs
-        flags = tf.unstack(tf.cast(self._flags, tf.bool))
+        flags = tf.convert_to_tensor(self._flags)
+        on = tf.unstack(tf.cast(flags, tf.bool))
         if training and self.range_policy in ("ema", "last"):
-            self._track(inputs, flags)
-        return self._quantize(inputs, Branch(flags[ENABLED], bool(training)))
+            self._track(inputs, flags, on[TRACKING] & on[ENABLED])
+        return self._quantize(inputs, Branch(on[ENABLED], bool(training)))
 
     def _quantize(self, x: Any, branch: Branch) -> Any:
         bounds = integer_bounds(self.num_bits, self.narrow_range, self.unsigned)
@@ -103,26 +104,20 @@ class TensorQuantizer(RangeVariable):
             return quantize_within(x, self.range_of(x), bounds, branch=branch)
         return quantize_whole(x, self.range_of(x), self._high, branch=branch)
 
-    def _track(self, x: Any, flags: list[Any]) -> None:
+    def _track(self, x: Any, flags: Any, moving: Any) -> None:
         """Move the range towards the batch's.
 
         The first batch sets an uncalibrated range.
         """
         old = tf.convert_to_tensor(self._range)
-        moving = flags[TRACKING] & flags[ENABLED]
         # The reduction runs only while the range moves. The assignment stands outside of the
         # branch: a distribution strategy can't aggregate inside of one.
         seen = Branch(moving, training=True).run(tf.stop_gradient(x), self.range_of, old)
-        keep: Any = self.momentum if self.range_policy == "ema" else 0.0
-        if count_calls(self) > 1:
-            keep = tf.where(seen < old, 1.0 - (1.0 - keep) / SHARED_FALL, keep)
-        blended = tf.where(flags[CALIBRATED], keep * old + (1.0 - keep) * seen, seen)
-        usable = moving & tf.reduce_all(tf.math.is_finite(seen))
-        self._range.assign(tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old))
-        calibrated = flags[CALIBRATED] | usable
-        self._flags.assign(
-            tf.cast(tf.stack([flags[ENABLED], flags[TRACKING], calibrated]), tf.int32)
-        )
+        keep = self.momentum if self.range_policy == "ema" else 0.0
+        falling = 1.0 - (1.0 - keep) / SHARED_FALL if count_calls(self) > 1 else keep
+        range_, flags = _moved(old, seen, flags, moving, keep, falling)
+        self._range.assign(range_)
+        self._flags.assign(flags)
 
     def compute_output_spec(
         self,
@@ -158,3 +153,20 @@ class TensorQuantizer(RangeVariable):
             "momentum": self.momentum,
             "calibrator": self.calibrator,
         }
+
+
+@tf.function(autograph=False)  # traced once for all quantizers
+def _moved(
+    old: Any, seen: Any, flags: Any, moving: Any, rising: float, falling: float
+) -> tuple[Any, Any]:
+    """Return a range after a batch, and the switches.
+
+    The weight of the old range is ``rising`` or ``falling``.
+    """
+    keep = rising if rising == falling else tf.where(seen < old, falling, rising)
+    known = tf.cast(flags[CALIBRATED], tf.bool)
+    blended = tf.where(known, keep * old + (1.0 - keep) * seen, seen)
+    usable = moving & tf.reduce_all(tf.math.is_finite(seen))
+    calibrated = tf.cast(known | usable, flags.dtype)
+    moved = tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old)
+    return moved, tf.stack([flags[ENABLED], flags[TRACKING], calibrated])
