@@ -5,7 +5,7 @@ QuantizeLinear/DequantizeLinear and of TensorRT's explicit quantization, in floa
 order of operations, so that the exported graph gives the same numbers to the last bit. ``high`` is
 ``2**(bits-1) - 1`` for signed integers and ``2**bits - 1`` for unsigned ones; the zero point is 0
 for both. (TensorFlow's own QuantizeAndDequantize ops multiply by a rounded inverse of the scale
-instead, and differ where ``x / s`` is near a tie.)
+instead, and differ where ``x / s`` is near a tie; here they get ``x / s`` itself, with the scale 1.)
 """
 
 from __future__ import annotations
@@ -134,8 +134,19 @@ def _values(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
 
 def _integers(ratio: Any, bounds: tuple[float, float]) -> Any:
     low, high = bounds
-    # In place of the rounded values; tf.clip_by_value takes two passes over memory.
-    return tf.raw_ops.ClipByValue(t=tf.round(ratio), clip_value_min=low, clip_value_max=high)
+    if compiles_with_xla():
+        return tf.clip_by_value(tf.round(ratio), low, high)
+    # Rounds to even and clips in one pass over memory: over [low, high] its own scale is 1.
+    return tf.raw_ops.QuantizeAndDequantizeV4(
+        input=ratio,
+        input_min=low,
+        input_max=high,
+        signed_input=low < 0,
+        narrow_range=low == -high,
+        num_bits=int(high - low).bit_length(),
+        range_given=True,
+        round_mode="HALF_TO_EVEN",
+    )
 
 
 def _masked(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
