@@ -325,35 +325,6 @@ def steps() -> list[str]:
     ]
 
 
-def qat_step() -> list[str]:
-    """Return the section on the QAT step against the FP32 step."""
-    figures = load("qat_step")
-    names = {"resnet20": "ResNet-20", "mobilenetv2": "MobileNetV2", "resnet50": "ResNet-50"}
-    rows = []
-    for row in figures["rows"]:
-        low, median, high = row["step_cpu"]
-        rows.append(
-            [
-                f"{names[row['network']]}, {row['policy']}",
-                f"{median:.2f} ({low:.2f} to {high:.2f})",
-                f"{row['inference_cpu'][1]:.2f}",
-                f"{row['memory']:.2f}",
-                f"{row['first_step']:.2f}",
-                f"{row['floor']:.2f}",
-            ]
-        )
-    return [
-        "## What does a QAT step cost?\n",
-        block("uv run python benchmarks/qat_step.py"),
-        f"CPU seconds of the quantized Keras model over those of the FP32 model, batch {figures['batch_size']}:\n"
-        "median (quartiles) of a training step, inference, peak memory of the process, first step with its tracing.\n"
-        "The last column is the least memory traffic of the quantizers over that of the layers;\n"
-        "[Cost of a QAT step](qat-cost.md) explains it.\n",
-        table(["activation ranges", "step", "inference", "memory", "first step", "floor"], rows),
-        measured(figures, "tensorflow", "keras"),
-    ]
-
-
 def networks() -> list[str]:
     """Return the section on keras.applications."""
     text = (RESULTS / "applications.md").read_text(encoding="utf-8")
@@ -369,7 +340,7 @@ def render() -> str:
     """Return the page."""
     sections = [
         *(accuracy(), photographs(), recipes(), agreement(), few_bits(), calibration(), openvino()),
-        *(export(), overhead(), scaling(), qat_step(), steps(), networks()),
+        *(export(), overhead(), scaling(), steps(), networks()),
     ]
     return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])
 
