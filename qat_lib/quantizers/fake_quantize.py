@@ -5,7 +5,7 @@ QuantizeLinear/DequantizeLinear and of TensorRT's explicit quantization, in floa
 order of operations, so that the exported graph gives the same numbers to the last bit. ``high`` is
 ``2**(bits-1) - 1`` for signed integers and ``2**bits - 1`` for unsigned ones; the zero point is 0
 for both. (TensorFlow's own QuantizeAndDequantize ops multiply by a rounded inverse of the scale
-instead, and differ where ``x / s`` is near a tie.)
+instead, and differ where ``x / s`` is near a tie; here they get ``x / s`` itself, with the scale 1.)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from qat_lib.quantizers.branching import Branch, compiles_with_xla
 from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
 
 
@@ -56,55 +57,127 @@ def fake_quantize(
     else 0. They reach from ``-amax``, or without ``narrow_range`` from one step below it, or
     unsigned from 0, to ``amax``.
     """
-    low, high = integer_bounds(num_bits, narrow_range, unsigned)
-    run = _learned_quantize if learned else _masked_quantize
-    y = run(tf.cast(x, tf.float32), tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR), low, high)
-    return tf.cast(y, x.dtype)
+    bounds = integer_bounds(num_bits, narrow_range, unsigned)
+    return quantize_within(x, amax, bounds, learned=learned)
 
 
-def _masked_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
-    @tf.custom_gradient
-    def quantize(x: Any, amax: Any) -> Any:
-        scale = amax / high
-        y = tf.clip_by_value(tf.round(x / scale), low, high) * scale
+def quantize_within(
+    x: Any,
+    amax: Any,
+    bounds: tuple[float, float],
+    *,
+    learned: bool = False,
+    branch: Branch | None = None,
+) -> Any:
+    """Do what ``fake_quantize`` does, with the least and greatest integer as ``bounds``.
 
-        def grad(dy: Any) -> tuple[Any, None]:
-            return tf.where(_inside(x, amax, low / high), dy, tf.zeros_like(dy)), None
-
-        return y, grad
-
-    return quantize(x, amax)
-
-
-def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
-    @tf.custom_gradient
-    def quantize(x: Any, amax: Any) -> Any:
-        scale = amax / high
-        ratio = x / scale
-        q = tf.clip_by_value(tf.round(ratio), low, high)
-
-        def grad(dy: Any) -> tuple[Any, Any]:
-            inside = _inside(x, amax, low / high)
-            dx = tf.where(inside, dy, tf.zeros_like(dy))
-            # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s *
-            # high.
-            dscale = tf.where(inside, q - ratio, q) * dy
-            size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
-            # By the chain rule 1 / high; the root is the paper's scale of the step's gradient
-            # (section 2.2).
-            return dx, _sum_to(dscale, amax) / high / tf.sqrt(size * high)
-
-        return q * scale, grad
-
-    return quantize(x, amax)
-
-
-def _inside(x: Any, amax: Any, low: float) -> Any:
-    """Return where a value lies from ``low * amax`` to ``amax``.
-
-    Its gradient passes there.
+    Where ``branch`` is off, values and gradients pass unchanged.
     """
-    return (x >= low * amax) & (x <= amax)
+    amax = tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR)
+    run = _learned_quantize if learned else _masked_quantize
+    return run(x, amax, bounds, branch)
+
+
+def quantize_whole(x: Any, amax: Any, high: float, *, branch: Branch | None = None) -> Any:
+    """Quantize a tensor whose largest magnitudes are ``amax``: nothing saturates.
+
+    ``|x| <= amax`` gives ``|round(x / s)| <= high``, so that neither values nor gradients need
+    bounds: the straight-through gradient is the upstream gradient itself.
+    """
+    scale = tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR) / high
+
+    @tf.custom_gradient
+    def quantize(x: Any) -> Any:
+        def values(x: Any) -> Any:
+            return tf.cast(tf.round(tf.cast(x, tf.float32) / scale) * scale, x.dtype)
+
+        return _run(branch, x, values), lambda dy: dy
+
+    return quantize(x)
+
+
+def _masked_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Branch | None) -> Any:
+    @tf.custom_gradient
+    def quantize(x: Any, amax: Any) -> Any:
+        def grad(dy: Any) -> tuple[Any, None]:
+            return _run(branch, dy, lambda dy: _masked(dy, x, amax, bounds)), None
+
+        return _run(branch, x, lambda x: _values(x, amax, bounds)), grad
+
+    return quantize(x, amax)
+
+
+def _learned_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Branch | None) -> Any:
+    @tf.custom_gradient
+    def quantize(x: Any, amax: Any) -> Any:
+        def grad(dy: Any) -> tuple[Any, Any]:
+            dx = _run(branch, dy, lambda dy: _masked(dy, x, amax, bounds))
+            damax = _run(
+                branch, dy, lambda dy: _range_gradient(dy, x, amax, bounds), tf.zeros_like(amax)
+            )
+            return dx, damax
+
+        return _run(branch, x, lambda x: _values(x, amax, bounds)), grad
+
+    return quantize(x, amax)
+
+
+def _run(branch: Branch | None, x: Any, compute: Any, otherwise: Any = None) -> Any:
+    return compute(x) if branch is None else branch.run(x, compute, otherwise)
+
+
+def _values(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
+    """Return the multiples of the scale nearest to ``x``."""
+    scale = amax / bounds[1]
+    return tf.cast(_integers(tf.cast(x, tf.float32) / scale, bounds) * scale, x.dtype)
+
+
+def _integers(ratio: Any, bounds: tuple[float, float]) -> Any:
+    low, high = bounds
+    if compiles_with_xla():
+        return tf.clip_by_value(tf.round(ratio), low, high)
+    # Rounds to even and clips in one pass over memory: over [low, high] its own scale is 1.
+    return tf.raw_ops.QuantizeAndDequantizeV4(
+        input=ratio,
+        input_min=low,
+        input_max=high,
+        signed_input=low < 0,
+        narrow_range=low == -high,
+        num_bits=int(high - low).bit_length(),
+        range_given=True,
+        round_mode="HALF_TO_EVEN",
+    )
+
+
+def _masked(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
+    """Return ``dy`` where the integers reach ``x``, else 0.
+
+    A ``dy`` that is not finite may stay so elsewhere: no overflow is hidden.
+    """
+    x, low = tf.cast(x, tf.float32), bounds[0] / bounds[1] * amax
+    if amax.shape.rank == 0 and not compiles_with_xla():
+        return tf.cast(
+            tf.raw_ops.QuantizeAndDequantizeV4Grad(
+                gradients=tf.cast(dy, tf.float32), input=x, input_min=low, input_max=amax
+            ).input_backprop,
+            dy.dtype,
+        )
+    return tf.where((x >= low) & (x <= amax), dy, tf.zeros_like(dy))
+
+
+def _range_gradient(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
+    """Return the gradient of LSQ to the range."""
+    low, high = bounds
+    x = tf.cast(x, tf.float32)
+    ratio = x / (amax / high)
+    q = _integers(ratio, bounds)
+    inside = (x >= low / high * amax) & (x <= amax)
+    # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s * high.
+    dscale = tf.where(inside, q - ratio, q) * tf.cast(dy, tf.float32)
+    size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
+    # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section
+    # 2.2).
+    return _sum_to(dscale, amax) / high / tf.sqrt(size * high)
 
 
 def _sum_to(value: Any, like: Any) -> Any:

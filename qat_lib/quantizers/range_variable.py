@@ -82,12 +82,15 @@ class RangeVariable(Switches, keras.layers.Layer):
 
         The other axes have size 1.
         """
-        magnitude = self.magnitude(x)
-        if self.channel_axes is None:
-            return tf.reduce_max(magnitude)
-        return tf.reduce_max(
-            magnitude, axis=reduced_axes(len(x.shape), self.channel_axes), keepdims=True
-        )
+        axes = None
+        if self.channel_axes is not None:
+            axes = reduced_axes(len(x.shape), self.channel_axes)
+        # Two reductions cost half of writing magnitudes out and reducing those.
+        most = tf.cast(tf.reduce_max(x, axis=axes, keepdims=axes is not None), tf.float32)
+        if self.unsigned:
+            return tf.nn.relu(most)
+        least = tf.cast(tf.reduce_min(x, axis=axes, keepdims=axes is not None), tf.float32)
+        return tf.maximum(most, -least)
 
     def magnitude(self, x: Any) -> Any:
         """Return float32 magnitudes; negatives count as 0 if unsigned."""

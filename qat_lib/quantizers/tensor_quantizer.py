@@ -9,12 +9,13 @@ import tensorflow as tf
 
 from qat_lib.calibrators.collecting import active_collector
 from qat_lib.graph.keras_graph import count_calls
-from qat_lib.quantizers.fake_quantize import fake_quantize
+from qat_lib.quantizers.branching import Branch
+from qat_lib.quantizers.fake_quantize import quantize_whole, quantize_within
 from qat_lib.quantizers.modes import export_marker, is_exporting
 from qat_lib.quantizers.range_variable import RangeVariable
 from qat_lib.quantizers.split_batch import learned_by_all, observed_by_all
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING
-from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings
+from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings, integer_bounds
 
 
 @keras.saving.register_keras_serializable(package="qat_lib")
@@ -90,44 +91,37 @@ class TensorQuantizer(RangeVariable):
         if is_exporting():
             return export_marker(inputs, self.name) if self.enabled else inputs
         flags = tf.convert_to_tensor(self._flags)
+        on = tf.unstack(tf.cast(flags, tf.bool))
         if training and self.range_policy in ("ema", "last"):
-            self._track(inputs, flags)
-        amax = self.range_of(inputs) if self.range_policy == "current" else self._range_tensor()
-        if self._learned and not self.of_weight:
-            amax = learned_by_all(amax)
-        on = tf.cast(flags[ENABLED], tf.bool)
-        return tf.cond(on, lambda: self._quantize(inputs, amax), lambda: tf.identity(inputs))
+            self._track(inputs, flags, on[TRACKING] & on[ENABLED])
+        return self._quantize(inputs, Branch(on[ENABLED], bool(training)))
 
-    def _quantize(self, x: Any, amax: Any) -> Any:
-        return fake_quantize(
-            x,
-            amax,
-            num_bits=self.num_bits,
-            narrow_range=self.narrow_range,
-            unsigned=self.unsigned,
-            learned=self._learned,
-        )
+    def _quantize(self, x: Any, branch: Branch) -> Any:
+        bounds = integer_bounds(self.num_bits, self.narrow_range, self.unsigned)
+        if self.range_policy != "current":
+            amax = self._range_tensor()
+            if self._learned and not self.of_weight:
+                amax = learned_by_all(amax)
+            return quantize_within(x, amax, bounds, learned=self._learned, branch=branch)
+        if self.unsigned:
+            return quantize_within(x, self.range_of(x), bounds, branch=branch)
+        return quantize_whole(x, self.range_of(x), self._high, branch=branch)
 
-    def _track(self, x: Any, flags: Any) -> None:
+    def _track(self, x: Any, flags: Any, moving: Any) -> None:
         """Move the range towards the batch's.
 
         The first batch sets an uncalibrated range.
         """
-        old, on = tf.convert_to_tensor(self._range), tf.cast(flags, tf.bool)
-        moving = on[TRACKING] & on[ENABLED]
-        # The reduction costs more than the quantization, so it runs only while the range moves. The
-        # assignment stands outside of the condition: a distribution strategy can't aggregate inside
-        # of one.
-        seen = tf.stop_gradient(tf.cond(moving, lambda: self.range_of(x), lambda: old))
+        old = tf.convert_to_tensor(self._range)
+        # The reduction runs only while the range moves. The assignment stands outside of the
+        # branch: a distribution strategy can't aggregate inside of one.
+        seen = Branch(moving, training=True).run(tf.stop_gradient(x), self.range_of, old)
         seen = observed_by_all(seen)
-        keep: Any = self.momentum if self.range_policy == "ema" else 0.0
-        if count_calls(self) > 1:
-            keep = tf.where(seen < old, 1.0 - (1.0 - keep) / SHARED_FALL, keep)
-        blended = tf.where(on[CALIBRATED], keep * old + (1.0 - keep) * seen, seen)
-        usable = moving & tf.reduce_all(tf.math.is_finite(seen))
-        self._range.assign(tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old))
-        calibrated = tf.where(usable, tf.ones((), tf.int32), flags[CALIBRATED])
-        self._flags.assign(tf.stack([flags[ENABLED], flags[TRACKING], calibrated]))
+        keep = self.momentum if self.range_policy == "ema" else 0.0
+        falling = 1.0 - (1.0 - keep) / SHARED_FALL if count_calls(self) > 1 else keep
+        range_, flags = _moved(old, seen, flags, moving, keep, falling)
+        self._range.assign(range_)
+        self._flags.assign(flags)
 
     def compute_output_spec(
         self,
@@ -163,3 +157,20 @@ class TensorQuantizer(RangeVariable):
             "momentum": self.momentum,
             "calibrator": self.calibrator,
         }
+
+
+@tf.function(autograph=False)  # traced once for all quantizers
+def _moved(
+    old: Any, seen: Any, flags: Any, moving: Any, rising: float, falling: float
+) -> tuple[Any, Any]:
+    """Return a range after a batch, and the switches.
+
+    The weight of the old range is ``rising`` or ``falling``.
+    """
+    keep = rising if rising == falling else tf.where(seen < old, falling, rising)
+    known = tf.cast(flags[CALIBRATED], tf.bool)
+    blended = tf.where(known, keep * old + (1.0 - keep) * seen, seen)
+    usable = moving & tf.reduce_all(tf.math.is_finite(seen))
+    calibrated = tf.cast(known | usable, flags.dtype)
+    moved = tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old)
+    return moved, tf.stack([flags[ENABLED], flags[TRACKING], calibrated])

@@ -1,0 +1,54 @@
+"""The branch that a quantizer's switch takes while a model runs, without a condition to trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util  # of XLA there is no public view
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A choice between a computation on a tensor and the tensor itself.
+
+    Args:
+        on: bool scalar: whether to compute.
+        training: whether a training step may be traced. Each ``tf.cond`` is traced as two functions
+            and its gradient as two more; a training step takes one op on either side of the
+            computation in their place. Default False: ``tf.cond``, which every converter knows.
+    """
+
+    on: Any
+    training: bool = False
+
+    def run(self, x: Any, compute: Callable[[Any], Any], otherwise: Any = None) -> Any:
+        """Return ``compute(x)`` where the switch is on, else ``otherwise``, by default ``x``.
+
+        No gradient flows through it. A tensor is passed on without a copy.
+        """
+        if tf.executing_eagerly():
+            return compute(x) if self.on else _or(otherwise, x)
+        if not self.training or compiles_with_xla():
+            return tf.cond(self.on, lambda: compute(x), lambda: tf.identity(_or(otherwise, x)))
+        idle, live = tf.raw_ops.Switch(data=x, pred=self.on)
+        if otherwise is not None:
+            idle, _ = tf.raw_ops.Switch(data=otherwise, pred=self.on)
+        computed = compute(live)
+        merged, _ = tf.raw_ops.Merge(inputs=[idle, computed])
+        return tf.ensure_shape(merged, computed.shape)
+
+
+ALWAYS = Branch(on=True)
+"""The branch of a quantizer without a switch."""
+
+
+def compiles_with_xla() -> bool:
+    """Whether the graph that is being traced is compiled by XLA, which lacks some of our ops."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value

@@ -1,0 +1,84 @@
+"""The branch of a switch: eager, traced for training, for inference and for XLA."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from qat_lib import TensorQuantizer
+from qat_lib.quantizers.branching import Branch, compiles_with_xla
+
+CONDITIONS = {"If", "StatelessIf"}
+
+
+def ops_of(run: Any, *specs: tf.TensorSpec) -> set[str]:
+    """Return the types of the ops of a traced function."""
+    graph = tf.function(run).get_concrete_function(*specs).graph
+    return {op.type for op in graph.get_operations()}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("jit_compile", [None, False, True])
+def test_branch_computes_or_passes_on(training: bool, jit_compile: bool | None) -> None:
+    def run(x: Any, on: Any) -> tuple[Any, Any]:
+        branch = Branch(on, training)
+        doubled = branch.run(x, lambda x: 2.0 * x)
+        return doubled, branch.run(x, tf.reduce_sum, tf.constant(-1.0))
+
+    if jit_compile is not None:
+        run = tf.function(run, jit_compile=jit_compile)
+    x = tf.constant([1.0, -0.0, np.nan])
+    for on, doubled, total in ((True, [2.0, -0.0, np.nan], np.nan), (False, x, -1.0)):
+        found = run(x, tf.constant(on))
+        np.testing.assert_array_equal(found[0], doubled)
+        np.testing.assert_array_equal(found[1], total)
+
+
+def test_branch_off_passes_bits_on() -> None:
+    x = tf.constant([1e-40, -0.0, np.nan, np.inf])
+    run = tf.function(lambda x, on: Branch(on, True).run(x, tf.negative))
+    assert run(x, tf.constant(False)).numpy().tobytes() == x.numpy().tobytes()
+
+
+def test_branch_keeps_the_static_shape() -> None:
+    traced = tf.function(lambda x, on: Branch(on, True).run(x, tf.abs)).get_concrete_function(
+        tf.TensorSpec((None, 3)), tf.TensorSpec((), tf.bool)
+    )
+    assert traced.structured_outputs.shape.as_list() == [None, 3]
+
+
+@pytest.mark.parametrize("policy", ["frozen", "ema", "last", "learned", "current"])
+def test_quantizer_traces_training_without_conditions(policy: str) -> None:
+    quantizer = TensorQuantizer(range_policy=policy)
+    quantizer(tf.zeros((4, 3)))
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = quantizer(x, training=True)
+        return tape.gradient(y, x)
+
+    assert not ops_of(step, tf.TensorSpec((4, 3))) & CONDITIONS
+
+
+def test_quantizer_traces_inference_for_converters() -> None:
+    quantizer = TensorQuantizer(range_policy="frozen")
+    quantizer(tf.zeros((4, 3)))
+    found = ops_of(lambda x: quantizer(x, training=False), tf.TensorSpec((4, 3)))
+    assert found & CONDITIONS
+    assert not found & {"Switch", "Merge"}
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_xla_is_seen_also_from_inner_functions(jit_compile: bool) -> None:
+    seen = []
+
+    @tf.function
+    def inner(x: Any) -> Any:
+        seen.append(compiles_with_xla())
+        return x + 1.0
+
+    tf.function(lambda x: inner(x) * 2.0, jit_compile=jit_compile)(tf.constant(1.0))
+    assert seen == [jit_compile]
+    assert not compiles_with_xla()
