@@ -34,7 +34,7 @@ class JobState:
         return " ".join(filter(None, (self.phase, f"(jobs: {counts})" if counts else "")))
 
 
-def read_state(job: Mapping[str, Any]) -> JobState:
+def read_job_state(job: Mapping[str, Any]) -> JobState:
     """Return the state that a TrainJob's conditions say; without any it waits.
 
     Args:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from components.trainjob.job_state import JobState, read_state
+from components.trainjob.job_state import JobState, read_job_state
 from components.trainjob.jobs import TrainJobs
 from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
 from components.trainjob.objects import TASK_ANNOTATION, job_name, train_job
@@ -106,7 +106,7 @@ class Launcher:
 
     def _may_take_up(self, job: Mapping[str, Any]) -> bool:
         """Whether a TrainJob that is there runs, or has run, the same task."""
-        meta, state = job["metadata"], read_state(job)
+        meta, state = job["metadata"], read_job_state(job)
         same = (meta.get("annotations") or {}).get(TASK_ANNOTATION) == self.task.digest
         if not same and not state.ended and not meta.get("deletionTimestamp"):
             raise TrainJobError(
@@ -145,7 +145,7 @@ class Launcher:
                     f"TrainJob {self.name} was deleted in {self.api.namespace} while it ran. Run "
                     "the step again."
                 )
-            state = read_state(job)
+            state = read_job_state(job)
             self._tell(state, told)
             if state.ended:
                 return state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from components.trainjob.job_state import read_state
+from components.trainjob.job_state import read_job_state
 from components.trainjob.jobs import TrainJobs
 from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
 
@@ -29,7 +29,7 @@ def delete_leftovers(run: str, api: KubernetesApi | None = None) -> list[str]:
     try:
         jobs = TrainJobs(api or from_pod(patience=_PATIENCE))
         for job in jobs.of_run(run):
-            if not read_state(job).ended:
+            if not read_job_state(job).ended:
                 name = job["metadata"]["name"]
                 jobs.delete(name)
                 deleted.append(name)

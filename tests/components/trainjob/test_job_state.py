@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from components.trainjob.job_state import read_state
+from components.trainjob.job_state import read_job_state
 
 
 def condition(kind: str, status: str = "True", **told: str) -> dict[str, str]:
@@ -22,14 +22,14 @@ def condition(kind: str, status: str = "True", **told: str) -> dict[str, str]:
         ([condition("Complete", "False"), condition("Failed")], "failed"),
     ],
 )
-def test_read_state_says_whether_a_job_has_ended(conditions: list[Any], phase: str) -> None:
-    state = read_state({"status": {"conditions": conditions}})
+def test_read_job_state_says_whether_a_job_has_ended(conditions: list[Any], phase: str) -> None:
+    state = read_job_state({"status": {"conditions": conditions}})
     assert state.phase == phase
     assert state.ended is (phase in ("complete", "failed"))
 
 
-def test_read_state_takes_an_object_without_status() -> None:
-    assert read_state({}).phase == "waiting"
+def test_read_job_state_takes_an_object_without_status() -> None:
+    assert read_job_state({}).phase == "waiting"
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,14 @@ def test_read_state_takes_an_object_without_status() -> None:
         ({"active": 0, "suspended": 1}, "waiting", "waiting"),
     ],
 )
-def test_read_state_counts_jobs(jobs: dict[str, int], phase: str, text: str) -> None:
-    state = read_state({"status": {"jobsStatus": [{"name": "node", **jobs}]}})
+def test_read_job_state_counts_jobs(jobs: dict[str, int], phase: str, text: str) -> None:
+    state = read_job_state({"status": {"jobsStatus": [{"name": "node", **jobs}]}})
     assert state.phase == phase
     assert str(state) == text
 
 
-def test_read_state_keeps_the_reason() -> None:
+def test_read_job_state_keeps_the_reason() -> None:
     failed = condition("Failed", reason="FailedJobs", message="job x failed")
-    assert read_state({"status": {"conditions": [failed]}}).message == "FailedJobs: job x failed"
+    assert (
+        read_job_state({"status": {"conditions": [failed]}}).message == "FailedJobs: job x failed"
+    )
