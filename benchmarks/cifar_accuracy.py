@@ -101,7 +101,8 @@ def main() -> int:
     means = {row: mean(each[row] for each in figures.values()) for row in ROWS}
     print(f"{'mean':>6}" + _cells(means))
     if arguments.json:
-        record.write(arguments.json, {"epochs": arguments.epochs, "seeds": figures, "mean": means})
+        told = {"epochs": arguments.epochs, "framework": arguments.framework}
+        record.write(arguments.json, {**told, "seeds": figures, "mean": means})
     return 0
 
 
