@@ -76,7 +76,10 @@ def accuracy() -> list[str]:
 def photographs() -> list[str]:
     """Return the section on accuracy on CIFAR-10, by framework."""
     parts = ["## And on photographs?\n"]
-    for file, option in {"cifar_accuracy": "", "cifar_accuracy_torch": " --framework torch"}.items():
+    for file, option in {
+        "cifar_accuracy": "",
+        "cifar_accuracy_torch": " --framework torch",
+    }.items():
         parts += _photographs(load(file), option)
     return parts
 
@@ -105,7 +108,8 @@ def _photographs(figures: dict[str, Any], option: str) -> list[str]:
         f"that went through JPEG: fine-tuned in FP32 ({figures['epochs']} epochs), quantized, calibrated, fine-tuned "
         f"again\n({figures['epochs']} epochs). INT8 is the accuracy of the engine. Fine-tuning is training as well, so "
         "the second column is\nFP32 after as many epochs in all. With 2,000 images the standard error of each figure "
-        f"is 0.8 points. {figures.get('note', '')}".rstrip() + "\n",
+        f"is 0.8 points. {figures.get('note', '')}".rstrip()
+        + "\n",
         table(["CIFAR-10", *names.values()], rows),
         measured(figures, "tensorflow", "keras", "openvino"),
     ]
