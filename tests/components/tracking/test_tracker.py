@@ -38,7 +38,7 @@ INFO = DatasetInfo(
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> RecordingTracker:
     tracker = RecordingTracker()
-    monkeypatch.setattr(mlflow_tracker, "open_run", lambda step: tracker)
+    monkeypatch.setattr(mlflow_tracker, "open_run", lambda step, times: tracker)
     return tracker
 
 
