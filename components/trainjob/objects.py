@@ -29,7 +29,7 @@ def job_name(run: str, step: str) -> str:
 
     Examples:
         >>> job_name("1f2e", "train_baseline")
-        'qatline-train-baseline-03c4c1ee16'
+        'qatline-train-baseline-5f3a619946'
     """
     digest = hashlib.sha256(f"{run}\0{step}".encode()).hexdigest()[:10]
     return f"qatline-{step.replace('_', '-')[:24]}-{digest}"
