@@ -55,6 +55,7 @@ def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoic
 
     Raises:
         ConfigError: the target is for another backend than the one that the engines are built with.
+        ExportError: another option is not for the target.
         BackendUnavailableError: backend and target are ``auto``, and no backend works here.
     """
     backend: str = engine.backend
@@ -63,6 +64,7 @@ def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoic
     target = backend if export.target == "auto" else export.target
     if (problem := target_problem(target, backend)) is not None:
         raise ConfigError(problem)
+    export.model_copy(update={"target": target}).options()
     wanted = engine.fp16 == "always" or (engine.fp16 == "auto" and backend == "tensorrt")
     return ExportChoice(target=target, fp16=wanted)
 

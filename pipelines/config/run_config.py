@@ -24,8 +24,9 @@ from pipelines.config.errors import check_keys, describe_problems
 from pipelines.config.paths import absolute_paths, weights_beside_data
 from pipelines.config.renamed_keys import with_new_keys
 from pipelines.config.yaml_files import parse_config, read_yaml_mapping
-from qat_lib.errors import ConfigError
+from qat_lib.errors import ConfigError, ExportError
 from qat_lib.models import check_reference_name
+from qat_lib.options import BackendChoice
 
 SECTIONS: tuple[str, ...] = (
     "data",
@@ -90,6 +91,8 @@ class RunConfig(Settings):
         )
         if problem is not None:
             raise ValueError(problem)
+        if target != "auto":
+            self._check_export(target)
         if self.quantization.equalize is True and self.model.framework == "torch":
             raise ValueError(
                 "quantization.equalize is there for Keras models only, received "
@@ -118,6 +121,13 @@ class RunConfig(Settings):
                 "which says whose champion is meant; received none"
             )
         return self
+
+    def _check_export(self, target: BackendChoice) -> None:
+        """Refuse options of the export that contradict each other."""
+        try:
+            self.export.model_copy(update={"target": target}).options()
+        except ExportError as error:
+            raise ValueError(f"export: {error}") from error
 
     def _check_batches(self) -> None:
         """Refuse a batch that exceeds a machine's memory on its own."""

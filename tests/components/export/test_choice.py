@@ -15,7 +15,7 @@ from components.export.choice import (
     target_problem,
 )
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
-from qat_lib.errors import BackendUnavailableError, ConfigError
+from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError
 
 BACKENDS = ("tensorrt", "openvino", "onnxruntime")
 
@@ -81,6 +81,15 @@ def test_choose_export_refuses_openvino_graphs_for_tensorrt_alone(
     else:
         assert target_problem(target, backend) is None
         assert choose_export(*settings).target == target
+
+
+def test_choose_export_refuses_int4_weights_for_tensorrt() -> None:
+    for target in ("auto", "tensorrt"):
+        settings = ExportSettings(target=target, weights="int4")
+        with pytest.raises(ExportError, match="no convolution with INT4"):
+            choose_export(settings, EngineSettings(backend="tensorrt"))
+    settings = ExportSettings(weights="int4")
+    assert choose_export(settings, EngineSettings(backend="openvino")).target == "openvino"
 
 
 @pytest.mark.parametrize("unsigned", ["auto", "always", "never"])

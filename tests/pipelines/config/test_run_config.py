@@ -116,6 +116,10 @@ def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
     ("overrides", "message"),
     [
         (
+            ["export.weights=int4", "engine.backend=tensorrt"],
+            "export: Expected weights=int8 or qdq for TensorRT",
+        ),
+        (
             ["export.target=openvino", "engine.backend=tensorrt"],
             "Set export.target to auto or tensorrt",
         ),
