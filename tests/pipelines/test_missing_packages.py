@@ -50,7 +50,7 @@ def check(said: dict[str, Any]) -> None:
             assert code == 1, (command, message)
             assert f"Install it with: pip install 'qatline[{NEEDS[command]}]'" in message
             assert message.count("\n") == 1
-        elif command.startswith(("config", "runs", "cluster image", "schedule")):
+        elif command.startswith(("config", "runs", "cluster image", "cluster runtime", "schedule")):
             assert (code, message) == (0, ""), command
         elif command == "resume":
             assert (code, "received 'none'" in message) == (2, True)

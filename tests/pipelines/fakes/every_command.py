@@ -104,6 +104,7 @@ COMMANDS = {
     "cluster submit": HOST,
     "cluster wait": ["x", *HOST],
     "cluster image": ["-o", "image"],
+    "cluster runtime": ["-o", "runtime.yaml"],
     "cluster schedule": ["x", "--cron", "0 0 2 * * *", *HOST],
     "cluster unschedule": ["x", *HOST],
     "cluster pause": ["x", *HOST],
