@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from components.training.recipe import Oscillation, Recipe
+from components.training.recipe import FollowsTraining, Oscillation, Recipe
 from qat_lib import training as helpers
 from qat_lib.training.batch_norm import statistics
 
 
-class KerasRecipe:
+class KerasRecipe(FollowsTraining):
     """What a recipe adds to ``model.fit``.
 
     Args:
@@ -30,10 +30,8 @@ class KerasRecipe:
     ) -> None:
         self._model, self._recipe, self._batches = model, recipe, batches
         self._noted = oscillation
-        self._oscillation: Any = None
         if oscillation is not None or recipe.freeze_oscillating is not None:
             self._oscillation = helpers.WeightOscillation(freeze_above=recipe.freeze_oscillating)
-        self._average: Any = None
         if recipe.ema:
             self._average = helpers.WeightAverage(recipe.ema)
 
@@ -66,19 +64,6 @@ class KerasRecipe:
             finally:
                 for variable, value in zip(variables, before, strict=True):
                     variable.assign(value)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return what average and measurement have noted; None where there is none."""
-        return {name: part and part.get_state() for name, part in self._followers().items()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``get_state`` returned, once training has begun."""
-        for name, part in self._followers().items():
-            if part is not None:
-                part.set_state(state[name])
-
-    def _followers(self) -> dict[str, Any]:
-        return {"oscillation": self._oscillation, "average": self._average}
 
     def finish(self) -> None:
         """Note what the weights did."""

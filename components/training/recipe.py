@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from components.settings import QATSettings, TrainingSettings
 from components.training.prepared_data import TrainingData
@@ -44,6 +45,31 @@ class Oscillation:
 
     oscillating: dict[str, float] = field(default_factory=dict)
     frozen: dict[str, float] = field(default_factory=dict)
+
+
+class FollowsTraining:
+    """What a recipe follows during a training, as part of a checkpoint.
+
+    Attributes:
+        _oscillation: measures oscillation, or None.
+        _average: averages the weights, or None.
+    """
+
+    _oscillation: Any = None
+    _average: Any = None
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what average and measurement have noted; None where there is none."""
+        return {name: part and part.get_state() for name, part in self._followers().items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``get_state`` returned, once training has begun."""
+        for name, part in self._followers().items():
+            if part is not None:
+                part.set_state(state[name])
+
+    def _followers(self) -> dict[str, Any]:
+        return {"oscillation": self._oscillation, "average": self._average}
 
 
 def recipe_of(schedule: TrainingSettings | QATSettings) -> Recipe:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import nn
 
-from components.training.recipe import Oscillation, Recipe
+from components.training.recipe import FollowsTraining, Oscillation, Recipe
 from qat_lib.torch import model_quantizers
 from qat_lib.torch import training as helpers
 
 
-class TorchTrainingRecipe:
+class TorchTrainingRecipe(FollowsTraining):
     """What a recipe adds to a training loop.
 
     Args:
@@ -36,11 +35,9 @@ class TorchTrainingRecipe:
         self._trained = [p for p in module.parameters() if p.requires_grad]
         quantizers = model_quantizers(module).values()
         self._followed = [quantizer for quantizer in quantizers if not quantizer.frozen]
-        self._oscillation: Any = None
         if oscillation is not None or recipe.freeze_oscillating is not None:
             freeze = recipe.freeze_oscillating
             self._oscillation = helpers.WeightOscillation(module, freeze_above=freeze)
-        self._average: Any = None
         if recipe.ema:
             self._average = helpers.WeightAverage(module, recipe.ema)
 
@@ -74,19 +71,6 @@ class TorchTrainingRecipe:
             finally:
                 for norm, state in zip(norms, before, strict=True):
                     norm.load_state_dict(state)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return what average and measurement have noted; None where there is none."""
-        return {name: part and part.get_state() for name, part in self._followers().items()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``get_state`` returned."""
-        for name, part in self._followers().items():
-            if part is not None:
-                part.set_state(state[name])
-
-    def _followers(self) -> dict[str, Any]:
-        return {"oscillation": self._oscillation, "average": self._average}
 
     def finish(self) -> None:
         """Note what the weights did; what was frozen may train again."""
