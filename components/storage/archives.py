@@ -25,7 +25,7 @@ from qat_lib.files.regular_files import open_regular
 
 Wanted = Callable[[str], bool]
 
-# RuntimeError: a member is encrypted. NotImplementedError: an unknown compression.
+# RuntimeError: a member is encrypted, or packed in an unknown way (NotImplementedError is one).
 _DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -33,7 +33,6 @@ _DAMAGE = (
     EOFError,
     ValueError,
     RuntimeError,
-    NotImplementedError,
 )
 
 

@@ -12,6 +12,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 _TREE, _ARRAYS = "state.json", "arrays.bin"
+# RuntimeError: a flag says that a member is encrypted, or packed in an unknown way.
+_DAMAGE = (zipfile.BadZipFile, KeyError, TypeError, EOFError, zlib.error, RuntimeError)
 
 
 def write_state(target: Path | BinaryIO, state: Any) -> None:
@@ -46,7 +48,7 @@ def read_state(source: Path | BinaryIO) -> Any:
             tree = json.loads(archive.read(_TREE))
             content = archive.read(_ARRAYS)
         return _Unpacking(content).value(tree)
-    except (zipfile.BadZipFile, KeyError, TypeError, EOFError, zlib.error) as error:
+    except _DAMAGE as error:
         raise ValueError(f"it is damaged: {error}") from error
 
 

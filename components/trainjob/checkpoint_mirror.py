@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from components.storage.archives import safe_name
 from components.storage.storage import Storage, open_storage
 from qat_lib.errors import StorageError
 
@@ -70,10 +71,10 @@ class _Mirror:
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             for file in self._storage.list(self._root):
-                target = self._folder / file.location[len(self._root) :]
+                target = self._folder / safe_name(file.location[len(self._root) :])
                 self._storage.get(file.location, target)
                 self._stored[self._name(target)] = _version(target)
-        except StorageError as error:
+        except (StorageError, ValueError) as error:
             _log.warning("earlier checkpoints can't be fetched, training starts over: %s", error)
             return
         for name in self._stored:

@@ -48,3 +48,14 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", a=np.zeros(2))
     with pytest.raises(ValueError, match="damaged"):
         read_state(tmp_path / "other.npz")
+
+
+def test_read_state_refuses_a_member_with_a_flag_of_encryption(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_state(path, {"a": 1})
+    content = bytearray(path.read_bytes())
+    for start in (b"PK\x03\x04", b"PK\x01\x02"):
+        content[content.index(start) + (6 if start[2] == 3 else 8)] |= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="it is damaged"):
+        read_state(path)
