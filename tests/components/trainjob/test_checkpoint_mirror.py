@@ -132,3 +132,21 @@ def test_a_store_that_fails_stops_nothing(tmp_path: Path, caplog: pytest.LogCapt
         "earlier checkpoints can't be fetched, training starts over: away",
         "checkpoints are left in s/: away",
     ]
+
+
+def test_a_name_that_leads_out_of_the_folder_is_not_fetched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Hostile(LocalStorage):
+        def list(self, location: str) -> list[StoredFile]:
+            return [StoredFile(location=f"{location}../../outside", size=1, tag="1")]
+
+        def get(self, location: str, target: Path) -> StoredFile:
+            raise AssertionError(target)
+
+        def remove(self, location: str) -> None:
+            return None
+
+    with mirrored_checkpoints(tmp_path / "c", str(tmp_path / "store"), storage=Hostile()):
+        pass
+    assert "leads out of its folder" in caplog.text
