@@ -79,8 +79,8 @@ FAMILIES = {
 }
 
 
-# A minute and more each; the other twelve have their patterns, too.
-LARGEST = ("InceptionResNet", "NASNet")
+# The costliest: the other nine have their patterns, too.
+LARGEST = ("DenseNet", "EfficientNetV2", "InceptionResNet", "NASNet", "ResNetV2")
 
 
 @pytest.mark.parametrize(

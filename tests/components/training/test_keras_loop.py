@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -116,21 +115,3 @@ def test_loop_ends_an_epoch_where_the_data_does() -> None:
     data = tf.data.Dataset.from_tensor_slices((X[:32], Y[:32])).batch(16)
     KerasLoop(model, fitting._is_top1, [rows]).run(data, [16] * 5, 1)
     assert [row[:2] for row in rows.rows] == [("batch", 0), ("batch", 1), ("epoch", 0)]
-
-
-def test_loop_costs_no_more_than_fit() -> None:
-    """CPU seconds of epochs after the first, in turns."""
-    schedule = QATSettings(epochs=1, batch_size=16, learning_rate=0.01, augment="none")
-    data = DATA.train(16, shuffle_seed=5, augment="none").cache()
-    ways, seconds = {}, {}
-    for name, way in (("fit", fit_of), ("loop", loop_of)):
-        model = network()
-        compile_with_accuracy(model, schedule)
-        ways[name], seconds[name] = way(model, [Rows()]), []
-        ways[name](data, 1)
-    for _ in range(7):
-        for name, run in ways.items():
-            before = time.process_time()
-            run(data, 10)
-            seconds[name].append(time.process_time() - before)
-    assert np.median(seconds["loop"]) < 1.1 * np.median(seconds["fit"])

@@ -1,0 +1,83 @@
+"""CPU seconds of qatline's training loop against ``model.fit``, on the same model and data.
+
+Both train a small quantized network, where what a loop adds to a step shows most, in turns of ten
+epochs after a first one that traces. The median ratio is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+import qat_lib
+from components.data.labelled import Labelled
+from components.training import fitting
+from components.training.array_data import ArrayData
+from components.training.keras_loop import KerasLoop, batch_sizes
+
+SAMPLES, BATCH_SIZE, EPOCHS = 101, 16, 10
+
+
+def main() -> None:
+    """Train with both in turns and print the median ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    rounds = parser.parse_args().rounds
+    data = training_data()
+    fitted, looped = network(), network()
+    loop = KerasLoop(looped, fitting._is_top1, [])
+
+    def run_fit(epochs: int) -> None:
+        fitted.fit(data, epochs=epochs, verbose=0, shuffle=False)
+
+    def run_loop(epochs: int) -> None:
+        loop.run(data, batch_sizes(SAMPLES, BATCH_SIZE), epochs)
+
+    run_fit(1)
+    run_loop(1)
+    ratios = []
+    for _ in range(rounds):
+        reference = cpu_seconds(run_fit)
+        ratios.append(cpu_seconds(run_loop) / reference)
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    sys.stdout.write(f"loop / fit: {middle:.3f} ({low:.3f} to {high:.3f}), {rounds} rounds\n")
+
+
+def network() -> Any:
+    """Return a compiled quantized network of three layers."""
+    fitting.make_deterministic(3)
+    image = keras.Input((8, 8, 3))
+    y = keras.layers.Conv2D(8, 3)(image)
+    y = keras.layers.ReLU()(keras.layers.BatchNormalization()(y))
+    y = keras.layers.GlobalAveragePooling2D()(y)
+    model = qat_lib.quantize_model(keras.Model(image, keras.layers.Dense(2)(y)))
+    accuracy = keras.metrics.MeanMetricWrapper(fitting._is_top1, name="accuracy")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=[accuracy])
+    return model
+
+
+def training_data() -> Any:
+    """Return batches of random images, cached."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(SAMPLES, 8, 8, 3)).astype(np.float32)
+    rows = Labelled(x=x, labels=(x.mean((1, 2, 3)) > 0).astype(np.int64))
+    data = ArrayData(training=rows, validating=rows, classes=2)
+    return data.train(BATCH_SIZE, shuffle_seed=5, augment="none").cache()
+
+
+def cpu_seconds(run: Any) -> float:
+    """Return the CPU seconds of EPOCHS epochs."""
+    before = time.process_time()
+    run(EPOCHS)
+    return time.process_time() - before
+
+
+if __name__ == "__main__":
+    main()
