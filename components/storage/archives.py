@@ -116,6 +116,9 @@ def _unpack_tar(stream: BinaryIO, folder: Path, wanted: Wanted) -> int:
                 if content is not None:
                     _write(content, folder / name)
                     count += 1
+        # The end is marked by an empty block, which tarfile doesn't ask for.
+        if archive.fileobj is not None and archive.fileobj.tell() <= archive.offset:
+            raise EOFError("it ends without its end mark")
     return count
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from components.registry.mlflow_registry import MlflowRegistry, open_registry
 from components.registry.registry import RUN, RegisteredVersion
+from components.tracking.database import database_path
 from components.tracking.tracker import URI_VARIABLE, ensure_store
 from pipelines.config.run_config import RunConfig, build_config
 from pipelines.run.tracking import default_uri
-from qat_lib.errors import ConfigError
+from qat_lib.errors import ConfigError, TrackingError
 
 
 def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry:
@@ -22,7 +23,7 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
 
     Raises:
         ConfigError: nothing names the model, or it can't be called so.
-        TrackingError: the store can't be used.
+        TrackingError: there is no store, or it can't be used.
     """
     wanted = config.registry.name if name is None else _checked(name)
     if wanted is None:
@@ -31,6 +32,13 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
             "Without one nothing is registered, so that two projects never share a champion."
         )
     uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(Path(config.output))
+    database = database_path(uri)
+    if database is not None and not database.is_file():
+        raise TrackingError(
+            f"Expected a tracking store that runs have registered models in, found none at "
+            f"{database}. Give the folder of the runs with --runs-dir, or tracking.uri in the "
+            "config."
+        )
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ["MLFLOW_EXPERIMENT_ID"] = ensure_store(uri, config.tracking.experiment)
     os.environ[URI_VARIABLE] = uri

@@ -118,6 +118,17 @@ def test_unpack_files_refuses_a_part_of_an_archive(
         unpack_files(archive, folder, is_image)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_unpack_files_refuses_a_tar_cut_behind_a_member(
+    tmp_path: Path, folder: Path, members: int
+) -> None:
+    archive = write_tar(tmp_path / "a.tar", {"1.png": bytes(1000), "2.png": bytes(1000)})
+    blocks = 1 + 3 * members  # the folder's header; a header and two blocks for each file
+    archive.write_bytes(archive.read_bytes()[: 512 * blocks])
+    with pytest.raises(DataError, match="it ends without its end mark"):
+        unpack_files(archive, folder, is_image)
+
+
 @pytest.mark.parametrize("suffix", [".zip", ".tar", ".tgz"])
 def test_unpack_files_refuses_what_is_no_archive(tmp_path: Path, folder: Path, suffix: str) -> None:
     archive = tmp_path / f"a{suffix}"

@@ -141,3 +141,15 @@ def test_rollback_of_a_mistyped_name_makes_no_model(registry: MlflowRegistry) ->
     assert done.exit_code == 2
     assert "there is no champion" in done.stderr
     assert "mistyped" not in {found.name for found in MlflowClient().search_registered_models()}
+
+
+@pytest.mark.parametrize("command", [["registry"], ["promote", "1"], ["rollback"]])
+def test_folder_without_a_store_is_told_and_left_alone(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    done = runner.invoke(app, [*command, "--name", "digits"])
+    assert done.exit_code == 1
+    assert "found none at" in done.stderr
+    assert not list(tmp_path.iterdir())
