@@ -2,8 +2,8 @@
 
 Every block runs as printed. Blocks run verbatim. Some commands stand for their expensive selves:
 ``pip`` and ``uv run`` use this environment instead of making one, and ``qatline run`` trains for
-one epoch on few samples. The commands themselves, unchanged, are the subject of the tests of whole
-runs.
+one epoch on few samples, the default network with few channels. The commands themselves,
+unchanged, are the subject of the tests of whole runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ QUICK = [
 STANDS_FOR = {
     "pip": "exit 0",
     "uv": 'shift; while [[ "$1" == --* ]]; do shift 2; done; exec "$@"',
-    "qatline": f'if [[ "$1" == run ]]; then set -- "$@" {" ".join(QUICK)}; fi; exec "{{bin}}/qatline" "$@"',
+    "qatline": f"""
+if [[ "$1" == run ]]; then
+  [[ "$*" == *model.* ]] || set -- "$@" --set model.options.width=8
+  set -- "$@" {" ".join(QUICK)}
+fi
+exec "{{bin}}/qatline" "$@"
+""",
     "pytest": 'exec "{bin}/pytest" --version',
     ".ci/run": "exit 0",
     "python": 'exec "{bin}/python" "$@"',

@@ -144,6 +144,20 @@ def test_equal_steps_are_reused(folder: Path, result: dict[str, Any]) -> None:
     assert reused == [name for name in STEP_ARTIFACTS if name != "promote"]
 
 
+def test_new_qat_rate_reruns_from_finetune_qat(folder: Path, result: dict[str, Any]) -> None:
+    other = run(folder, *SMALL, "qat.learning_rate=1e-4")
+    expected = dict.fromkeys(STEP_ARTIFACTS, "executed")
+    expected |= dict.fromkeys(("prepare_data", "train_baseline", "quantize_model"), "reused")
+    # Where both rates keep the calibrated weights, the same graph comes out, and its engine is
+    # built already. It is measured again: the fine-tuning's control is evaluated beside it.
+    graphs = []
+    for made in (result, other):
+        graphs.append(Path(made["run_dir"], "artifacts", "onnx", "qat.onnx").read_bytes())
+    if graphs[0] == graphs[1]:
+        expected["build_engine"] = "reused"
+    assert {step["name"]: step["status"] for step in other["steps"]} == expected
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not CIFAR.is_file(), reason=f"needs {CIFAR.name} in {SHARED.name}")
 def test_resnet20_keeps_its_accuracy(tmp_path: Path) -> None:
