@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from components.store.step_store import StepStore
 
 CHECKPOINTS_VARIABLE = "QATLINE_CHECKPOINTS"
+KEPT_DAYS = 30
+"""Days without a new checkpoint after which a training that nobody resumed is forgotten."""
 
 
 @contextmanager
@@ -19,7 +22,7 @@ def checkpoint_folder(step: str, key: str, store: StepStore | None) -> Iterator[
 
     It is below ``QATLINE_CHECKPOINTS``, else in the step store. Its name has the key of the
     execution, so that other settings, data or code find another one. It is removed when the block
-    succeeds.
+    succeeds; those of other executions in the store, after ``KEPT_DAYS`` days.
 
     Args:
         step: name of the step.
@@ -31,6 +34,19 @@ def checkpoint_folder(step: str, key: str, store: StepStore | None) -> Iterator[
         folder: Path | None = Path(place) / step / key
     else:
         folder = None if store is None else store.root / step / f".{key}.checkpoints"
+    if folder is not None and not place:
+        _sweep(folder)
     yield folder
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(own: Path) -> None:
+    """Remove other executions' folders that got no checkpoint for ``KEPT_DAYS`` days."""
+    for folder in own.parent.glob(".*.checkpoints"):
+        try:
+            age = time.time() - folder.stat().st_mtime
+        except OSError:  # another process was quicker
+            continue
+        if age > KEPT_DAYS * 86400 and folder != own:
+            shutil.rmtree(folder, ignore_errors=True)
