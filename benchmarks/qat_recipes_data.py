@@ -59,9 +59,9 @@ class CifarData:
         """Number of samples to train on."""
         return len(self._parts["train"].labels)
 
-    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
-        """Return the batches of an epoch."""
-        return self._batches("train", batch_size, shuffle_seed=shuffle_seed, augment=augment)
+    def train(self, batch_size: int, **options: Any) -> Any:
+        """Return the batches of an epoch; the options are those of ``build_dataset``."""
+        return self._batches("train", batch_size, **options)
 
     def validation(self, batch_size: int) -> Any:
         """Return the batches of the validation part."""
