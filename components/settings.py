@@ -6,17 +6,20 @@ is also what its cache key is made of.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from components.gate_settings import GateSettings, RegistrySettings, RetrainSettings
 from components.settings_base import Batch, Settings
 from components.source_settings import DataSettings, ModelSettings, PreprocessingSettings
 from components.training_options import (
+    ACCUMULATE_HELP,
     CHECKPOINT_HELP,
+    LARGEST_BATCH,
     MOST_EPOCHS,
     MOST_WORKERS,
     Augmentation,
@@ -53,11 +56,35 @@ __all__ = [
 ]
 
 
-class TrainingSettings(Settings):
+class _Schedule(Settings):
+    """A schedule of training steps, on whole batches or on parts that follow one another."""
+
+    if TYPE_CHECKING:
+        batch_size: int = 64
+        accumulate_steps: int = 1
+
+    @property
+    def part_rows(self) -> int | None:
+        """Rows of a part of a batch; None for whole batches."""
+        whole = self.accumulate_steps == 1
+        return None if whole else math.ceil(self.batch_size / self.accumulate_steps)
+
+    @model_validator(mode="after")
+    def _has_a_row_for_each_part(self) -> Self:
+        if self.accumulate_steps > self.batch_size:
+            raise ValueError(
+                f"accumulate_steps: expected at most batch_size={self.batch_size}, received "
+                f"{self.accumulate_steps}; a part of a batch needs a row at least"
+            )
+        return self
+
+
+class TrainingSettings(_Schedule):
     """Training of the FP32 baseline."""
 
     epochs: int = Field(20, ge=0, le=10_000)
     batch_size: Batch = 64
+    accumulate_steps: int = Field(1, ge=1, le=LARGEST_BATCH, description=ACCUMULATE_HELP)
     learning_rate: float = Field(
         2e-3, gt=0, le=100, description="Peak learning rate; cosine decay to zero."
     )
@@ -159,12 +186,12 @@ def _derived_fields(options: Sequence[OptionField]) -> dict[str, Any]:
 
 if TYPE_CHECKING:
 
-    class _DerivedQAT(FinetuningOptions, Settings):
+    class _DerivedQAT(FinetuningOptions, _Schedule):
         """The section as a type checker sees it."""
 
 else:
     _DerivedQAT = create_model(
-        "_DerivedQAT", __base__=Settings, **_derived_fields(fields_of(FinetuningOptions))
+        "_DerivedQAT", __base__=_Schedule, **_derived_fields(fields_of(FinetuningOptions))
     )
 
 

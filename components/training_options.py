@@ -16,6 +16,10 @@ Teacher: TypeAlias = Literal["control", "baseline"]
 LARGEST_BATCH = 65_536
 MOST_EPOCHS = 10_000
 MOST_WORKERS = 1024
+ACCUMULATE_HELP = (
+    "Parts of a batch that follow one another in a step, which needs the memory of one part; "
+    "their gradients add up."
+)
 CHECKPOINT_HELP = (
     "Epochs between two checkpoints, from which an interrupted training goes on; 0 = none."
 )
@@ -29,6 +33,9 @@ class FinetuningOptions:
         default=6, metadata=about("Epochs.", least=0, most=MOST_EPOCHS, command_least=1)
     )
     batch_size: int = field(default=64, metadata=about("Batch size.", least=1, most=LARGEST_BATCH))
+    accumulate_steps: int = field(
+        default=1, metadata=about(ACCUMULATE_HELP, least=1, most=LARGEST_BATCH)
+    )
     learning_rate: float = field(
         default=5e-5, metadata=about("Peak rate; cosine decay to zero.", above=0, most=100)
     )

@@ -102,7 +102,8 @@ def fit(
             on_epoch_end=record.on_epoch_end,
             on_train_batch_end=record.on_train_batch_end,
         )
-        loop = KerasLoop(model, _is_top1, [*recipe.callbacks(), told], workers)
+        rows = schedule.part_rows
+        loop = KerasLoop(model, _is_top1, [*recipe.callbacks(), told], workers, part_rows=rows)
         sizes = batch_sizes(source.samples, schedule.batch_size)
         loop.run(train, sizes, schedule.epochs, saved)
         recipe.finish()

@@ -30,6 +30,9 @@ class KerasLoop:
         is_right: returns 1.0 for each sample whose largest output is its label's, else 0.0.
         callbacks: told of epochs and batches, in order.
         workers: that train together, each on its rows of every batch. Default: one.
+        part_rows: rows of a part, where a batch's gradients are sums over parts that follow one
+            another; None, the default, takes it whole. Of several workers each takes its rows
+            whole.
     """
 
     def __init__(
@@ -38,7 +41,9 @@ class KerasLoop:
         is_right: Callable[[Any, Any], Any],
         callbacks: Sequence[keras.callbacks.Callback],
         workers: Workers | None = None,
+        part_rows: int | None = None,
     ) -> None:
+        self._part_rows = part_rows
         self._model, self._is_right = model, is_right
         self._workers = workers or Workers()
         self._callbacks = keras.callbacks.CallbackList(list(callbacks), model=model)
@@ -101,8 +106,8 @@ class KerasLoop:
         return self._steps[state]
 
     def _compiled(self) -> bool:
-        """Whether XLA compiles the step, as ``model.fit`` decides."""
-        return bool(self._model.jit_compile)
+        """Whether XLA compiles the step, as ``model.fit`` decides; never one of unequal parts."""
+        return bool(self._model.jit_compile) and self._part_rows is None
 
     def _train(self, x: Any, y: Any, size: Any) -> dict[str, Any]:
         """Take one step; return loss and accuracy of the epoch so far."""
@@ -114,7 +119,8 @@ class KerasLoop:
     def _gradients(self, x: Any, y: Any, size: Any) -> tuple[list[Any], Any, Any]:
         """Return gradients, loss and number of right answers of a batch, over all workers."""
         if self._workers.alone:
-            return self._own_gradients(x, y, 1.0)
+            whole = self._part_rows is None
+            return self._own_gradients(x, y) if whole else self._accumulated(x, y)
         rows = tf.shape(x)[0]
         of_mean, of_rows = self._workers.shares(rows, size)
         # Keras divides a loss by the number of replicas.
@@ -127,13 +133,39 @@ class KerasLoop:
         found = iter(sums)
         return [None if each is None else next(found) for each in gradients], loss, right
 
-    def _own_gradients(self, x: Any, y: Any, scale: Any) -> tuple[list[Any], Any, Any]:
-        """Return gradients, loss times ``scale``, and number of right answers of these rows."""
+    def _accumulated(self, x: Any, y: Any) -> tuple[list[Any], Any, Any]:
+        """Return what ``_own_gradients`` does, summed over the parts of the batch."""
+        weights, rows = self._model.trainable_weights, tf.shape(x)[0]
+
+        def add(start: Any, sums: list[Any], loss: Any, right: Any) -> tuple[Any, ...]:
+            part = slice(start, tf.minimum(start + self._part_rows, rows))
+            share = tf.cast(part.stop - start, tf.float32) / tf.cast(rows, tf.float32)
+            # Ranges that follow the data follow each part, as batch norms do.
+            with split_batch(tf.identity, share):
+                gradients, lost, hits = self._own_gradients(x[part], y[part], share)
+            added = []
+            for total, gradient in zip(sums, gradients, strict=True):
+                added.append(total if gradient is None else total + gradient)
+            return part.stop, added, loss + tf.cast(lost, tf.float32), right + hits
+
+        start = (tf.constant(0), [tf.zeros_like(each) for each in weights], 0.0, 0.0)
+        _, sums, loss, right = tf.while_loop(
+            lambda begin, *_: begin < rows, add, start, parallel_iterations=1
+        )
+        return sums, loss, right
+
+    def _own_gradients(
+        self, x: Any, y: Any, scale: Any | None = None
+    ) -> tuple[list[Any], Any, Any]:
+        """Return gradients, loss times ``scale``, and number of right answers of these rows.
+
+        Without ``scale`` the loss is as it is.
+        """
         model, optimizer = self._model, self._model.optimizer
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)
             loss = model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
-            loss = loss if self._workers.alone else loss * tf.cast(scale, loss.dtype)
+            loss = loss if scale is None else loss * tf.cast(scale, loss.dtype)
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, model.trainable_weights)
         return gradients, loss, tf.reduce_sum(self._is_right(y, outputs))

@@ -7,6 +7,7 @@ is another one.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
@@ -164,13 +165,13 @@ class Training:
         soft: SoftTargets | None = None,
     ) -> None:
         self._network, self._loss, self._soft = network, loss, soft
-        self._batch_size = schedule.batch_size
+        self._batch_size, self._part_rows = schedule.batch_size, schedule.part_rows
         self._peak, self._total = schedule.learning_rate, max(1, steps * schedule.epochs)
         default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
         self._decay = schedule.weight_decay or default
         ranges = [p for p in range_parameters(network.module) if p.requires_grad]
         known = {id(parameter) for parameter in ranges}
-        self._parameters = []
+        self._parameters, self._ranges = [], ranges
         for parameter in network.module.parameters():
             if parameter.requires_grad and id(parameter) not in known:
                 self._parameters.append(parameter)
@@ -243,6 +244,21 @@ class Training:
 
     def _step(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         """Train on one batch; return its summed losses and right labels."""
+        self._network.module.zero_grad()
+        loss, hits = 0.0, 0.0
+        parts = _parts(len(y), self._part_rows)
+        for part in parts:
+            lost, right = self._add_gradients(x[part], y[part], len(y))
+            loss, hits = loss + lost, hits + right
+        for each in self._ranges if len(parts) > 1 else ():
+            # LSQ divides by the root of the number of values, which are fewer in a part.
+            if each.grad is not None:
+                each.grad.div_(math.sqrt(len(parts)))
+        self._update()
+        return loss, hits
+
+    def _add_gradients(self, x: np.ndarray, y: np.ndarray, rows: int) -> tuple[float, float]:
+        """Add the gradients of a batch of ``rows`` that come from some of them."""
         images = self._network.tensor(x)
         labels = torch.from_numpy(np.array(y)).to(images.device)
         targets = self._loss.targets(labels)
@@ -250,9 +266,7 @@ class Training:
             targets = self._soft.blend(images, targets)
         outputs = self._network.module(images)
         losses = self._loss(targets, outputs)
-        self._network.module.zero_grad()
-        losses.mean().backward()
-        self._update()
+        (losses.mean() * (len(y) / rows)).backward()
         hits = outputs.argmax(dim=1) == targets.argmax(dim=1)
         return float(losses.detach().sum()), float(hits.sum())
 
@@ -265,3 +279,11 @@ class Training:
                     parameter.mul_(1.0 - rate * self._decay)
         self._optimizer.step_at(rate)
         self._done += 1
+
+
+def _parts(rows: int, size: int | None) -> list[slice]:
+    """Return the parts of a batch; a single row left over belongs to the part before."""
+    ends = list(range(size, rows, size)) if size is not None else []
+    if ends and size != 1 and rows - ends[-1] == 1:
+        ends.pop()
+    return [slice(*part) for part in itertools.pairwise([0, *ends, rows])]

@@ -109,6 +109,14 @@ class RunConfig(Settings):
                 f"workers: expected 1 with model.framework=torch, received {workers}; several "
                 "workers train Keras models only. Set training.workers=1 and qat.workers=1."
             )
+        for section in ("training", "qat"):
+            parts = getattr(self, section).accumulate_steps
+            if parts > 1 and workers > 1:
+                raise ValueError(
+                    f"{section}.accumulate_steps: expected 1 with {workers} workers, received "
+                    f"{parts}; several workers split a batch among them already. Set it to 1, or "
+                    "training.workers and qat.workers."
+                )
         if ":" not in self.model.name and not self.model.name.endswith(".keras"):
             check_reference_name(self.model.name, self.model.framework)
         for name in self.quantization.cases:

@@ -22,8 +22,10 @@ from qat_lib.ranges import AMAX_FLOOR
 
 SAMPLES = 8
 """Samples that errors are measured on, at most."""
-POSITIONS = 8192
+POSITIONS = 2048
 """Positions of an output that its error is taken of, at most about."""
+SAME = 0.01
+"""Relative difference below which two ranges count as one."""
 
 
 class ReaderErrors:
@@ -67,10 +69,13 @@ class ReaderErrors:
             quantizer = call.operation
             if not isinstance(quantizer, TensorQuantizer) or quantizer.name not in rivals:
                 return
+            ranges, place = _distinct(list(rivals[quantizer.name].values()))
+            if len(ranges) == 1:
+                costs[quantizer.name] = np.zeros(len(place))
+                return
             with collecting(_PassOn()):
                 for x in outputs[0].float:
-                    ranges = rivals[quantizer.name].values()
-                    found = np.array(_costs(graph, call, x, list(ranges)))
+                    found = np.array(_costs(graph, call, x, ranges))[place]
                     costs[quantizer.name] = costs.get(quantizer.name, 0.0) + found
 
         batches = read_samples(graph, self._batches, SAMPLES, SAMPLES)
@@ -91,7 +96,8 @@ class _PassOn:
 def _costs(graph: LayerGraph, call: Call, x: Any, ranges: list[float]) -> list[float]:
     """Return the error that each range of a quantizer causes, summed over the readers."""
     quantizer = call.operation
-    plain = _read(graph, call.outputs[0], x)
+    plain = [_positions(output) for output in _read(graph, call.outputs[0], x)]
+    powers = [max(_variance(output), 1e-12) for output in plain]
     costs = []
     for amax in ranges:
         rounded = fake_quantize(
@@ -101,9 +107,28 @@ def _costs(graph: LayerGraph, call: Call, x: Any, ranges: list[float]) -> list[f
             narrow_range=quantizer.narrow_range,
             unsigned=quantizer.unsigned,
         )
-        pairs = zip(plain, _read(graph, call.outputs[0], rounded), strict=True)
-        costs.append(sum(_noise(before, after) for before, after in pairs))
+        cost = 0.0
+        for before, power, output in zip(
+            plain, powers, _read(graph, call.outputs[0], rounded), strict=True
+        ):
+            cost += _variance(_positions(output) - before) / power
+        costs.append(cost)
     return costs
+
+
+def _distinct(ranges: list[float]) -> tuple[list[float], list[int]]:
+    """Return the ranges that differ, and for each range the place of its own among them."""
+    found: list[float] = []
+    places = []
+    for amax in ranges:
+        for place, other in enumerate(found):
+            if abs(amax - other) <= SAME * other:
+                places.append(place)
+                break
+        else:
+            places.append(len(found))
+            found.append(amax)
+    return found, places
 
 
 def _read(graph: LayerGraph, tensor: str, x: Any) -> list[Any]:
@@ -126,12 +151,9 @@ def _read(graph: LayerGraph, tensor: str, x: Any) -> list[Any]:
     return found or [x]
 
 
-def _noise(before: Any, after: Any) -> float:
-    """Return the variance of an error over that of the output, means of channels left out."""
-    before = _positions(before)
-    error = _positions(after) - before
-    power = float(tf.reduce_mean(tf.math.reduce_variance(before, axis=0)))
-    return float(tf.reduce_mean(tf.math.reduce_variance(error, axis=0))) / max(power, 1e-12)
+def _variance(rows: Any) -> float:
+    """Return the variance within each channel, averaged over the channels."""
+    return float(tf.reduce_mean(tf.math.reduce_variance(rows, axis=0)))
 
 
 def _positions(tensor: Any) -> Any:

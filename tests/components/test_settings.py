@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from components.settings import ExportSettings
+from components.settings import ExportSettings, QATSettings, TrainingSettings
 from qat_lib.errors import ExportError
 from qat_lib.export.options import ExportOptions, option_fields
 
@@ -38,3 +38,12 @@ def test_export_settings_give_the_options_of_the_library() -> None:
     assert settings.options() == ExportOptions(target="openvino", opset=18, weights="qdq")
     with pytest.raises(ExportError, match="target"):
         ExportSettings().options()
+
+
+@pytest.mark.parametrize("kind", [TrainingSettings, QATSettings])
+def test_schedules_give_the_rows_of_a_part(kind: Any) -> None:
+    assert kind(batch_size=10).part_rows is None
+    assert kind(batch_size=10, accumulate_steps=4).part_rows == 3
+    assert kind(batch_size=4, accumulate_steps=4).part_rows == 1
+    with pytest.raises(ValidationError, match="expected at most batch_size=4, received 5"):
+        kind(batch_size=4, accumulate_steps=5)

@@ -27,7 +27,9 @@ CASES: dict[str, dict[str, Any]] = {
     "baseline": {"baseline": True},
     "recipe": {"augment": "flip_crop", **RECIPE},
     "learned": {"policy": "learned", "distillation": 0.5, "reestimate_batch_norm": True, **RECIPE},
+    "parts": {"accumulate_steps": 3, **RECIPE},
     "torch": {"augment": "flip_crop", **RECIPE},
+    "torch-parts": {"accumulate_steps": 3, **RECIPE},
     "torch-learned": {"policy": "learned", "distillation": 0.5, "optimizer": "sgd", **RECIPE},
 }
 SPLIT = {"dropout": 0.0, "batch_size": 20}

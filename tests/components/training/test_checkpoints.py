@@ -122,7 +122,7 @@ def trained(folder: Path, case: str, *, kill: int = 0) -> int:
     return subprocess.run(command, cwd=root, env=environment, check=False).returncode
 
 
-SLOW = ("baseline", "recipe", "torch")
+SLOW = ("baseline", "recipe", "parts", "torch", "torch-parts")
 
 
 @pytest.mark.parametrize(

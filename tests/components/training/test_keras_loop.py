@@ -115,3 +115,51 @@ def test_loop_ends_an_epoch_where_the_data_does() -> None:
     data = tf.data.Dataset.from_tensor_slices((X[:32], Y[:32])).batch(16)
     KerasLoop(model, fitting._is_top1, [rows]).run(data, [16] * 5, 1)
     assert [row[:2] for row in rows.rows] == [("batch", 0), ("batch", 1), ("epoch", 0)]
+
+
+def unnormalized(policy: str) -> Any:
+    """Return a network in which a sample's gradient depends on no other sample."""
+    fitting.make_deterministic(3)
+    image = keras.Input((8, 8, 3))
+    y = keras.layers.Conv2D(8, 3, activation="relu", kernel_regularizer="l2")(image)
+    logits = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(y))
+    model = keras.Model(image, logits)
+    model = qat_lib.apply_plan(model, qat_lib.plan_quantization(model).with_range_policy(policy))
+    qat_lib.calibrate(model, X[:32])
+    return model
+
+
+@pytest.mark.parametrize("policy", ["frozen", "learned"])
+def test_loop_sums_gradients_over_the_parts_of_a_batch(policy: str) -> None:
+    schedule = QATSettings(
+        epochs=2, batch_size=20, learning_rate=0.05, optimizer="sgd", accumulate_steps=3
+    )
+    assert schedule.part_rows == 7  # 20 rows are 7, 7 and 6; the single one left over is one part
+    found, traced = [], []
+    for part_rows in (None, schedule.part_rows):
+        model, rows = unnormalized(policy), Rows()
+        fitting._compile(model, schedule, 6, 2, 0.0)
+        data = DATA.train(20, shuffle_seed=5, augment="none")
+        loop = KerasLoop(model, fitting._is_top1, [rows], part_rows=part_rows)
+        loop.run(data, batch_sizes(101, 20), 2)
+        assert int(model.optimizer.iterations) == 12  # the rate falls with the batches
+        found.append([np.asarray(v.value) for v in model.trainable_variables])
+        traced.append([row[2:] for row in rows.rows])
+    for whole, parts in zip(*found, strict=True):
+        np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(traced[1], traced[0], rtol=1e-4)
+
+
+def test_loop_moves_ranges_with_each_part() -> None:
+    schedule = QATSettings(epochs=1, batch_size=20, optimizer="sgd", learning_rate=1e-9)
+    model = unnormalized("ema")
+    fitting._compile(model, schedule, 1, 2, 0.0)
+    (quantizer, *_) = qat_lib.model_quantizers(model).values()
+    quantizer.amax = 1.0
+    quantizer.unfreeze()
+    data = tf.data.Dataset.from_tensors((X[:20], Y[:20]))
+    KerasLoop(model, fitting._is_top1, [], part_rows=10).run(data, [20], 1)
+    expected = np.float32(1.0)
+    for part in (X[:10], X[10:20]):
+        expected = 0.95 * expected + 0.05 * np.abs(part).max()
+    np.testing.assert_allclose(quantizer.amax, expected, rtol=1e-5)

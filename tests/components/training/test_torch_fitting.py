@@ -172,3 +172,56 @@ def test_fit_network_trains_on_batches_of_one(progress: Any) -> None:
     (row,) = torch_fitting.fit_network(ours, DATA, schedule, seed=0, progress=progress)
     assert row.accuracy * 25 == pytest.approx(round(row.accuracy * 25))
     assert len(progress.updates) == 25
+
+
+@pytest.mark.parametrize("policy", [None, "learned"])
+def test_fit_network_sums_gradients_over_the_parts_of_a_batch(
+    policy: str | None, progress: Any
+) -> None:
+    kernels, told = [], []
+    for parts in (1, 3):
+        ours = quantized(policy) if policy else network()
+        schedule = TrainingSettings(
+            epochs=3,
+            batch_size=24,
+            accumulate_steps=parts,
+            optimizer="sgd",
+            learning_rate=0.05,
+            augment="none",
+        )
+        rows = torch_fitting.fit_network(ours, DATA, schedule, seed=0, progress=progress)
+        kernels.append([value.detach().numpy() for value in ours.module.parameters()])
+        told.append([(row.loss, row.accuracy) for row in rows])
+    for whole, parted in zip(*kernels, strict=True):
+        np.testing.assert_allclose(parted, whole, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(told[1], told[0], rtol=1e-4)
+
+
+def quantized(policy: str) -> TorchNetwork:
+    """Return the classifier with quantizers of a policy."""
+    import qat_lib.torch
+
+    plain, example = network(), torch.zeros(1, 3, 1, 1)
+    plan = qat_lib.torch.plan_quantization(plain.module.eval(), example_input=example)
+    made = qat_lib.torch.apply_plan(
+        plain.module, plan.with_range_policy(policy), example_input=example
+    )
+    return TorchNetwork(module=made, recipe=plain.recipe)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "ends"),
+    [
+        (7, None, [7]),
+        (7, 8, [7]),
+        (8, 4, [4, 8]),
+        (9, 4, [4, 9]),
+        (10, 4, [4, 8, 10]),
+        (1, 4, [1]),
+        (3, 1, [1, 2, 3]),
+    ],
+)
+def test_parts_leave_no_row_alone(rows: int, size: int | None, ends: list[int]) -> None:
+    parts = torch_fitting._parts(rows, size)
+    assert [part.stop for part in parts] == ends
+    assert [part.start for part in parts] == [0, *ends[:-1]]

@@ -481,6 +481,13 @@ def test_several_workers_are_refused_for_pytorch(key: str) -> None:
         load_config(overrides=overrides)
 
 
+@pytest.mark.parametrize("section", ["training", "qat"])
+def test_parts_of_batches_are_refused_for_several_workers(section: str) -> None:
+    overrides = [f"{section}.accumulate_steps=2", "training.workers=2"]
+    with pytest.raises(ConfigError, match=rf"{section}\.accumulate_steps: expected 1 with 2 work"):
+        load_config(overrides=overrides)
+
+
 def test_qat_takes_as_many_workers_as_the_training_by_default() -> None:
     config = load_config(overrides=["training.workers=3"])
     assert config.pipeline_parameters()["qat"]["workers"] == 3
