@@ -140,7 +140,7 @@ class Framework(Protocol):
     ) -> int:
         """Correct the biases of a quantized model; see ``qat_lib.correct_bias``.
 
-        Return how many were corrected: none where the framework has no bias correction.
+        Return how many were corrected.
         """
 
     def adaround(

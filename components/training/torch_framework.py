@@ -132,13 +132,16 @@ class TorchFramework:
 
     def correct_bias(
         self,
-        model: TorchNetwork,  # noqa: ARG002
-        batches: Iterable[tuple[np.ndarray, Any]],  # noqa: ARG002
+        model: TorchNetwork,
+        batches: Iterable[tuple[np.ndarray, Any]],
         *,
-        on_layer: Callable[[int, int], None],  # noqa: ARG002
+        on_layer: Callable[[int, int], None],
     ) -> int:
-        """Correct nothing: only the biases of Keras models are corrected."""
-        return 0
+        """Correct the biases of a quantized network."""
+        report = qat_lib.torch.correct_bias(
+            model.module, _tensors(model, batches), on_layer=on_layer
+        )
+        return len(report.shifts)
 
     def adaround(
         self,

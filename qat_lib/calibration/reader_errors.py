@@ -12,9 +12,10 @@ import tensorflow as tf
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.calibrators.calibration import Rivals
 from qat_lib.calibrators.collecting import collecting
-from qat_lib.correction.lockstep import BothForms, read_samples, run_lockstep
+from qat_lib.correction.lockstep import read_samples, run_lockstep
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.layer_graph import Call, LayerGraph
+from qat_lib.lockstep.steps import BothForms
 from qat_lib.quantizers import TensorQuantizer
 from qat_lib.quantizers.fake_quantize import fake_quantize
 from qat_lib.ranges import AMAX_FLOOR

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from qat_lib.correction.bias import BiasReport, correct_bias
+from qat_lib.correction.bias import correct_bias
 from qat_lib.correction.equalization import equalize, gains_from_equalization
 from qat_lib.correction.weight_rounding import RoundingReport, adaround
+from qat_lib.lockstep.bias import BiasReport
 
 __all__ = [
     "BiasReport",

@@ -20,10 +20,11 @@ import tensorflow as tf
 from qat_lib.apply.rebuild import copy_model
 from qat_lib.correction.channel_groups import ChannelGroup, Part, channel_groups
 from qat_lib.correction.channel_scales import Reading, channel_scales
-from qat_lib.correction.lockstep import BothForms, read_samples, run_lockstep
+from qat_lib.correction.lockstep import read_samples, run_lockstep
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.call_graph import CallGraph
 from qat_lib.graph.layer_graph import Call, LayerGraph
+from qat_lib.lockstep.steps import BothForms
 from qat_lib.quantizers.channel_relu import ChannelReLU
 
 DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)

@@ -10,13 +10,15 @@ from typing import Any
 import tensorflow as tf
 
 from qat_lib.calibrators.batches import count_samples
-from qat_lib.correction.bias import BiasCorrection
+from qat_lib.correction.bias import KerasBiases
 from qat_lib.correction.layer_moments import LayerMoments, in_groups, out_of_groups
-from qat_lib.correction.lockstep import BothForms, read_samples, run_lockstep
+from qat_lib.correction.lockstep import read_samples, run_lockstep
 from qat_lib.correction.rounding import round_weights
 from qat_lib.correction.rounding_state import RoundingState, fingerprint
 from qat_lib.errors import CalibrationError
 from qat_lib.graph.layer_graph import Call, LayerGraph
+from qat_lib.lockstep.bias import BiasCorrection
+from qat_lib.lockstep.steps import BothForms
 from qat_lib.quantize import model_quantizers
 from qat_lib.ranges import greatest_integer
 
@@ -89,7 +91,7 @@ def adaround(
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
     kept = RoundingState.open(state, fingerprint(model.get_weights(), batches))
-    correction = BiasCorrection(graph, None)
+    correction = BiasCorrection(graph, KerasBiases(graph), None)
     rounding = _Rounding(graph, correction.corrected if correct else set(), kept, on_layer)
     visit = correction.visit if correct else _keep
     run_lockstep(graph, batches, visit, prepare=rounding.prepare)

@@ -21,6 +21,7 @@ if missing_packages(["torch"]):
 if TYPE_CHECKING:
     from qat_lib.torch.apply import apply_plan
     from qat_lib.torch.calibration import calibrate
+    from qat_lib.torch.correction import correct_bias
     from qat_lib.torch.export import export_onnx
     from qat_lib.torch.fake_quantization import fake_quantize
     from qat_lib.torch.naming import model_quantizers
@@ -36,6 +37,7 @@ __all__ = [
     "apply_plan",
     "calibrate",
     "check_parity",
+    "correct_bias",
     "export_onnx",
     "fake_quantize",
     "model_quantizers",
@@ -47,6 +49,7 @@ __all__ = [
 _HOMES = {
     "apply_plan": "qat_lib.torch.apply",
     "calibrate": "qat_lib.torch.calibration",
+    "correct_bias": "qat_lib.torch.correction",
     "export_onnx": "qat_lib.torch.export",
     "fake_quantize": "qat_lib.torch.fake_quantization",
     "model_quantizers": "qat_lib.torch.naming",

@@ -94,7 +94,7 @@ def test_predict_takes_images_of_the_data(network: TorchNetwork) -> None:
     np.testing.assert_allclose(FRAMEWORK.predict(network, [X]), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_equalize_is_refused_and_no_bias_is_corrected(network: TorchNetwork) -> None:
+def test_equalize_and_rounding_are_refused(network: TorchNetwork) -> None:
     def told(*_: Any) -> None:
         pytest.fail("nothing is corrected")
 
@@ -103,4 +103,13 @@ def test_equalize_is_refused_and_no_bias_is_corrected(network: TorchNetwork) -> 
     with pytest.raises(ConfigError, match=r"quantization\.rounding=nearest"):
         FRAMEWORK.adaround(network, [], correct=True, on_layer=told)
     assert not FRAMEWORK.gains_from_equalization(network)
-    assert FRAMEWORK.correct_bias(network, [], on_layer=told) == 0
+
+
+def test_correct_bias_counts_layers(quantized: TorchNetwork) -> None:
+    before = {name: p.detach().clone() for name, p in quantized.module.named_parameters()}
+    seen: list[tuple[int, int]] = []
+    count = FRAMEWORK.correct_bias(quantized, [(X, None)], on_layer=lambda *done: seen.append(done))
+    assert (count, seen) == (2, [(1, 2), (2, 2)])
+    after = dict(quantized.module.named_parameters())
+    changed = {name for name, value in after.items() if not value.equal(before[name])}
+    assert changed == {"0.bias", "4.bias"}

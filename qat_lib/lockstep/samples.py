@@ -1,0 +1,65 @@
+"""The samples that both forms of a model are run on, within a memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from qat_lib.calibrators.batches import count_samples
+from qat_lib.errors import CalibrationError
+
+BYTES_PER_ELEMENT = 4
+MEMORY = 2**30
+"""Bytes that the tensors of all samples may take at a time."""
+LEAST_SAMPLES = 4
+
+
+def take_samples(
+    batches: Iterable[Any],
+    samples: int,
+    names: Sequence[str],
+    bytes_per_sample: Callable[[Any], int],
+) -> list[Any]:
+    """Return the first samples of batches, each in the order of inputs.
+
+    Args:
+        batches: batches as a tensor, a list or a dict of tensors.
+        samples: number of samples, at least 1; fewer where their tensors would take more than
+            ``MEMORY`` bytes.
+        names: names of the model's inputs.
+        bytes_per_sample: the peak bytes of one sample's tensors, in both forms; told the first
+            batch.
+
+    Raises:
+        CalibrationError: there is no data, ``samples`` is below 1, or a batch lacks an input.
+    """
+    if samples < 1:
+        raise CalibrationError(f"Expected samples to be at least 1. Received: {samples!r}.")
+    left = 0
+    taken: list[Any] = []
+    for batch in batches:
+        given = _in_order(names, batch) if isinstance(batch, Mapping) else batch
+        if not taken:
+            left = min(samples, max(LEAST_SAMPLES, MEMORY // max(1, bytes_per_sample(given))))
+        taken.append(_first(given, left))
+        left -= count_samples(taken[-1])
+        if left <= 0:
+            break
+    if not taken:
+        raise CalibrationError("The calibration data is empty: give at least one batch.")
+    return taken
+
+
+def _first(batch: Any, count: int) -> Any:
+    if isinstance(batch, (list, tuple)):
+        return [part[:count] for part in batch]
+    return batch[:count]
+
+
+def _in_order(names: Sequence[str], batch: Mapping[str, Any]) -> list[Any]:
+    """Return a batch by name in the order of the model's inputs."""
+    if missing := [name for name in names if name not in batch]:
+        raise CalibrationError(
+            f"Expected the inputs {', '.join(names)}. The data lacks {missing[0]!r}."
+        )
+    return [batch[name] for name in names]

@@ -1,0 +1,104 @@
+"""correct_bias for PyTorch models; see ``qat_lib.lockstep.bias``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from qat_lib.errors import CalibrationError
+from qat_lib.lockstep.bias import BiasCorrection, BiasReport
+from qat_lib.torch.graph import ModuleCall, ModuleGraph
+from qat_lib.torch.lockstep import read_samples, run_lockstep
+from qat_lib.torch.naming import model_quantizers
+
+
+def correct_bias(
+    model: nn.Module,
+    data: Any,
+    *,
+    samples: int = 64,
+    batch_size: int = 32,
+    on_layer: Callable[[int, int], None] | None = None,
+) -> BiasReport:
+    """Correct biases for the mean error that quantization causes.
+
+    What ``qat_lib.correct_bias`` does for Keras, by the same code: layer after layer, the bias of a
+    quantized module, or of the batch norm behind it, takes back the mean error of its outputs. It
+    stands in the model's own parameters, so that PyTorch, ONNX and engine agree.
+
+    Args:
+        model: a quantized and calibrated model; it is changed in place.
+        data: calibration data in any form that ``qat_lib.torch.calibrate`` takes.
+        samples: number of samples to measure on, taken from the start; fewer where their tensors
+            would take more than 1 GiB. Default 64.
+        batch_size: size of the batches that an array is cut into. Default 32.
+        on_layer: called with the number of layers done, and of all.
+
+    Returns:
+        The shift of each layer.
+
+    Raises:
+        CalibrationError: the model has no quantizer, there is no data, or ``samples`` is
+            below 1.
+        UnsupportedModelError: torch.fx can't trace the model.
+    """
+    if not model_quantizers(model):
+        raise CalibrationError(
+            f"The model {type(model).__name__!r} has no quantizer: pass it through quantize_model "
+            "and calibrate first."
+        )
+    graph = ModuleGraph(model)
+    batches = read_samples(graph, data, samples, batch_size)
+    correction = BiasCorrection(graph, _ModuleBiases(), on_layer)
+    run_lockstep(graph, batches, correction.visit)
+    return correction.report(batches)
+
+
+class _ModuleBiases:
+    """Finds the biases of modules; see ``ChannelBiases``."""
+
+    def problem(self, call: ModuleCall) -> str:
+        """Return why a weighted module has no channels to correct, or nothing."""
+        is_known = isinstance(call.operation, (_ConvNd, nn.Linear))
+        return "" if is_known else "what its weights add to its outputs is not known"
+
+    def of_layer(self, call: ModuleCall) -> _ModuleBias | None:
+        """Return the bias of a convolution or linear module, if any."""
+        return _bias(call.operation, -1 if isinstance(call.operation, nn.Linear) else 1)
+
+    def of_normalization(self, call: ModuleCall) -> _ModuleBias | None:
+        """Return the bias of a batch norm, if any."""
+        return _bias(call.operation, 1) if isinstance(call.operation, _BatchNorm) else None
+
+
+def _bias(module: nn.Module, axis: int) -> _ModuleBias | None:
+    bias = module._parameters.get("bias")  # not one that a parametrization computes
+    return None if bias is None else _ModuleBias(bias, axis)
+
+
+class _ModuleBias:
+    """A parameter added along one axis; see ``ChannelBias``."""
+
+    def __init__(self, parameter: nn.Parameter, axis: int) -> None:
+        self._parameter = parameter
+        self._axis = axis
+
+    def rows(self, tensor: torch.Tensor) -> np.ndarray:
+        """Return a tensor as float32 ``(positions, channels)``."""
+        last = tensor.movedim(self._axis, -1)
+        return np.asarray(last.reshape(-1, last.shape[-1]).float().cpu())
+
+    def subtract(self, shift: np.ndarray) -> None:
+        """Subtract a shift of each channel from the parameter."""
+        self._parameter.sub_(torch.from_numpy(shift).to(self._parameter))
+
+    def moved(self, tensor: torch.Tensor, shift: np.ndarray) -> torch.Tensor:
+        """Return a tensor with each channel's shift subtracted."""
+        moved = tensor.movedim(self._axis, -1) - torch.from_numpy(shift).to(tensor)
+        return moved.movedim(-1, self._axis)

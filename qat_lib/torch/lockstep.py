@@ -1,0 +1,125 @@
+"""Run a quantized PyTorch model beside its float form, node after node."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from qat_lib.calibrators.batches import BatchReader
+from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, take_samples
+from qat_lib.lockstep.steps import BothForms, ModelStep, Visit, count_readers, release, run_steps
+from qat_lib.torch.graph import ModuleGraph, inputs_of
+from qat_lib.torch.inference import in_inference
+
+
+def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> None:
+    """Compute each call in float and quantized, before the next.
+
+    See ``qat_lib.lockstep.steps.run_steps``. The model runs in inference mode, without gradients.
+
+    Args:
+        graph: the graph of a quantized model.
+        batches: batches of inputs, as ``read_samples`` gives them.
+        visit: called after each call.
+    """
+    inputs = [_arguments(graph, batch) for batch in batches]
+    given: dict[Hashable, BothForms] = {}
+    for index, node in enumerate(_placeholders(graph)):
+        values = [batch[index] for batch in inputs]
+        # Each form has its own: an operation may change its input in place.
+        copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in values]
+        given[node] = BothForms(float=values, quantized=copies)
+    with in_inference(graph.model), torch.no_grad():
+        run_steps(_steps(graph), given, visit)
+
+
+def read_samples(graph: ModuleGraph, data: Any, samples: int, batch_size: int) -> list[Any]:
+    """Return calibration data's first samples, on the model's device.
+
+    Args:
+        graph: the graph of the model that takes them.
+        data: data in any form that ``qat_lib.torch.calibrate`` takes.
+        samples: number of samples, at least 1; fewer where their tensors would take more than
+            1 GiB.
+        batch_size: size of the batches that an array is cut into.
+
+    Raises:
+        CalibrationError: there is no data, or ``samples`` is below 1.
+    """
+    needed = [node for node in _placeholders(graph) if not node.args]
+    names = [str(node.target) for node in needed]
+    reader = BatchReader(inputs=len(names), is_array=_is_array, convert=torch.as_tensor)
+    batches = reader.batches(data, batch_size)
+    taken = take_samples(batches, samples, names, partial(_bytes_per_sample, graph))
+    return [_on_device(graph.model, batch) for batch in taken]
+
+
+def _is_array(data: Any) -> bool:
+    return isinstance(data, (np.ndarray, torch.Tensor))
+
+
+def _on_device(model: nn.Module, batch: Any) -> list[torch.Tensor]:
+    """Return a batch as a list of tensors on the model's device."""
+    parameter = next(model.parameters(), None)
+    device = None if parameter is None else parameter.device
+    parts = batch if isinstance(batch, (list, tuple)) else [batch]
+    # A copy: an operation may change its input in place.
+    return [torch.as_tensor(part, device=device).clone() for part in parts]
+
+
+def _placeholders(graph: ModuleGraph) -> list[fx.Node]:
+    return [node for node in graph.model.graph.nodes if node.op == "placeholder"]
+
+
+def _arguments(graph: ModuleGraph, batch: Sequence[Any]) -> list[Any]:
+    """Return a batch with the defaults of the arguments that it lacks."""
+    defaults = [node.args[0] if node.args else None for node in _placeholders(graph)]
+    return [*batch, *defaults[len(batch) :]]
+
+
+def _steps(graph: ModuleGraph) -> list[ModelStep]:
+    """Return each node as a step; those that are calls with their call."""
+    calls = {call.node: call for call in graph.calls}
+    interpreter = fx.Interpreter(graph.model)
+    steps = []
+    for node in graph.model.graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        read = tuple(inputs_of(node))
+        run = partial(_outputs, interpreter, node)
+        steps.append(ModelStep(inputs=read, outputs=(node,), run=run, call=calls.get(node)))
+    return steps
+
+
+def _outputs(interpreter: fx.Interpreter, node: fx.Node, inputs: Sequence[Any]) -> list[Any]:
+    """Compute a node on given inputs."""
+    values = iter(inputs)
+    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda _: next(values))
+    return [getattr(interpreter, node.op)(node.target, args, kwargs)]
+
+
+def _bytes_per_sample(graph: ModuleGraph, batch: Any) -> int:
+    """Return the peak bytes of one sample's tensors, in both forms."""
+    one = _arguments(graph, [part[:1] for part in _on_device(graph.model, batch)])
+    values: dict[Hashable, Any] = dict(zip(_placeholders(graph), one, strict=True))
+    steps = _steps(graph)
+    readers = count_readers(steps)
+    peak = 0
+    with in_inference(graph.model), torch.no_grad():
+        for step in steps:
+            values[step.outputs[0]] = step.run([values[node] for node in step.inputs])[0]
+            peak = max(peak, sum(_elements(value) for value in values.values()))
+            for node in release(step, readers):
+                values.pop(node, None)
+    return 2 * BYTES_PER_ELEMENT * peak
+
+
+def _elements(value: Any) -> int:
+    """Return the number of elements of a tensor, or of several."""
+    tensors = torch.utils._pytree.tree_leaves(value)
+    return sum(x.numel() for x in tensors if isinstance(x, torch.Tensor))
