@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
@@ -70,7 +70,7 @@ class _Schedule(Settings):
         return None if whole else math.ceil(self.batch_size / self.accumulate_steps)
 
     @model_validator(mode="after")
-    def _has_a_row_for_each_part(self) -> Self:
+    def _has_a_row_for_each_part(self) -> _Schedule:
         if self.accumulate_steps > self.batch_size:
             raise ValueError(
                 f"accumulate_steps: expected at most batch_size={self.batch_size}, received "
