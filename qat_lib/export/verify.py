@@ -224,7 +224,7 @@ def _check_names(
     for name in sorted(disabled & (planned or set())):
         yield Q01.at(
             name,
-            message="this quantizer is disabled in the Keras model.",
+            message="this quantizer is disabled in the model.",
             advice="Enable it to quantize.",
             severity="info",
         )

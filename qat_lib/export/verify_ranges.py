@@ -91,7 +91,7 @@ def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
         if not _are_learned(integers, weight, _axis(node) if weight.axis is None else weight.axis):
             yield Q04.at(
                 name,
-                message="its INT8 weights are not those that the Keras model learned.",
+                message="its INT8 weights are not those that the model learned.",
                 advice="A tool has requantized the weights: export again and use the file as it "
                 "is.",
             )
