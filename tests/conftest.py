@@ -8,6 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Processes that share the cores: threads of each would only wait for those of the others.
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 class RecordingProgress:
     """Progress that a test can look at."""

@@ -12,6 +12,7 @@ from components.tracking.tracker import URI_VARIABLE, ensure_store
 from pipelines.config.run_config import RunConfig, build_config
 from pipelines.run.tracking import default_uri
 from qat_lib.errors import ConfigError, TrackingError
+from qat_lib.extras import missing_packages
 
 
 def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry:
@@ -33,7 +34,7 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
         )
     uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(Path(config.output))
     database = database_path(uri)
-    if database is not None and not database.is_file():
+    if database is not None and not database.is_file() and not missing_packages(["mlflow"]):
         raise TrackingError(
             f"Expected a tracking store that runs have registered models in, found none at "
             f"{database}. Give the folder of the runs with --runs-dir, or tracking.uri in the "

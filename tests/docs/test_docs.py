@@ -24,7 +24,11 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # What a page finds in its folder because the reader comes from another one.
-COMES_AFTER = {"report.md": "getting-started.md", "tensorrt.md": "library.md"}
+COMES_AFTER = {
+    "champion.md": "getting-started.md",
+    "report.md": "getting-started.md",
+    "tensorrt.md": "library.md",
+}
 NEEDS_PACKAGE = {"pytorch.md": ("torch", "torch")}
 QUICK = [
     *("--set", "data.limit=300"),

@@ -79,13 +79,16 @@ FAMILIES = {
 }
 
 
-# The costliest: the other eight have their patterns, too.
-LARGEST = ("DenseNet", "EfficientNetV2", "InceptionResNet", "NASNet", "ResNetV2", "Xception")
+# The costliest, and what other tests build as well: the other six have their patterns, too.
+RARE = (
+    *("DenseNet", "EfficientNetV2", "InceptionResNet", "NASNet"),
+    *("ResNet", "ResNetV2", "VGG", "Xception"),
+)
 
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=pytest.mark.slow) if name in LARGEST else name for name in FAMILIES],
+    [pytest.param(name, marks=pytest.mark.slow) if name in RARE else name for name in FAMILIES],
 )
 def test_a_family(
     family: str, bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -192,7 +192,7 @@ def test_a_second_run_reuses_every_step(main_job: MainJob) -> None:
     assert {child.data.tags["qatline.status"] for child in children} == {"reused"}
 
 
-@pytest.mark.slow  # tests/integration/test_torch_job.py has it with a small network
+@pytest.mark.slow  # with fake steps: tests/pipelines/run/test_local.py
 def test_new_qat_rate_reruns_from_finetune_qat(main_job: MainJob) -> None:
     other = main_job.run("--json", "--set", "qat.learning_rate=1e-4", "--set", "qat.epochs=1")
     assert other.returncode == 0, other.stderr

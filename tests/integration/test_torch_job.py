@@ -144,6 +144,7 @@ def test_equal_steps_are_reused(folder: Path, result: dict[str, Any]) -> None:
     assert reused == [name for name in STEP_ARTIFACTS if name != "promote"]
 
 
+@pytest.mark.slow
 def test_new_qat_rate_reruns_from_finetune_qat(folder: Path, result: dict[str, Any]) -> None:
     other = run(folder, *SMALL, "qat.learning_rate=1e-4")
     expected = dict.fromkeys(STEP_ARTIFACTS, "executed")

@@ -122,7 +122,7 @@ def trained(folder: Path, case: str, *, kill: int = 0) -> int:
     return subprocess.run(command, cwd=root, env=environment, check=False).returncode
 
 
-SLOW = ("baseline", "recipe", "parts", "torch", "torch-parts")
+SLOW = ("baseline", "recipe", "parts", "torch", "torch-parts", "torch-learned")
 
 
 @pytest.mark.parametrize(
