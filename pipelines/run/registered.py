@@ -34,6 +34,7 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
         )
     uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(Path(config.output))
     database = database_path(uri)
+    # Where MLflow is missing, opening the store says how to install it.
     if database is not None and not database.is_file() and not missing_packages(["mlflow"]):
         raise TrackingError(
             f"Expected a tracking store that runs have registered models in, found none at "

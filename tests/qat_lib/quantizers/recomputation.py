@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from functools import partial
 from typing import Any
 
 import keras
@@ -42,7 +43,7 @@ def main(mode: str) -> None:
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
             for each in blocks:
-                run = lambda x, each=each: each(x, training=True)  # noqa: E731
+                run = partial(each, training=True)
                 x = (tf.recompute_grad(run) if mode == "recomputed" else run)(x)
             loss = tf.reduce_mean(tf.square(x))
         return tf.linalg.global_norm(tape.gradient(loss, variables))
