@@ -45,6 +45,7 @@ class Recipe:
         weights: range policy of weights.
         bits: width of the weights' integers.
         teacher: ``control``, ``baseline`` or nobody.
+        equalize: start from the equalized baseline.
         qat: what differs from the schedule.
     """
 
@@ -52,6 +53,7 @@ class Recipe:
     weights: str = "current"
     bits: int = 8
     teacher: str = ""
+    equalize: bool = False
     qat: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -62,7 +64,12 @@ RECIPES = {
     "control teaches alone": Recipe(teacher="control", qat={"distillation": 1.0}),
     "control teaches, averaged": Recipe(teacher="control", qat={"distillation": 0.5, "ema": 0.99}),
     "labels, learned ranges": Recipe(ranges="learned"),
+    "labels, equalized": Recipe(equalize=True),
+    "labels, equalized, learned ranges": Recipe(equalize=True, ranges="learned"),
     "W4A8, labels, learned ranges": Recipe(ranges="learned", weights="learned", bits=4),
+    "W4A8, labels, learned ranges, oscillation frozen": Recipe(
+        ranges="learned", weights="learned", bits=4, qat={"freeze_oscillating": 0.02}
+    ),
     "W4A8, control teaches, learned ranges, 3e-4": Recipe(
         ranges="learned",
         weights="learned",
@@ -161,7 +168,9 @@ class Trial:
 
     def calibrated(self, recipe: Recipe, *, unsigned: bool) -> Any:
         """Return the quantized and calibrated baseline."""
-        base = self.baseline()
+        base, images = self.baseline(), self._data.calibration()
+        if recipe.equalize:
+            base = qat_lib.equalize(base, images)
         plan = qat_lib.plan_quantization(
             base, custom_qdq_cases=[qat_lib.TensorRTQDQCase()], unsigned=unsigned
         ).with_range_policy(recipe.ranges)
@@ -171,7 +180,6 @@ class Trial:
                 entry = replace(entry, num_bits=recipe.bits, range_policy=recipe.weights)
             entries.append(entry)
         model = qat_lib.apply_plan(base, replace(plan, quantizers=tuple(entries)))
-        images = self._data.calibration()
         qat_lib.calibrate(model, images, batch_size=64, freeze=recipe.ranges == "frozen")
         qat_lib.correct_bias(model, images)
         return model
