@@ -271,7 +271,7 @@ and MobileNetV2's `auto` on CIFAR-10 is of a first version, which tried `entropy
 def _searches(rows: list[list[str]], figures: dict[str, Any]) -> list[str]:
     count = figures["search"][0]["placements"]
     return [
-        f"`search` on a small network with two planted channels, against all {count} placements:\n",
+        f"`search` on a small network with two planted channels, not equalized, against all {count} placements:\n",
         table(["largest drop", "fewest in float", "found", "placements tried", "drop"], rows),
     ]
 
