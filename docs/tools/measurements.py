@@ -126,13 +126,19 @@ def recipes() -> list[str]:
 on these images (2 epochs), and trained on for as long as QAT (2 epochs); from the same weights, with
 the same order, augmentation and schedule, QAT was run with each recipe. The last column is the mean
 difference from FP32 trained as long, over the seeds that were measured. "Teaches" is distillation
-with weight 0.5; "statistics again" re-estimates BatchNormalization, "averaged" has `ema` 0.99.
+with weight 0.5; "statistics again" re-estimates BatchNormalization, "averaged" has `ema` 0.99,
+"equalized" starts from `qat_lib.equalize`, as the pipeline does around depthwise convolutions, "oscillation
+frozen" has `freeze_oscillating` 0.02. W4A8 has 4-bit weights in every layer.
 """
     )
     for file, name in networks.items():
         figures = load(file)
         parts.append(figures["about"] + "\n")
-        parts += [_recipe_table(name, figures["seeds"]), measured(figures, "tensorflow", "keras")]
+        parts.append(_recipe_table(name, figures["seeds"]))
+        if "tried_once" in figures:
+            tried = figures["tried_once"]
+            parts += [tried["about"] + "\n", _recipe_table(name, {tried["seed"]: tried["rows"]})]
+        parts.append(measured(figures, "tensorflow", "keras"))
     return parts
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from qat_lib.correction.lockstep import read_samples, run_lockstep
 from qat_lib.errors import CalibrationError
 from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.lockstep.bias import BiasCorrection, BiasReport
+from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift
 from qat_lib.quantize import model_quantizers
 
 
@@ -27,9 +27,9 @@ def correct_bias(
     """Correct biases for the mean error that quantization causes.
 
     Rounded weights and clipped activations move the mean of a layer's outputs. The correction
-    compares the quantized model with its float form, layer after layer, and moves the layer's bias,
-    or the beta of the BatchNormalization behind it, back. It stands in the model's own weights, so
-    that Keras, ONNX and engine agree.
+    compares the quantized model with its float form, layer after layer, and moves the layer's bias
+    back, or the moving mean of the BatchNormalization behind it, which training replaces by the
+    batch's. It stands in the model's own weights, so that Keras, ONNX and engine agree.
 
     Args:
         model: a quantized and calibrated Keras model; it is changed in place.
@@ -76,13 +76,13 @@ class KerasBiases:
         is_per_channel = isinstance(bias, keras.Variable) and len(bias.shape) == 1
         return KerasBias(bias) if is_per_channel and not hasattr(call.core, "cell") else None
 
-    def of_normalization(self, call: Call) -> KerasBias | None:
-        """Return the beta of a BatchNormalization along the channels."""
+    def of_normalization(self, call: Call) -> KerasMean | None:
+        """Return the moving mean of a BatchNormalization along the channels."""
         norm = call.core
-        if not isinstance(norm, keras.layers.BatchNormalization) or not norm.center:
+        if not isinstance(norm, keras.layers.BatchNormalization):
             return None
         last = len(self._graph.shapes[call.outputs[0]]) - 1
-        return KerasBias(norm.beta) if norm.axis in (-1, last) else None
+        return KerasMean(norm) if norm.axis in (-1, last) else None
 
 
 class KerasBias:
@@ -104,3 +104,17 @@ class KerasBias:
     def moved(self, tensor: Any, shift: np.ndarray) -> Any:
         """Return a tensor with each channel's shift subtracted."""
         return tensor - tf.cast(shift, tensor.dtype)
+
+
+class KerasMean(KerasBias):
+    """The moving mean of a BatchNormalization; see ``mean_shift``."""
+
+    def __init__(self, norm: keras.layers.BatchNormalization) -> None:
+        super().__init__(norm.moving_mean)
+        self._norm = norm
+
+    def subtract(self, shift: np.ndarray) -> None:
+        """Add to the mean what takes the shift from the normalization's outputs."""
+        norm = self._norm
+        gamma = norm.gamma.numpy() if norm.scale else 1.0
+        super().subtract(-mean_shift(shift, gamma, norm.moving_variance.numpy(), norm.epsilon))

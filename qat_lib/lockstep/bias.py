@@ -2,7 +2,8 @@
 
 Source: Nagel et al. 2019, "Data-free quantization through weight equalization and bias correction"
 (https://arxiv.org/abs/1906.04721), the empirical form (appendix D): each layer is corrected on the
-errors that are left once all layers in front of it are.
+errors that are left once all layers in front of it are. Where a batch normalization stands behind a
+layer, its mean is corrected.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class BiasReport:
 
 
 class ChannelBias(Protocol):
-    """A vector that a layer adds to its output channels."""
+    """A vector that moves a layer's output channels."""
 
     def rows(self, tensor: Any) -> np.ndarray:
         """Return a tensor as float32 ``(positions, channels)``."""
@@ -64,7 +65,7 @@ class ChannelBiases(Protocol):
         """Return the bias of a weighted layer, if any."""
 
     def of_normalization(self, call: Any) -> ChannelBias | None:
-        """Return the bias of a batch normalization; None for other calls too."""
+        """Return the moving mean of a batch normalization; None for other calls."""
 
 
 class BiasCorrection:
@@ -169,3 +170,15 @@ def _mean_error(pair: BothForms, bias: ChannelBias) -> tuple[np.ndarray, np.ndar
 def _sampled(rows: np.ndarray, batches: int) -> np.ndarray:
     """Return evenly spaced positions of a tensor, as (positions, channels)."""
     return rows[:: max(1, len(rows) * batches // POSITIONS)]
+
+
+def mean_shift(shift: np.ndarray, gamma: Any, variance: np.ndarray, epsilon: float) -> np.ndarray:
+    """Return what a batch normalization's mean moves by to lower its outputs by ``shift``.
+
+    The mean is corrected, not the beta: training takes the mean of each batch, which has the error
+    of quantization in it, and a corrected beta would take it out a second time. A channel whose
+    gamma is 0 has a constant output, without an error.
+    """
+    slope = gamma / np.sqrt(variance + epsilon)
+    moved: np.ndarray = np.divide(shift, slope, out=np.zeros_like(shift), where=slope != 0)
+    return moved

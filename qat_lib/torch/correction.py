@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from qat_lib.errors import CalibrationError
-from qat_lib.lockstep.bias import BiasCorrection, BiasReport
+from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift
 from qat_lib.torch.graph import ModuleCall, ModuleGraph
 from qat_lib.torch.lockstep import read_samples, run_lockstep
 from qat_lib.torch.naming import model_quantizers
@@ -29,8 +29,8 @@ def correct_bias(
     """Correct biases for the mean error that quantization causes.
 
     What ``qat_lib.correct_bias`` does for Keras, by the same code: layer after layer, the bias of a
-    quantized module, or of the batch norm behind it, takes back the mean error of its outputs. It
-    stands in the model's own parameters, so that PyTorch, ONNX and engine agree.
+    quantized module, or the running mean of the batch norm behind it, takes back the mean error of
+    its outputs. It stands in the model's own state, so that PyTorch, ONNX and engine agree.
 
     Args:
         model: a quantized and calibrated model; it is changed in place.
@@ -72,9 +72,11 @@ class _ModuleBiases:
         """Return the bias of a convolution or linear module, if any."""
         return _bias(call.operation, -1 if isinstance(call.operation, nn.Linear) else 1)
 
-    def of_normalization(self, call: ModuleCall) -> _ModuleBias | None:
-        """Return the bias of a batch norm, if any."""
-        return _bias(call.operation, 1) if isinstance(call.operation, _BatchNorm) else None
+    def of_normalization(self, call: ModuleCall) -> _ModuleMean | None:
+        """Return the running mean of a batch norm, if any."""
+        norm = call.operation
+        is_known = isinstance(norm, _BatchNorm) and norm.running_mean is not None
+        return _ModuleMean(norm) if is_known else None
 
 
 def _bias(module: nn.Module, axis: int) -> _ModuleBias | None:
@@ -83,9 +85,9 @@ def _bias(module: nn.Module, axis: int) -> _ModuleBias | None:
 
 
 class _ModuleBias:
-    """A parameter added along one axis; see ``ChannelBias``."""
+    """A tensor added along one axis; see ``ChannelBias``."""
 
-    def __init__(self, parameter: nn.Parameter, axis: int) -> None:
+    def __init__(self, parameter: torch.Tensor, axis: int) -> None:
         self._parameter = parameter
         self._axis = axis
 
@@ -95,10 +97,24 @@ class _ModuleBias:
         return np.asarray(last.reshape(-1, last.shape[-1]).float().cpu())
 
     def subtract(self, shift: np.ndarray) -> None:
-        """Subtract a shift of each channel from the parameter."""
+        """Subtract a shift of each channel from the tensor."""
         self._parameter.sub_(torch.from_numpy(shift).to(self._parameter))
 
     def moved(self, tensor: torch.Tensor, shift: np.ndarray) -> torch.Tensor:
         """Return a tensor with each channel's shift subtracted."""
         moved = tensor.movedim(self._axis, -1) - torch.from_numpy(shift).to(tensor)
         return moved.movedim(-1, self._axis)
+
+
+class _ModuleMean(_ModuleBias):
+    """The running mean of a batch norm; see ``mean_shift``."""
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__(norm.running_mean, 1)
+        self._norm = norm
+
+    def subtract(self, shift: np.ndarray) -> None:
+        """Add to the mean what takes the shift from the batch norm's outputs."""
+        norm = self._norm
+        gamma = norm.weight.detach().cpu().numpy() if norm.affine else 1.0
+        super().subtract(-mean_shift(shift, gamma, norm.running_var.cpu().numpy(), norm.eps))

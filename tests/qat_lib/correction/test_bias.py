@@ -60,13 +60,26 @@ def test_correct_bias_holds_on_other_data():
     assert mean_error(model, quantized, other).max() < 0.5 * before.max()
 
 
-def test_correct_bias_moves_bias_and_beta_only():
+def test_correct_bias_moves_biases_and_means_only():
     model, data = network(), images()
     quantized = quantized_at(4, model, data)
     before = {v.path: v.numpy() for v in quantized.variables}
     correct_bias(quantized, data)
     changed = {v.path for v in quantized.variables if np.any(v.numpy() != before[v.path])}
-    assert sorted(path.split("/")[-1] for path in changed) == ["beta", "bias", "bias"]
+    assert sorted(path.split("/")[-1] for path in changed) == ["bias", "bias", "moving_mean"]
+
+
+def test_correct_bias_leaves_training_with_batch_statistics_alone():
+    """A batch's mean has the error in it, so that nothing may be taken out a second time."""
+    data = images()
+    x = keras.Input(data.shape[1:], name="image")
+    y = keras.layers.Conv2D(4, 3, use_bias=False, name="conv")(x)
+    model = keras.Model(x, keras.layers.BatchNormalization(name="bn")(y))
+    quantized = quantized_at(3, model, data)
+    in_training, in_inference = quantized(data, training=True), quantized(data)
+    correct_bias(quantized, data)
+    assert np.abs(quantized(data) - in_inference).max() > 0.01
+    np.testing.assert_array_equal(quantized(data, training=True), in_training)
 
 
 def test_correct_bias_leaves_an_exact_model_alone():
@@ -119,10 +132,24 @@ def test_correct_bias_says_what_it_skips():
     assert "no bias" in report.skipped["quant_bare"]
 
 
-def test_correct_bias_needs_beta_in_normalization():
+def test_correct_bias_needs_no_beta_in_normalization():
     model, data = network(center=False), images()
-    report = correct_bias(quantized_at(8, model, data), data)
-    assert set(report.skipped) == {"quant_conv"}
+    quantized = quantized_at(4, model, data)
+    before = mean_error(model, quantized, data)
+    assert correct_bias(quantized, data).skipped == {}
+    assert mean_error(model, quantized, data).max() < 0.5 * before.max()
+
+
+def test_correct_bias_passes_over_channels_without_gamma():
+    model, data = network(), images()
+    quantized = quantized_at(4, model, data)
+    norm = quantized.get_layer("bn")
+    norm.gamma.assign(norm.gamma * [0.0, *[1.0] * (norm.gamma.shape[0] - 1)])
+    mean = norm.moving_mean.numpy()
+    correct_bias(quantized, data)
+    assert np.all(np.isfinite(norm.moving_mean))
+    assert norm.moving_mean[0] == mean[0]
+    assert np.all(norm.moving_mean.numpy()[1:] != mean[1:])
 
 
 def test_correct_bias_takes_the_first_samples():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qat_lib.lockstep.bias import POSITIONS, BiasCorrection
+from qat_lib.lockstep.bias import POSITIONS, BiasCorrection, mean_shift
 from qat_lib.lockstep.steps import BothForms
 
 
@@ -148,3 +148,13 @@ def test_bias_correction_tells_of_its_progress() -> None:
         correction.visit(layer, (forms(np.array([1.0, 1.0])),))
     assert seen == [(1, 2), (2, 2)]
     assert correction.report([np.zeros((5, 2)), np.zeros((3, 2))]).samples == 8
+
+
+def test_mean_shift_lowers_the_outputs_of_a_normalization() -> None:
+    gamma, mean = np.array([2.0, -0.5, 0.0]), np.array([1.0, 2.0, 3.0])
+    variance, shift = np.array([4.0, 0.25, 1.0]), np.array([0.3, -0.2, 0.1])
+    slope = gamma / np.sqrt(variance + 1e-3)
+    moved = mean + mean_shift(shift, gamma, variance, 1e-3)
+    lowered = slope * (5.0 - mean) - slope * (5.0 - moved)
+    np.testing.assert_allclose(lowered, [0.3, -0.2, 0.0])
+    assert moved[2] == 3.0

@@ -84,14 +84,14 @@ def test_correct_bias_removes_the_mean_error() -> None:
     assert all(shift > 0 for shift in report.shifts.values())
 
 
-def test_correct_bias_moves_biases_only() -> None:
+def test_correct_bias_moves_biases_and_means_only() -> None:
     quantized = quantized_at(4, network(), channels_first(IMAGES))
     before = {name: value.clone() for name, value in quantized.state_dict().items()}
     images = channels_first(IMAGES)
     qat_lib.torch.correct_bias(quantized.train(), images)
     after = quantized.state_dict()
     changed = {name for name in after if not after[name].equal(before[name])}
-    assert changed == {"bn.bias", "biased.bias", "logits.bias"}
+    assert changed == {"bn.running_mean", "biased.bias", "logits.bias"}
     assert quantized.training
     torch.testing.assert_close(images, channels_first(IMAGES), rtol=0, atol=0)
 
@@ -109,7 +109,7 @@ def test_correct_bias_equals_its_keras_twin() -> None:
     qat_lib.torch.correct_bias(quantized, channels_first(IMAGES))
     own = quantized.state_dict()
     expected = {
-        "bn.bias": twin.get_layer("bn").beta,
+        "bn.running_mean": twin.get_layer("bn").moving_mean,
         "biased.bias": twin.get_layer("quant_biased").layer.bias,
         "logits.bias": twin.get_layer("quant_logits").layer.bias,
     }
@@ -118,7 +118,7 @@ def test_correct_bias_equals_its_keras_twin() -> None:
 
 
 def resnet20_biases(*, activations: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return each layer's corrected bias in PyTorch and in Keras."""
+    """Return each layer's corrected bias or mean in PyTorch and in Keras."""
     from qat_lib.models import resnet20_cifar10 as keras_resnet20
     from qat_lib.models.weights import load_weights as load_keras_weights
 
@@ -142,22 +142,21 @@ def resnet20_biases(*, activations: bool) -> list[tuple[np.ndarray, np.ndarray]]
             quantizer.disable()
     qat_lib.correct_bias(twin, images)
     qat_lib.torch.correct_bias(quantized, x)
-    expected = {v.path: v.numpy() for v in twin.variables if v.name in ("beta", "bias")}
+    expected = {v.path: v.numpy() for v in twin.variables if v.name in ("moving_mean", "bias")}
     pairs = []
-    for name, bias in quantized.named_parameters():
-        if name.endswith("bias"):
-            path = _keras_path(name)
-            pairs.append((bias.detach().numpy(), expected[path]))
+    for name, value in quantized.state_dict().items():
+        if name == "linear.bias" or name.endswith("running_mean"):
+            pairs.append((value.numpy(), expected[_keras_path(name)]))
     return pairs
 
 
 def _keras_path(name: str) -> str:
-    """Return the Keras path of a bias of ResNet-20."""
-    layer = name.removesuffix(".bias")
+    """Return the Keras path of a bias or mean of ResNet-20."""
+    layer = name.rpartition(".")[0]
     if layer == "linear":
         return "linear/bias"
     block, _, norm = layer.rpartition(".")
-    return f"{block.replace('.', '_')}_{norm[2:]}_bn/beta" if block else "bn1/beta"
+    return f"{block.replace('.', '_')}_{norm[2:]}_bn/moving_mean" if block else "bn1/moving_mean"
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="no trained weights in ../shared/data")
