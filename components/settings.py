@@ -116,7 +116,13 @@ class QuantizationSettings(Settings):
         default_factory=lambda: ["TensorRTQDQCase"],
         description="Custom Q/DQ cases: names of qat_lib.custom_qdq_cases or module:Class.",
     )
-    calibrator: CalibratorName = "percentile"
+    calibrator: CalibratorName = Field(
+        "auto",
+        description=(
+            "Method that chooses the ranges. auto: the least squared error in the outputs of the "
+            "layers that read the tensor. Default where a percentile is given: percentile."
+        ),
+    )
     percentile: float = Field(99.99, gt=50, le=100)
     range_policy: RangePolicy = Field(
         "frozen", description="What happens to activation ranges during fine-tuning."
@@ -157,6 +163,14 @@ class QuantizationSettings(Settings):
             "0: none (Keras models)."
         ),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_a_given_percentile(cls, values: Any) -> Any:
+        is_given = isinstance(values, dict) and "percentile" in values
+        if is_given and "calibrator" not in values:
+            return {**values, "calibrator": "percentile"}
+        return values
 
     @field_validator("spec")
     @classmethod

@@ -108,7 +108,10 @@ InputDataOption = Annotated[
 SpecOption = Annotated[
     Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
 ]
-CalibratorOption = Annotated[CalibratorName, typer.Option(help="Method that chooses the ranges.")]
+CalibratorOption = Annotated[
+    CalibratorName | None,
+    typer.Option(help="Method that chooses the ranges.", show_default="auto"),
+]
 UnsignedOption = Annotated[
     bool,
     typer.Option("--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT)."),

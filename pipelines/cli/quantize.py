@@ -46,10 +46,16 @@ def quantize(
         list[str] | None,
         typer.Option(help="Custom Q/DQ case (repeatable).", show_default="TensorRTQDQCase"),
     ] = None,
-    calibrator: CalibratorOption = "percentile",
+    calibrator: CalibratorOption = None,
     percentile: Annotated[
-        float, typer.Option(min=50, max=100, help="Percentile of absolute values.")
-    ] = 99.99,
+        float | None,
+        typer.Option(
+            min=50,
+            max=100,
+            help="Percentile of absolute values; implies --calibrator percentile.",
+            show_default="99.99",
+        ),
+    ] = None,
     unsigned: UnsignedOption = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
     equalize: Annotated[
