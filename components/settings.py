@@ -119,8 +119,8 @@ class QuantizationSettings(Settings):
     calibrator: CalibratorName = Field(
         "auto",
         description=(
-            "Method that chooses the ranges. auto: the least squared error in the outputs of the "
-            "layers that read the tensor. Default where a percentile is given: percentile."
+            "auto: the range with the least squared error in the outputs of the layers that read "
+            "the tensor. Default where a percentile is given: percentile."
         ),
     )
     percentile: float = Field(99.99, gt=50, le=100)
@@ -168,9 +168,7 @@ class QuantizationSettings(Settings):
     @classmethod
     def _takes_a_given_percentile(cls, values: Any) -> Any:
         is_given = isinstance(values, dict) and "percentile" in values
-        if is_given and "calibrator" not in values:
-            return {**values, "calibrator": "percentile"}
-        return values
+        return {"calibrator": "percentile", **values} if is_given else values
 
     @field_validator("spec")
     @classmethod

@@ -276,8 +276,8 @@ percentile in all six comparisons; the gain is above two standard errors on ResN
 where signed. `mse` alone gains nothing in two of the six.
 
 Before, `auto` tried five ranges of each tensor on 8 samples, by the error in what the layers that read it made of them.
-Within the errors that gained as much (ResNet-20: -0.0018 unsigned, -0.0004 signed; MobileNetV2, ImageNet: -0.0039, -0.0022), and a
-calibration on 200 images cost 1.5 times that by a percentile.
+Within the errors that gained as much (ResNet-20: -0.0018 unsigned, -0.0004 signed; MobileNetV2, ImageNet: -0.0039,
+-0.0022), and a calibration on 200 images cost 1.5 times that by a percentile.
 """
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from qat_lib.calibrators.gains import Gains, Kernel, Readings, reader_gains
+from qat_lib.calibrators.gains import Gains, GroupedWeights, Readings, reader_gains
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.layer_graph import Call, LayerGraph
 
@@ -25,7 +25,7 @@ def keras_gains(model: Any) -> Gains:
     return reader_gains(graph, Readings(kernel=_kernel, factors=_factors))
 
 
-def _kernel(call: Call) -> Kernel | None:
+def _kernel(call: Call) -> GroupedWeights | None:
     layer = call.core
     if not isinstance(layer, (*CONVOLUTIONS, *DEPTHWISE)) or len(call.inputs) != 1:
         return None
@@ -35,8 +35,8 @@ def _kernel(call: Call) -> Kernel | None:
     weights = weights.reshape(-1, *weights.shape[-2:])
     if isinstance(layer, DEPTHWISE):
         taps, channels, _ = weights.shape
-        return Kernel(weights=weights.reshape(taps, -1).T[:, None, :], groups=channels)
-    return Kernel(weights=weights.transpose(2, 1, 0), groups=getattr(layer, "groups", 1))
+        return GroupedWeights(weights=weights.reshape(taps, -1).T[:, None, :], groups=channels)
+    return GroupedWeights(weights=weights.transpose(2, 1, 0), groups=getattr(layer, "groups", 1))
 
 
 def _factors(call: Call) -> np.ndarray | None:

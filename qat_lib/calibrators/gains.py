@@ -20,7 +20,7 @@ Gains: TypeAlias = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Kernel:
+class GroupedWeights:
     """A layer's weights in the one layout that both frameworks' are brought to.
 
     Attributes:
@@ -56,7 +56,7 @@ class Readings:
         factors: what a normalization multiplies each channel by; None for other calls.
     """
 
-    kernel: Callable[[Any], Kernel | None]
+    kernel: Callable[[Any], GroupedWeights | None]
     factors: Callable[[Any], np.ndarray | None]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from qat_lib.calibrators.gains import Gains, Kernel, Readings, reader_gains
+from qat_lib.calibrators.gains import Gains, GroupedWeights, Readings, reader_gains
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.torch.graph import ModuleCall, ModuleGraph
 
@@ -21,13 +21,13 @@ def module_gains(model: nn.Module) -> Gains:
     return reader_gains(graph, Readings(kernel=_kernel, factors=_factors))
 
 
-def _kernel(call: ModuleCall) -> Kernel | None:
+def _kernel(call: ModuleCall) -> GroupedWeights | None:
     module = call.operation
     if not isinstance(module, nn.Linear | nn.Conv2d | nn.Conv3d) or len(call.inputs) != 1:
         return None
     weights = _array(module.weight)
     groups = getattr(module, "groups", 1)
-    return Kernel(weights=weights.reshape(*weights.shape[:2], -1), groups=groups)
+    return GroupedWeights(weights=weights.reshape(*weights.shape[:2], -1), groups=groups)
 
 
 def _factors(call: ModuleCall) -> np.ndarray | None:

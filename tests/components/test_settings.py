@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from components.settings import ExportSettings, QATSettings, TrainingSettings
+from components.settings import (
+    ExportSettings,
+    QATSettings,
+    QuantizationSettings,
+    TrainingSettings,
+)
 from qat_lib.errors import ExportError
 from qat_lib.export.options import ExportOptions, option_fields
 

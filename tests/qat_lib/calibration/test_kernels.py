@@ -7,10 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import qat_lib
 from qat_lib.calibration.kernels import keras_gains
+from qat_lib.calibration.observing import TensorHistograms
 
 FAR, NEAR = 100.0, 1.0
 
@@ -127,10 +129,11 @@ def test_auto_of_one_quantizer_leaves_the_others_to_the_method() -> None:
     assert [tensor.method for tensor in report.tensors.values()] == ["max", "auto"]
 
 
-def test_flattened_channels_count_alike() -> None:
-    x = keras.Input((6, 6, 2), name="image")
-    y = layers.Dense(3, name="dense")(layers.Flatten()(x))
-    quantized_model = qat_lib.quantize_model(keras.Model(x, y))
-    auto = qat_lib.calibrate(quantized_model, data()).tensors
-    mse = qat_lib.calibrate(quantized_model, data(), "mse").tensors
-    assert [t.amax for t in auto.values()] == [t.amax for t in mse.values()]
+def test_gains_of_other_channels_count_alike() -> None:
+    quantizer = qat_lib.TensorQuantizer(name="q")
+    histograms = TensorHistograms({"q": np.array([9.0, 1.0])})
+    for width in (2, 3):
+        histograms.observe(quantizer, tf.ones((5, width)))
+    costs = histograms.found["q"].costs
+    assert costs is not None
+    assert costs[-1] == 5 * (9 + 1) + 5 * 3
