@@ -45,7 +45,7 @@ def diagnose_file(
         ),
     ] = None,
     spec: SpecOption = None,
-    calibrator: CalibratorOption = None,
+    calibrator: CalibratorOption = "percentile",
     unsigned: UnsignedOption = False,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with a bar picture.", show_default=False)

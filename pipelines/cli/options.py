@@ -108,10 +108,7 @@ InputDataOption = Annotated[
 SpecOption = Annotated[
     Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
 ]
-CalibratorOption = Annotated[
-    CalibratorName | None,
-    typer.Option(help="Method that chooses the ranges.", show_default="auto"),
-]
+CalibratorOption = Annotated[CalibratorName, typer.Option(help="Method that chooses the ranges.")]
 UnsignedOption = Annotated[
     bool,
     typer.Option("--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT)."),

@@ -13,7 +13,6 @@ import typer
 from pipelines.cli.data_files import check_inputs
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import (
-    CalibratorOption,
     DebugOption,
     JsonOption,
     SpecOption,
@@ -21,7 +20,7 @@ from pipelines.cli.options import (
     print_json,
 )
 from qat_lib.errors import ConfigError
-from qat_lib.options import Mode, Rounding
+from qat_lib.options import CalibratorName, Mode, Rounding
 
 
 def quantize(
@@ -46,7 +45,10 @@ def quantize(
         list[str] | None,
         typer.Option(help="Custom Q/DQ case (repeatable).", show_default="TensorRTQDQCase"),
     ] = None,
-    calibrator: CalibratorOption = None,
+    calibrator: Annotated[
+        CalibratorName | None,
+        typer.Option(help="Method that chooses the ranges.", show_default="auto"),
+    ] = None,
     percentile: Annotated[
         float | None,
         typer.Option(
