@@ -37,8 +37,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the phase, the steps done and the steps in all."""
 
 PLAIN = PtqRecipe(calibrator="percentile", equalize=False, bias_correction=False)
-"""Quantization without the corrections, which move an error to where it costs less; a range that
-follows the readers of a tensor would, too."""
+"""Quantization without what moves an error to where it costs less: corrections, and ``auto``."""
 
 MINOR = 0.05
 """Share of the whole effect below which a finding is minor."""
