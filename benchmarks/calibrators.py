@@ -6,7 +6,7 @@ Each network is equalized by ``PtqRecipe``'s rule, quantized and calibrated once
 sets the ranges anew and the biases are corrected, as by default. The images are cut in two halves,
 neither of which was calibrated on: KL, the mean divergence of the class probabilities from FP32's,
 is given for each, so that a method chosen on one half can be judged on the other. The standard
-error is that of the paired difference from the default, over the images of both. Where there are
+error is that of the paired difference from the percentile of 99.99, over both. Where there are
 labels, accuracy stands beside. The networks run in Keras, whose quantizers compute what the
 exported graph does. With ``--json``, rows that the file has of as many images stay.
 """
@@ -38,18 +38,18 @@ from qat_lib.models.weights import load_weights
 from qat_lib.ptq import PtqRecipe
 
 BATCH = 50
-DEFAULT = "percentile 99.99"
+REFERENCE = "percentile 99.99"
 METHODS: dict[str, tuple[str, float]] = {
     "max": ("max", 100.0),
     "percentile 99.999": ("percentile", 99.999),
-    DEFAULT: ("percentile", 99.99),
+    REFERENCE: ("percentile", 99.99),
     "percentile 99.9": ("percentile", 99.9),
     "entropy": ("entropy", 100.0),
     "mse": ("mse", 100.0),
 }
 
 
-CHOSEN, CLIPPED = "auto", f"{DEFAULT}, weights clipped"
+CHOSEN, CLIPPED = "auto", f"{REFERENCE}, weights clipped"
 ROWS = (*METHODS, CHOSEN, CLIPPED)
 
 
@@ -174,21 +174,21 @@ class Trial:
 
 
 def ways(trial: Trial, rows: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the logits of every method that is asked for, the default first."""
-    yield DEFAULT, trial.logits(trial.ranges(DEFAULT))
+    """Yield the logits of every method that is asked for, behind those of the reference."""
+    yield REFERENCE, trial.logits(trial.ranges(REFERENCE))
     for name in METHODS:
-        if name != DEFAULT and name in rows:
+        if name != REFERENCE and name in rows:
             yield name, trial.logits(trial.ranges(name))
     if CHOSEN in rows:
         yield CHOSEN, trial.logits(trial.chosen())
     if CLIPPED in rows:
-        yield CLIPPED, trial.logits(trial.ranges(DEFAULT), clip_weights=True)
+        yield CLIPPED, trial.logits(trial.ranges(REFERENCE), clip_weights=True)
 
 
 def few_bits(trial: Trial) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the logits with 4-bit weights, clipped and not."""
-    yield "W4", trial.logits(trial.ranges(DEFAULT))
-    yield "W4, weights clipped", trial.logits(trial.ranges(DEFAULT), clip_weights=True)
+    yield "W4", trial.logits(trial.ranges(REFERENCE))
+    yield "W4, weights clipped", trial.logits(trial.ranges(REFERENCE), clip_weights=True)
 
 
 def measured(

@@ -116,7 +116,13 @@ class QuantizationSettings(Settings):
         default_factory=lambda: ["TensorRTQDQCase"],
         description="Custom Q/DQ cases: names of qat_lib.custom_qdq_cases or module:Class.",
     )
-    calibrator: CalibratorName = "percentile"
+    calibrator: CalibratorName = Field(
+        "auto",
+        description=(
+            "auto: the range with the least squared error in the outputs of the layers that read "
+            "the tensor. Default where a percentile is given: percentile."
+        ),
+    )
     percentile: float = Field(99.99, gt=50, le=100)
     range_policy: RangePolicy = Field(
         "frozen", description="What happens to activation ranges during fine-tuning."
@@ -157,6 +163,12 @@ class QuantizationSettings(Settings):
             "0: none (Keras models)."
         ),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_a_given_percentile(cls, values: Any) -> Any:
+        is_given = isinstance(values, dict) and "percentile" in values
+        return {"calibrator": "percentile", **values} if is_given else values
 
     @field_validator("spec")
     @classmethod

@@ -22,7 +22,8 @@ class PtqRecipe:
     Args:
         mode: ``"full"`` (default) or ``"partial"``.
         cases: custom Q/DQ cases; ``"auto"`` (default) is ``qat_lib.TensorRTQDQCase``.
-        calibrator: method of quantizers without one of their own. Default ``"percentile"``.
+        calibrator: method of quantizers without one of their own. Default: ``"auto"``, or
+            ``"percentile"`` where a percentile is given.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         unsigned: whether tensors that are never negative get unsigned integers (not for TensorRT).
             Default False.
@@ -32,14 +33,14 @@ class PtqRecipe:
         batch_size: size of the batches that an array is cut into. Default 64.
 
     Examples:
-        >>> PtqRecipe(unsigned=True).calibrator
-        'percentile'
+        >>> PtqRecipe(unsigned=True).equalize
+        'auto'
     """
 
     mode: Mode = "full"
     cases: Sequence[Any] | Literal["auto"] | None = "auto"
-    calibrator: CalibratorName = "percentile"
-    percentile: float = 99.99
+    calibrator: CalibratorName | None = None
+    percentile: float | None = None
     unsigned: bool = False
     equalize: Literal["auto"] | bool = "auto"
     bias_correction: bool = True

@@ -246,7 +246,7 @@ def ranges() -> list[str]:
     parts = []
     for name, network in figures["networks"].items():
         is_labelled = "fp32_accuracy" in network
-        head = ["KL, first half", "KL, second half", "KL against the default", "same label"]
+        head = ["KL, first half", "KL, second half", "KL against 99.99", "same label"]
         rows = []
         for sign in ("unsigned", "signed", "4-bit weights"):
             for method, row in network.get(sign, {}).items():
@@ -273,12 +273,17 @@ def ranges() -> list[str]:
 
 
 CALIBRATORS = """Equalized where that is the default, with corrected biases, in Keras. KL is the mean divergence from
-FP32's class probabilities; "±" is the standard error of the paired difference. The images are cut in two halves:
-a method that was chosen on one can be judged on the other. The MobileNetV2 for CIFAR-10 was fine-tuned there at
-96 pixels, as in `qat_recipes.py`; its rows stand against its own default, of which the signed one has a KL of 0.0102.
-4-bit weights have unsigned activations, and 8 bits in the first and the last layer. `auto` was measured with 16
-samples; it takes 8 now. The rows of CIFAR-10 but ResNet-20's `auto` were copied from printed tables of four decimals,
-and MobileNetV2's `auto` on CIFAR-10 is of a first version, which tried `entropy` as well.
+FP32's class probabilities; "±" is the standard error of the paired difference from the percentile of 99.99. The images
+are cut in two halves: a method that was chosen on one can be judged on the other. The MobileNetV2 for CIFAR-10 was
+fine-tuned there at 96 pixels, as in `qat_recipes.py`, twice: the signed rows of the first stand against its own
+reference, of which the KL is 0.0102. 4-bit weights have unsigned activations, and 8 bits in the first
+and the last layer. All rows were copied from printed tables of four decimals. `auto`, the default, is ahead of the
+percentile in all six comparisons; the gain is above two standard errors on ResNet-20, and on MobileNetV2 for CIFAR-10
+where signed. `mse` alone gains nothing in two of the six.
+
+Before, `auto` tried five ranges of each tensor on 8 samples, by the error in what the layers that read it made of them.
+Within the errors that gained as much (ResNet-20: -0.0018 unsigned, -0.0004 signed; MobileNetV2, ImageNet: -0.0039,
+-0.0022), and a calibration on 200 images cost 1.5 times that by a percentile.
 """
 
 

@@ -13,7 +13,6 @@ import typer
 from pipelines.cli.data_files import check_inputs
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import (
-    CalibratorOption,
     DebugOption,
     JsonOption,
     SpecOption,
@@ -21,7 +20,7 @@ from pipelines.cli.options import (
     print_json,
 )
 from qat_lib.errors import ConfigError
-from qat_lib.options import Mode, Rounding
+from qat_lib.options import CalibratorName, Mode, Rounding
 
 
 def quantize(
@@ -46,10 +45,19 @@ def quantize(
         list[str] | None,
         typer.Option(help="Custom Q/DQ case (repeatable).", show_default="TensorRTQDQCase"),
     ] = None,
-    calibrator: CalibratorOption = "percentile",
+    calibrator: Annotated[
+        CalibratorName | None,
+        typer.Option(help="Method that chooses the ranges.", show_default="auto"),
+    ] = None,
     percentile: Annotated[
-        float, typer.Option(min=50, max=100, help="Percentile of absolute values.")
-    ] = 99.99,
+        float | None,
+        typer.Option(
+            min=50,
+            max=100,
+            help="Percentile of absolute values; implies --calibrator percentile.",
+            show_default="99.99",
+        ),
+    ] = None,
     unsigned: UnsignedOption = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
     equalize: Annotated[

@@ -78,7 +78,7 @@ def search_file(
         int, typer.Option(min=1, help="Placements that are quantized and measured.")
     ] = 64,
     spec: SpecOption = None,
-    calibrator: CalibratorOption = "percentile",
+    calibrator: CalibratorOption = "auto",
     unsigned: UnsignedOption = False,
     journal: JournalOption = None,
     json_: JsonOption = False,

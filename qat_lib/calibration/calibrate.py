@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from qat_lib.calibration.kernels import keras_gains
 from qat_lib.calibration.observing import ModelCalls, TensorHistograms
-from qat_lib.calibration.reader_errors import ReaderErrors
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.calibrators.calibration import Calibration
-from qat_lib.calibrators.methods import AUTO, check_method
+from qat_lib.calibrators.methods import chosen_method
 from qat_lib.calibrators.report import CalibrationReport
 from qat_lib.errors import CalibrationError
 from qat_lib.quantize import model_quantizers
@@ -21,9 +21,9 @@ from qat_lib.quantize import model_quantizers
 def calibrate(
     model: Any,
     data: Any,
-    method: str = "percentile",
+    method: str | None = None,
     *,
-    percentile: float = 99.99,
+    percentile: float | None = None,
     batch_size: int = 32,
     freeze: bool = True,
     on_batch: Callable[[int], None] | None = None,
@@ -36,9 +36,10 @@ def calibrate(
             arrays where the model has several inputs, or a tuple whose first item is one of these;
             or all samples at once, as one array ``(samples, ...)`` or a list or dict of them, cut
             into batches of ``batch_size``.
-        method: ``"max"``, ``"percentile"`` (default), ``"entropy"``, ``"mse"`` or ``"auto"``, which
-            takes for each tensor the method with the least error in what the layers that read it
-            make of the first samples; a quantizer with a calibrator of its own uses that.
+        method: ``"max"``, ``"percentile"``, ``"entropy"``, ``"mse"`` or ``"auto"``, which takes for
+            each tensor the range with the least squared error in the outputs of the layers that
+            read it. Default: ``"auto"``, or ``"percentile"`` where a percentile is given. A
+            quantizer with a calibrator of its own uses that.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         batch_size: size of the batches that an array is cut into.
         freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's
@@ -51,7 +52,7 @@ def calibrate(
     Raises:
         CalibrationError: the model has no quantizer, the data is empty, or values are not finite.
     """
-    check_method(method, percentile)
+    method, percentile = chosen_method(method, percentile)
     quantizers = model_quantizers(model)
     if not quantizers:
         raise CalibrationError(
@@ -59,14 +60,10 @@ def calibrate(
         )
     reader = BatchReader(inputs=len(model.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
     batches = reader.batches(data, batch_size)
-    choose = None
-    if AUTO in {method, *(quantizer.calibrator for quantizer in quantizers.values())}:
-        choose = ReaderErrors(model)
-        batches = choose.watched(batches)
     calibration = Calibration(
-        quantizers=quantizers, method=method, percentile=percentile, freeze=freeze, choose=choose
+        quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
     )
-    histograms = TensorHistograms()
+    histograms = TensorHistograms(keras_gains(model) if calibration.needs_gains else None)
     call_model = ModelCalls(model, histograms)
     return calibration.run(histograms, batches, call_model, on_batch)
 

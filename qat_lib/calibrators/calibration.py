@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.calibrators.collecting import collecting
+from qat_lib.calibrators.gains import Gains
 from qat_lib.calibrators.histogram import MagnitudeHistogram
-from qat_lib.calibrators.methods import AUTO, RIVALS, range_from_histogram
+from qat_lib.calibrators.methods import AUTO, range_from_histogram
 from qat_lib.calibrators.report import CalibrationReport, TensorStatistics
-from qat_lib.calibrators.sampling import IN_ALL, PER_SAMPLE, count_array
+from qat_lib.calibrators.sampling import IN_ALL, PER_SAMPLE, along, count_array
 from qat_lib.errors import CalibrationError
 
 logger = logging.getLogger("qat_lib")
-
-Rivals: TypeAlias = Mapping[str, Mapping[str, float]]
-"""Quantizer -> method -> the range that it takes."""
 
 AHEAD = 3
 """Batches to look ahead: of no more than these, calibration counts as much as of many."""
@@ -46,6 +44,9 @@ class SeenTensor:
 class Histograms(ABC):
     """One histogram for each quantizer; a shared one gets all its tensors.
 
+    Args:
+        gains: squared gains of the channels of quantizers' tensors, where they matter.
+
     Attributes:
         found: the histograms, by quantizer.
         cut: unsigned quantizers that saw negative values.
@@ -55,7 +56,8 @@ class Histograms(ABC):
 
     histogram: ClassVar[type[MagnitudeHistogram]]
 
-    def __init__(self) -> None:
+    def __init__(self, gains: Gains | None = None) -> None:
+        self._gains = gains or {}
         self.found: dict[str, MagnitudeHistogram] = {}
         self.cut: set[str] = set()
         self.not_finite: str | None = None
@@ -84,7 +86,11 @@ class Histograms(ABC):
             return
         measured = self.measure(quantizer, tensor)
         if self._is_usable(quantizer, measured.largest, negative=measured.negative):
-            self._histogram_of(quantizer).add(measured.magnitude, measured.largest)
+            gains, rank = self._gains_of(quantizer, tensor.shape), len(tensor.shape)
+            if gains is not None:
+                gains = along(gains, self.channel_axis(rank), rank)
+            histogram = self._histogram_of(quantizer)
+            histogram.add(measured.magnitude, measured.largest, gains=gains)
 
     def count(self, quantizer: Any, array: np.ndarray) -> None:
         """Count an array, a large one by its largest magnitudes and a sample of the others."""
@@ -96,12 +102,19 @@ class Histograms(ABC):
             self.budget,
             self._thresholds.get(quantizer.name),
             unsigned=quantizer.unsigned,
+            gains=self._gains_of(quantizer, array.shape),
         )
         if self._is_usable(quantizer, counted.largest, negative=counted.negative):
-            for values, weight in counted.values:
-                self._histogram_of(quantizer).add(values, counted.largest, weight)
+            for values, weight, gains in counted.values:
+                self._histogram_of(quantizer).add(values, counted.largest, weight, gains)
             if counted.threshold is not None:
                 self._thresholds[quantizer.name] = counted.threshold
+
+    def _gains_of(self, quantizer: Any, shape: Sequence[int]) -> np.ndarray | None:
+        """Return the gains of a tensor's channels; alike where those given are of others."""
+        gains = self._gains.get(quantizer.name)
+        channels = shape[self.channel_axis(len(shape))]
+        return gains if gains is None or len(gains) == channels else np.ones(channels)
 
     def _histogram_of(self, quantizer: Any) -> MagnitudeHistogram:
         return self.found.setdefault(quantizer.name, self.histogram())
@@ -130,15 +143,18 @@ class Calibration:
         method: calibrator of those without one of their own.
         percentile: for ``"percentile"``, in (0, 100].
         freeze: whether ranges stay as calibrated while the model trains.
-        choose: gives the best method of each quantizer that is to be calibrated by ``AUTO``, or of
-            those that it knows; None where the readers of tensors are not known.
     """
 
     quantizers: Mapping[str, Any]
     method: str
     percentile: float
     freeze: bool
-    choose: Callable[[Rivals], Mapping[str, str]] | None = None
+
+    @property
+    def needs_gains(self) -> bool:
+        """Whether a range depends on the layers that read its tensor."""
+        methods = {quantizer.calibrator or self.method for quantizer in self.quantizers.values()}
+        return AUTO in methods
 
     def run(
         self,
@@ -173,16 +189,12 @@ class Calibration:
         for quantizer in self.quantizers.values():
             if quantizer.of_weight:
                 quantizer.fit_weight()
-        rivals = self._rivals(found)
-        best = self.choose(rivals) if self.choose is not None and rivals else {}
         report = {}
         for name, histogram in found.items():
             quantizer = self.quantizers[name]
-            chosen = best.get(name) or quantizer.calibrator or self.method
-            amax = (
-                rivals[name][chosen]
-                if name in best
-                else _range(quantizer, histogram, chosen, self.percentile)
+            chosen = quantizer.calibrator or self.method
+            amax = range_from_histogram(
+                histogram, chosen, self.percentile, quantizer.num_bits, unsigned=quantizer.unsigned
             )
             # A factor on calibrated ranges, which quantizers of PyTorch may have.
             quantizer.amax = amax * (getattr(quantizer, "scale_amax", None) or 1.0)
@@ -190,24 +202,6 @@ class Calibration:
                 quantizer.freeze()
             report[name] = _statistics(quantizer, histogram, chosen)
         return report
-
-    def _rivals(self, found: Mapping[str, MagnitudeHistogram]) -> Rivals:
-        """Return the ranges among which ``AUTO`` has to choose."""
-        rivals = {}
-        for name, histogram in found.items():
-            quantizer = self.quantizers[name]
-            if (quantizer.calibrator or self.method) == AUTO:
-                rivals[name] = {
-                    rival: _range(quantizer, histogram, method, percentile)
-                    for rival, (method, percentile) in RIVALS.items()
-                }
-        return rivals
-
-
-def _range(quantizer: Any, histogram: MagnitudeHistogram, method: str, percentile: float) -> float:
-    return range_from_histogram(
-        histogram, method, percentile, quantizer.num_bits, unsigned=quantizer.unsigned
-    )
 
 
 def _looked_ahead(batches: Iterable[Any], histograms: Histograms) -> Iterator[Any]:

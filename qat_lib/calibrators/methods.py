@@ -17,12 +17,16 @@ CANDIDATES = 100
 """Ranges among which the mean squared error is least."""
 ENTROPY_BINS = 2048
 """Bins of the histogram that entropy is taken of, as published."""
+PERCENTILE = 99.99
+"""Percentile of ``"percentile"`` by default."""
+AUTO = "auto"
+"""The default: the method that weighs each channel by the layers that read it."""
 
 
 def range_from_histogram(
     histogram: MagnitudeHistogram,
     method: str,
-    percentile: float = 99.99,
+    percentile: float = PERCENTILE,
     num_bits: int = 8,
     *,
     unsigned: bool = False,
@@ -34,8 +38,9 @@ def range_from_histogram(
         method: ``"max"`` the largest magnitude; ``"percentile"`` the magnitude below which
             ``percentile`` percent of the values lie; ``"entropy"`` the range with the least
             Kullback-Leibler divergence between the values before and after; ``"mse"`` the one with
-            the least mean squared quantization error; ``"auto"`` the same, of a tensor whose
-            readers are not known.
+            the least mean squared quantization error; ``"auto"`` the one with the least in the
+            outputs of the layers that read the tensor: each element's error counts with the gain
+            of its channel, where the histogram has gains.
         percentile: in (0, 100]. Default 99.99.
         num_bits: width of the integers. Default 8.
         unsigned: whether the integers are unsigned, with twice as many steps over the range.
@@ -49,6 +54,19 @@ def range_from_histogram(
         return 0.0
     steps = 2 ** (num_bits if unsigned else num_bits - 1) - 1
     return min(METHODS[method](histogram, percentile, steps), histogram.observed_max)
+
+
+def chosen_method(method: str | None, percentile: float | None) -> tuple[str, float]:
+    """Return a calibrator and a percentile, of which either may be left to the default.
+
+    Raises:
+        CalibrationError: see ``check_method``.
+    """
+    if method is None:
+        method = AUTO if percentile is None else "percentile"
+    percentile = PERCENTILE if percentile is None else percentile
+    check_method(method, percentile)
+    return method, percentile
 
 
 def check_method(method: str, percentile: float) -> None:
@@ -76,6 +94,16 @@ def _percentile(histogram: MagnitudeHistogram, percentile: float, *_: float) -> 
 
 
 def _mse(histogram: MagnitudeHistogram, _: float, steps: int) -> float:
+    return _least_error(histogram, histogram.counts, steps)
+
+
+def _auto(histogram: MagnitudeHistogram, _: float, steps: int) -> float:
+    costs = histogram.costs
+    return _least_error(histogram, histogram.counts if costs is None else costs, steps)
+
+
+def _least_error(histogram: MagnitudeHistogram, costs: np.ndarray, steps: int) -> float:
+    """Return the range with the least squared error, with a cost for each bin."""
     centers = (histogram.edges[:-1] + histogram.edges[1:]) / 2
     candidates = np.linspace(
         histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES
@@ -84,7 +112,7 @@ def _mse(histogram: MagnitudeHistogram, _: float, steps: int) -> float:
     for amax in candidates:
         scale = amax / steps
         error = centers - np.clip(np.rint(centers / scale), 0, steps) * scale
-        errors.append(float(np.sum(histogram.counts * error**2)))
+        errors.append(float(np.sum(costs * error**2)))
     return float(candidates[int(np.argmin(errors))])
 
 
@@ -131,16 +159,5 @@ METHODS: dict[str, Callable[[MagnitudeHistogram, float, int], float]] = {
     "percentile": _percentile,
     "entropy": _entropy,
     "mse": _mse,
-    "auto": _mse,
+    AUTO: _auto,
 }
-AUTO = "auto"
-"""Method that chooses among ``RIVALS`` by the error in what the readers of a tensor make."""
-RIVALS: dict[str, tuple[str, float]] = {
-    "percentile 99.99": ("percentile", 99.99),
-    "percentile 99.999": ("percentile", 99.999),
-    "percentile 99.9": ("percentile", 99.9),
-    "max": ("max", 100.0),
-    "mse": ("mse", 100.0),
-}
-"""Method and percentile of each range that ``AUTO`` tries. Entropy is none of them: it takes the
-longest, and clips far too much of MobileNetV2."""

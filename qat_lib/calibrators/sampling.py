@@ -62,20 +62,27 @@ class Counted:
     """What counts of an array.
 
     Attributes:
-        values: magnitudes to count, each with the number of elements that it stands for.
+        values: magnitudes to count, each with the number of elements that it stands for, and with
+            their gains, where there are any.
         largest: the largest magnitude of all; NaN or infinite if an element is.
         negative: whether an element is negative.
         threshold: magnitude above which every element counts; None where all do.
     """
 
-    values: list[tuple[np.ndarray, int]]
+    values: list[tuple[np.ndarray, int, np.ndarray | None]]
     largest: float
     negative: bool
     threshold: float | None
 
 
 def count_array(
-    array: np.ndarray, axis: int, budget: int, threshold: float | None, *, unsigned: bool
+    array: np.ndarray,
+    axis: int,
+    budget: int,
+    threshold: float | None,
+    *,
+    unsigned: bool,
+    gains: np.ndarray | None = None,
 ) -> Counted:
     """Return what counts of an array: a sample of it, and all elements beyond a threshold.
 
@@ -85,13 +92,14 @@ def count_array(
         budget: elements to take of each sample, about.
         threshold: magnitude above which every element counts; None: that of the share ``TAIL``.
         unsigned: whether a negative element has the magnitude 0.
+        gains: squared gain of each channel. Default None.
     """
     magnitude: Callable[[np.ndarray], np.ndarray] = _positive_part if unsigned else np.abs
     sample, weight = sample_positions(array, axis, budget)
     if weight == 1:
         values = magnitude(array)
         return Counted(
-            values=[(values, 1)],
+            values=[(values, 1, None if gains is None else along(gains, axis, array.ndim))],
             largest=float(values.max()),
             negative=bool(array.min() < 0),
             threshold=threshold,
@@ -100,13 +108,21 @@ def count_array(
     if threshold is None:
         threshold = float(np.quantile(distances, TAIL))
     far, negative = beyond(array, threshold)
-    far, near = magnitude(far), magnitude(sample[distances <= threshold])
+    is_near = distances <= threshold
+    of_far = of_near = None
+    if gains is not None:
+        of_far = gains[_channels(array, axis, far)]
+        of_near = np.broadcast_to(gains, sample.shape)[is_near]
+    far, near = magnitude(array.ravel(order="K")[far]), magnitude(sample[is_near])
     largest = float(far.max(initial=0.0))
     if not largest > threshold:
         ends = (0.0, array.max()) if unsigned else (-array.min(), array.max())
         largest = float(np.max(ends))
     return Counted(
-        values=[(far, 1), (near, weight)], largest=largest, negative=negative, threshold=threshold
+        values=[(far, 1, of_far), (near, weight, of_near)],
+        largest=largest,
+        negative=negative,
+        threshold=threshold,
     )
 
 
@@ -115,9 +131,9 @@ def _positive_part(x: np.ndarray) -> np.ndarray:
 
 
 def beyond(array: np.ndarray, threshold: float) -> tuple[np.ndarray, bool]:
-    """Return the elements of larger magnitude, and whether an element is negative.
+    """Return where elements of larger magnitude are, and whether one is negative.
 
-    NaN counts as larger.
+    Places are those in memory (``ravel(order="K")``). NaN counts as larger.
     """
     found, negative = [], False
     flat = array.ravel(order="K")
@@ -125,5 +141,19 @@ def beyond(array: np.ndarray, threshold: float) -> tuple[np.ndarray, bool]:
         part = flat[start : start + PART]
         negative = negative or bool(part.min() < 0)
         magnitude = np.abs(part) if negative else part
-        found.append(part[np.flatnonzero(~(magnitude <= threshold))])
+        found.append(start + np.flatnonzero(~(magnitude <= threshold)))
     return np.concatenate(found), negative
+
+
+def along(gains: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """Return a value for each channel in a shape that broadcasts against a tensor."""
+    return gains.reshape([-1 if number == axis else 1 for number in range(rank)])
+
+
+def _channels(array: np.ndarray, axis: int, places: np.ndarray) -> np.ndarray:
+    """Return the channel of each place in memory."""
+    inner = 1
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if stride < array.strides[axis]:
+            inner *= size
+    return np.asarray(places // inner % array.shape[axis])

@@ -36,8 +36,8 @@ from qat_lib.quantize import model_quantizers
 Progress = Callable[[str, int, int], None]
 """Called with the phase, the steps done and the steps in all."""
 
-PLAIN = PtqRecipe(equalize=False, bias_correction=False)
-"""Quantization without the corrections, which move an error to where it costs less."""
+PLAIN = PtqRecipe(calibrator="percentile", equalize=False, bias_correction=False)
+"""Quantization without what moves an error to where it costs less: corrections, and ``auto``."""
 
 MINOR = 0.05
 """Share of the whole effect below which a finding is minor."""

@@ -12,11 +12,12 @@ from torch import nn
 
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.calibrators.calibration import Calibration, Histograms, SeenTensor
-from qat_lib.calibrators.methods import check_method
+from qat_lib.calibrators.methods import chosen_method
 from qat_lib.calibrators.report import CalibrationReport
 from qat_lib.errors import CalibrationError
 from qat_lib.torch.histogram import Histogram
 from qat_lib.torch.inference import in_inference
+from qat_lib.torch.kernels import module_gains
 from qat_lib.torch.naming import model_quantizers, named_by_path
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
@@ -24,9 +25,9 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 def calibrate(
     model: nn.Module,
     data: Any,
-    method: str = "percentile",
+    method: str | None = None,
     *,
-    percentile: float = 99.99,
+    percentile: float | None = None,
     batch_size: int = 32,
     freeze: bool = True,
     on_batch: Callable[[int], None] | None = None,
@@ -43,9 +44,10 @@ def calibrate(
             dict of them where the model has several inputs, or a tuple whose first item is one of
             these; or all samples at once, as one array ``(samples, ...)`` or a list or dict of
             them, cut into batches of ``batch_size``.
-        method: ``"max"``, ``"percentile"`` (default), ``"entropy"``, ``"mse"`` or ``"auto"``, which
-            is ``"mse"`` here; a quantizer with
-            a calibrator of its own uses that.
+        method: ``"max"``, ``"percentile"``, ``"entropy"``, ``"mse"`` or ``"auto"``, which takes for
+            each tensor the range with the least squared error in the outputs of the layers that
+            read it. Default: ``"auto"``, or ``"percentile"`` where a percentile is given. A
+            quantizer with a calibrator of its own uses that.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         batch_size: size of the batches that an array is cut into.
         freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's
@@ -58,7 +60,7 @@ def calibrate(
     Raises:
         CalibrationError: the model has no quantizer, the data is empty, or values are not finite.
     """
-    check_method(method, percentile)
+    method, percentile = chosen_method(method, percentile)
     quantizers = model_quantizers(model)
     if not quantizers:
         raise CalibrationError(
@@ -70,8 +72,9 @@ def calibrate(
         quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
     )
     with named_by_path(model), in_inference(model), torch.no_grad():
+        gains = module_gains(model) if calibration.needs_gains else None
         return calibration.run(
-            _Histograms(),
+            _Histograms(gains),
             reader.batches(data, batch_size),
             lambda batch: _call(model, batch),
             on_batch,

@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from components.settings import ExportSettings, QATSettings, TrainingSettings
+from components.settings import (
+    ExportSettings,
+    QATSettings,
+    QuantizationSettings,
+    TrainingSettings,
+)
 from qat_lib.errors import ExportError
 from qat_lib.export.options import ExportOptions, option_fields
 
@@ -47,3 +52,20 @@ def test_schedules_give_the_rows_of_a_part(kind: Any) -> None:
     assert kind(batch_size=4, accumulate_steps=4).part_rows == 1
     with pytest.raises(ValidationError, match="expected at most batch_size=4, received 5"):
         kind(batch_size=4, accumulate_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("auto", 99.99)),
+        ({"percentile": 99.9}, ("percentile", 99.9)),
+        ({"percentile": 99.9, "calibrator": "auto"}, ("auto", 99.9)),
+        ({"calibrator": "mse"}, ("mse", 99.99)),
+    ],
+)
+def test_a_given_percentile_chooses_the_calibrator(
+    given: dict[str, Any], expected: tuple[str, float]
+) -> None:
+    settings = QuantizationSettings(**given)
+    assert (settings.calibrator, settings.percentile) == expected
+    assert QuantizationSettings(**settings.model_dump()) == settings

@@ -36,13 +36,19 @@ def test_signed_quantizers_are_never_warned_of(caplog: pytest.LogCaptureFixture)
     assert caplog.text == ""
 
 
-def test_calibrate_has_nvidia_s_defaults() -> None:
+def test_calibrate_has_defaults() -> None:
     defaults = calibrate.__kwdefaults__
-    assert defaults == {"percentile": 99.99, "batch_size": 32, "freeze": True, "on_batch": None}
+    assert defaults == {"percentile": None, "batch_size": 32, "freeze": True, "on_batch": None}
     model = hand_made()
     report = calibrate(model, np.ones((65, 2), np.float32))
-    assert (report.batches, report.samples, report.tensors["q"].method) == (3, 65, "percentile")
+    assert (report.batches, report.samples, report.tensors["q"].method) == (3, 65, "auto")
     assert model_quantizers(model)["q"].frozen
+
+
+def test_a_given_percentile_is_that_of_the_method() -> None:
+    found = calibrate(hand_made(), VALUES, percentile=60).tensors["q"]
+    named = calibrate(hand_made(), VALUES, "percentile", percentile=60).tensors["q"]
+    assert (found.method, found.amax) == ("percentile", named.amax)
 
 
 def test_a_single_sample_is_enough() -> None:

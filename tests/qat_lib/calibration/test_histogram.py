@@ -51,3 +51,22 @@ def test_histogram_edges_are_equal_steps_from_zero() -> None:
     add(histogram, 2.0)
     assert histogram.edges.tolist() == [0, 0.5, 1, 1.5, 2]
     assert histogram.edges.dtype == np.float64
+
+
+def test_histogram_adds_up_gains_as_it_does_counts() -> None:
+    histogram = Histogram(4)
+    values, gains = tf.constant([[0.1, 0.6], [0.3, 1.0]]), np.array([2.0, 0.5])
+    histogram.add(values, 1.0, gains=gains)
+    assert histogram.costs is not None
+    assert histogram.costs.tolist() == [2, 2, 0.5, 0.5]
+    histogram.add(values.numpy(), 1.0, weight=3, gains=gains)
+    assert histogram.costs.tolist() == [8, 8, 2, 2]
+    histogram.add(tf.constant([[1.9]]), 1.9, gains=np.array([7.0]))
+    assert (histogram.costs.tolist(), histogram.upper) == ([16, 4, 0, 7], 2.0)
+
+
+def test_histogram_has_no_costs_without_gains() -> None:
+    histogram = Histogram(4)
+    add(histogram, 1.0)
+    add(histogram, 3.0)
+    assert histogram.costs is None

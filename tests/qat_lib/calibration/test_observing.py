@@ -41,8 +41,8 @@ def ranges(report: Any) -> dict[str, float]:
 def test_graph_and_eager_calls_give_the_same_ranges() -> None:
     model = network()
     batches = [IMAGES[start : start + 4] for start in range(0, 20, 4)]
-    graph = qat_lib.calibrate(model, IMAGES, batch_size=4)
-    mixed = qat_lib.calibrate(model, [*batches[:3], IMAGES[12:15], IMAGES[15:]])
+    graph = qat_lib.calibrate(model, IMAGES, "percentile", batch_size=4)
+    mixed = qat_lib.calibrate(model, [*batches[:3], IMAGES[12:15], IMAGES[15:]], "percentile")
     assert ranges(graph) == pytest.approx(ranges(mixed), rel=1e-2)
     assert graph.samples == mixed.samples == 20
     exact = qat_lib.calibrate(model, IMAGES, "max", batch_size=20)

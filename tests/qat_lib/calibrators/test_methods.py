@@ -7,7 +7,13 @@ import pytest
 import quantization_oracle as oracle
 
 from qat_lib.calibration import Histogram, range_from_histogram
-from qat_lib.calibrators.methods import CANDIDATES, ENTROPY_BINS, METHODS, check_method
+from qat_lib.calibrators.methods import (
+    CANDIDATES,
+    ENTROPY_BINS,
+    METHODS,
+    check_method,
+    chosen_method,
+)
 from qat_lib.errors import CalibrationError
 
 
@@ -134,6 +140,36 @@ def test_entropy_is_published_one_bin_after_bin(bits: int, seed: int) -> None:
     counts = generator.poisson(np.linspace(6, 0.2, 40) ** generator.integers(1, 3))
     counts[1:3], counts[-1] = 3, 1
     assert entropy(counts, bits) == oracle.published_entropy(counts, 2 ** (bits - 1))
+
+
+@pytest.mark.parametrize(
+    ("method", "percentile", "expected"),
+    [
+        (None, None, ("auto", 99.99)),
+        (None, 99.0, ("percentile", 99.0)),
+        ("percentile", None, ("percentile", 99.99)),
+        ("max", 99.0, ("max", 99.0)),
+    ],
+)
+def test_chosen_method_fills_in_the_defaults(
+    method: str | None, percentile: float | None, expected: tuple[str, float]
+) -> None:
+    assert chosen_method(method, percentile) == expected
+
+
+def test_chosen_method_refuses_a_percentile_beyond() -> None:
+    with pytest.raises(CalibrationError, match=r"in \(0, 100\]"):
+        chosen_method(None, 101)
+
+
+def test_auto_weighs_elements_by_their_gains() -> None:
+    tail = histogram([100, 50, 20, 5, 0, 0, 0, 1], 8.0)
+    ranges = []
+    for gain in (1e-6, 1.0, 1e6):
+        tail.costs = tail.counts * np.array([1.0] * 7 + [gain])
+        ranges.append(range_from_histogram(tail, "auto", num_bits=3))
+    assert ranges[0] < range_from_histogram(tail, "mse", num_bits=3) == ranges[1] < ranges[2]
+    assert ranges[2] == pytest.approx(7.5, rel=0.02)
 
 
 def test_auto_of_a_histogram_alone_is_mse() -> None:

@@ -68,7 +68,8 @@ def test_beyond_finds_every_far_element(least):
     array = np.maximum(tensor(), least)
     array[0, 0, 0, 0], array[-1, -1, -1, -1] = 77, 99
     far, negative = beyond(array, 3.0)
-    np.testing.assert_array_equal(np.sort(far), np.sort(array[np.abs(array) > 3]))
+    found = array.ravel(order="K")[far]
+    np.testing.assert_array_equal(np.sort(found), np.sort(array[np.abs(array) > 3]))
     assert negative is (least < 0)
 
 
@@ -76,11 +77,11 @@ def test_beyond_sees_all_parts():
     array = np.zeros(2 * PART + 5, np.float32)
     array[[0, PART, -1]] = -4, -5, 6
     far, negative = beyond(array, 1.0)
-    assert (far.tolist(), negative) == ([-4, -5, 6], True)
+    assert (far.tolist(), negative) == ([0, PART, 2 * PART + 4], True)
 
 
 def test_beyond_keeps_nan():
-    assert np.isnan(beyond(np.float32([0, np.nan, 1]), 2.0)[0]).tolist() == [True]
+    assert beyond(np.float32([0, np.nan, 1]), 2.0)[0].tolist() == [1]
 
 
 def counts(array, unsigned=False, budget=512, batches=4):
@@ -88,9 +89,29 @@ def counts(array, unsigned=False, budget=512, batches=4):
     for part in np.split(array, batches):
         counted = count_array(part, 3, budget, threshold, unsigned=unsigned)
         threshold = counted.threshold
-        for values, weight in counted.values:
+        for values, weight, gains in counted.values:
+            assert gains is None
             histogram.add(values, counted.largest, weight)
     return histogram
+
+
+@pytest.mark.parametrize("layout", ["channels last", "channels first", "channels first, in memory"])
+@pytest.mark.parametrize("budget", [512, 10**9])
+def test_count_array_gives_each_element_the_gain_of_its_channel(layout, budget):
+    array, axis = np.arange(1, 1 + 2 * 5 * 7 * 3, dtype=np.float32).reshape(2, 5, 7, 3), 3
+    array = np.tile(array, (1, 6, 6, 1))
+    if layout != "channels last":
+        array, axis = np.moveaxis(array, 3, 1), 1
+    if layout == "channels first":
+        array = np.ascontiguousarray(array)
+    counted = count_array(
+        array, axis, budget, 100.0, unsigned=False, gains=np.array([0.5, 2.0, 8.0])
+    )
+    for values, _, gains in counted.values:
+        assert values.size > 0
+        # Channel after channel holds consecutive numbers.
+        expected = np.array([8.0, 0.5, 2.0])[values.astype(int) % 3]
+        np.testing.assert_array_equal(np.broadcast_to(gains, values.shape), expected)
 
 
 @pytest.mark.parametrize("unsigned", [False, True])

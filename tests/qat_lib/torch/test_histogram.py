@@ -64,3 +64,19 @@ def test_half_precision_is_counted_as_float32() -> None:
     ours.add(x, float(x.abs().max()))
     theirs.add(x.float(), float(x.abs().max()))
     np.testing.assert_array_equal(ours.counts, theirs.counts)
+
+
+def test_gains_add_up_as_in_tensorflow_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PART", 100)
+    ours, theirs, plain = Histogram(), KerasHistogram(), MagnitudeHistogram()
+    gains = np.array([0.0, 0.5, 2.0, 8.0, 1.0])
+    for scale in (1.0, 5.0):
+        x = np.random.default_rng(3).normal(size=(41, 5)).astype(np.float32) * np.float32(scale)
+        largest = float(np.abs(x).max())
+        ours.add(torch.from_numpy(x), largest, gains=gains)
+        theirs.add(tf.constant(x), largest, gains=gains)
+        plain.add(x, largest, gains=gains)
+    assert plain.costs is not None
+    assert plain.costs.sum() == 2 * 41 * gains.sum()
+    np.testing.assert_array_equal(ours.costs, plain.costs)
+    np.testing.assert_array_equal(theirs.costs, plain.costs)
