@@ -32,18 +32,19 @@ class GroupedWeights:
     groups: int = 1
 
     def gains(self, factors: np.ndarray | None) -> np.ndarray:
-        """Return the squared gain of each input channel, with a mean of 1.
+        """Return the squared gain of each input channel, with a mean of 1; alike where all are 0.
 
         Args:
-            factors: what each output is multiplied by afterwards; None = nothing.
+            factors: what each output is multiplied by afterwards; None = nothing. Factors along
+                another axis than the outputs' are left out.
         """
         weights = self.weights.astype(np.float64)
-        if factors is not None:
+        if factors is not None and len(factors) == len(weights):
             weights = weights * factors[:, None, None]
         outputs, inputs, taps = weights.shape
         grouped = weights.reshape(self.groups, outputs // self.groups, inputs, taps)
         found = np.sum(grouped**2, axis=(1, 3)).ravel()
-        return np.asarray(found / max(float(found.mean()), 1e-30))
+        return found / found.mean() if found.any() else np.ones(len(found))
 
 
 @dataclass(frozen=True, kw_only=True)

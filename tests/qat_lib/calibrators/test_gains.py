@@ -28,6 +28,12 @@ def test_gains_of_groups_are_in_the_order_of_the_channels() -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_gains_of_zero_weights_are_finite(groups: int) -> None:
+def test_gains_of_zero_weights_are_alike(groups: int) -> None:
     found = GroupedWeights(weights=np.zeros((2, 3, 1)), groups=groups).gains(None)
-    np.testing.assert_array_equal(found, np.zeros(3 * groups))
+    np.testing.assert_array_equal(found, np.ones(3 * groups))
+
+
+def test_gains_leave_out_factors_of_another_axis() -> None:
+    weights = np.eye(2)[:, :, None]
+    found = GroupedWeights(weights=weights).gains(np.array([1.0, 3.0, 5.0]))
+    np.testing.assert_array_equal(found, [1.0, 1.0])
