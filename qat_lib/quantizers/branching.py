@@ -27,14 +27,17 @@ class Branch:
     def run(self, x: Any, compute: Callable[[Any], Any], otherwise: Any = None) -> Any:
         """Return ``compute(x)`` where the switch is on, else ``otherwise``, by default ``x``.
 
-        No gradient flows through it. A tensor is passed on without a copy.
+        ``otherwise`` is a tensor or a function of ``x``. No gradient flows through the branch. A
+        tensor is passed on without a copy.
         """
         if tf.executing_eagerly():
-            return compute(x) if self.on else _or(otherwise, x)
+            return compute(x) if self.on else _other(otherwise, x)
         if not self.training or compiles_with_xla():
-            return tf.cond(self.on, lambda: compute(x), lambda: tf.identity(_or(otherwise, x)))
+            return tf.cond(self.on, lambda: compute(x), lambda: tf.identity(_other(otherwise, x)))
         idle, live = tf.raw_ops.Switch(data=x, pred=self.on)
-        if otherwise is not None:
+        if callable(otherwise):
+            idle = otherwise(idle)
+        elif otherwise is not None:
             idle, _ = tf.raw_ops.Switch(data=otherwise, pred=self.on)
         computed = compute(live)
         merged, _ = tf.raw_ops.Merge(inputs=[idle, computed])
@@ -50,5 +53,7 @@ def compiles_with_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value
+def _other(otherwise: Any, x: Any) -> Any:
+    if callable(otherwise):
+        return otherwise(x)
+    return x if otherwise is None else otherwise

@@ -102,7 +102,7 @@ def _masked_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Bra
         def grad(dy: Any) -> tuple[Any, None]:
             return _run(branch, dy, lambda dy: _masked(dy, x, amax, bounds)), None
 
-        return _run(branch, x, lambda x: _values(x, amax, bounds)), grad
+        return _run(branch, x, lambda x: quantized_values(x, amax, bounds)), grad
 
     return quantize(x, amax)
 
@@ -117,7 +117,7 @@ def _learned_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Br
             )
             return dx, damax
 
-        return _run(branch, x, lambda x: _values(x, amax, bounds)), grad
+        return _run(branch, x, lambda x: quantized_values(x, amax, bounds)), grad
 
     return quantize(x, amax)
 
@@ -126,7 +126,7 @@ def _run(branch: Branch | None, x: Any, compute: Any, otherwise: Any = None) -> 
     return compute(x) if branch is None else branch.run(x, compute, otherwise)
 
 
-def _values(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
+def quantized_values(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     """Return the multiples of the scale nearest to ``x``."""
     scale = amax / bounds[1]
     return tf.cast(_integers(tf.cast(x, tf.float32) / scale, bounds) * scale, x.dtype)

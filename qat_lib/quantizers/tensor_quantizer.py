@@ -13,6 +13,7 @@ from qat_lib.quantizers.branching import Branch
 from qat_lib.quantizers.fake_quantize import quantize_whole, quantize_within
 from qat_lib.quantizers.modes import export_marker, is_exporting
 from qat_lib.quantizers.range_variable import RangeVariable
+from qat_lib.quantizers.rectified import Rectified, rectified
 from qat_lib.quantizers.split_batch import learned_by_all, observed_by_all
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING
 from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings, integer_bounds
@@ -92,9 +93,18 @@ class TensorQuantizer(RangeVariable):
             return export_marker(inputs, self.name) if self.enabled else inputs
         flags = tf.convert_to_tensor(self._flags)
         on = tf.unstack(tf.cast(flags, tf.bool))
+        relu = self._relu_before(inputs) if training else None
         if training and self.range_policy in ("ema", "last"):
-            self._track(inputs, flags, on[TRACKING] & on[ENABLED])
-        return self._quantize(inputs, Branch(on[ENABLED], bool(training)))
+            self._track(inputs, relu, flags, on[TRACKING] & on[ENABLED])
+        branch = Branch(on[ENABLED], bool(training))
+        if relu is not None:
+            amax = tf.maximum(self._range_tensor(), AMAX_FLOOR)
+            return relu.quantize(amax, self._high, branch)
+        return self._quantize(inputs, branch)
+
+    def _relu_before(self, x: Any) -> Rectified | None:
+        one_range = self.channel_axes is None and self.range_policy in ("frozen", "ema", "last")
+        return rectified(x) if one_range else None
 
     def _quantize(self, x: Any, branch: Branch) -> Any:
         bounds = integer_bounds(self.num_bits, self.narrow_range, self.unsigned)
@@ -107,15 +117,18 @@ class TensorQuantizer(RangeVariable):
             return quantize_within(x, self.range_of(x), bounds, branch=branch)
         return quantize_whole(x, self.range_of(x), self._high, branch=branch)
 
-    def _track(self, x: Any, flags: Any, moving: Any) -> None:
+    def _track(self, x: Any, relu: Rectified | None, flags: Any, moving: Any) -> None:
         """Move the range towards the batch's.
 
         The first batch sets an uncalibrated range.
         """
         old = tf.convert_to_tensor(self._range)
+        range_of = self.range_of
+        if relu is not None:
+            x, range_of = relu.source, relu.range_of
         # The reduction runs only while the range moves. The assignment stands outside of the
         # branch: a distribution strategy can't aggregate inside of one.
-        seen = Branch(moving, training=True).run(tf.stop_gradient(x), self.range_of, old)
+        seen = Branch(moving, training=True).run(tf.stop_gradient(x), range_of, old)
         seen = observed_by_all(seen)
         keep = self.momentum if self.range_policy == "ema" else 0.0
         falling = 1.0 - (1.0 - keep) / SHARED_FALL if count_calls(self) > 1 else keep

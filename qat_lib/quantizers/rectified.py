@@ -1,0 +1,97 @@
+"""Fake quantization of a ReLU's output from the ReLU's input, in training graphs.
+
+A step that quantizes ``x = relu(b)`` keeps ``x`` for the gradients of ReLU and quantizer, beside
+the quantized tensor that the next layer keeps. Both gradients are masks, whose product is 1 where
+``0 < b <= amax`` (and below 6 for ReLU6). Computed in the forward pass, it takes one byte an
+element in place of four; ``x`` itself is computed only where something else reads it.
+
+The gradient to ``b`` is the same, bit for bit. None flows to ``x`` from the quantizer: a gradient
+with respect to the ReLU's output itself needs an eager step or one with ``training=False``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from qat_lib.quantizers.branching import Branch, compiles_with_xla
+from qat_lib.quantizers.fake_quantize import quantized_values
+
+_RELUS: dict[str, Callable[[Any], Any]] = {"Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
+_BELOW_6 = np.nextafter(np.float32(6), np.float32(0))
+
+
+@dataclass(frozen=True)
+class Rectified:
+    """The output of a ReLU in a graph.
+
+    Args:
+        source: input of the ReLU, a float tensor of any shape.
+        relu: ``tf.nn.relu`` or ``tf.nn.relu6``.
+    """
+
+    source: Any
+    relu: Callable[[Any], Any]
+
+    def range_of(self, x: Any) -> Any:
+        """Return the largest output for the input ``x``, a float32 scalar."""
+        return tf.cast(self.relu(tf.reduce_max(x)), tf.float32)
+
+    def quantize(self, amax: Any, high: float, branch: Branch) -> Any:
+        """Quantize the output.
+
+        Args:
+            amax: range, a float32 scalar, at least ``AMAX_FLOOR``.
+            high: greatest integer of the quantizer.
+            branch: where off, values and gradients pass unchanged.
+
+        Returns:
+            A tensor with the shape and data type of ``source``, which gets the gradient.
+        """
+
+        @tf.custom_gradient
+        def quantize(source: Any) -> Any:
+            passes = self._passes(tf.cast(source, tf.float32), amax, branch)
+            y = branch.run(source, lambda source: self._values(source, amax, high), self.relu)
+            # The mask first, or ``source`` would wait for it in memory while other layers run.
+            with tf.control_dependencies([passes]):
+                y = tf.identity(y)
+
+            def grad(dy: Any) -> Any:
+                # Only once ``dy`` is there, or the forward pass would leave four bytes an element.
+                with tf.control_dependencies([dy]):
+                    factors = tf.cast(passes, dy.dtype)
+                # A product: a gradient that is not finite stays visible, as in ReLU's own.
+                return dy * factors
+
+            return y, grad
+
+        return quantize(self.source)
+
+    def _values(self, source: Any, amax: Any, high: float) -> Any:
+        if self.relu is tf.nn.relu6:
+            # The integers saturate at or below 6 unless the range was set wider by hand.
+            wider = Branch(amax > 6.0, training=True)
+            source = wider.run(source, self.relu)
+        return quantized_values(source, amax, (0.0, high))
+
+    def _passes(self, source: Any, amax: Any, branch: Branch) -> Any:
+        """Return where ReLU and quantizer both pass the gradient."""
+        upper = tf.where(branch.on, amax, np.float32(np.inf))
+        if self.relu is tf.nn.relu6:
+            upper = tf.minimum(upper, _BELOW_6)
+        return (source > 0.0) & (source <= upper)
+
+
+def rectified(x: Any) -> Rectified | None:
+    """Return the ReLU whose output ``x`` is.
+
+    None outside of a graph, in functions that XLA compiles, and for other tensors.
+    """
+    if tf.executing_eagerly() or compiles_with_xla() or x.op.type not in _RELUS:
+        return None
+    return Rectified(x.op.inputs[0], _RELUS[x.op.type])
