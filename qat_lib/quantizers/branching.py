@@ -24,6 +24,11 @@ class Branch:
     on: Any
     training: bool = False
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether a training step is traced that XLA does not compile."""
+        return self.training and not tf.executing_eagerly() and not compiles_with_xla()
+
     def run(self, x: Any, compute: Callable[[Any], Any], otherwise: Any = None) -> Any:
         """Return ``compute(x)`` where the switch is on, else ``otherwise``, by default ``x``.
 
@@ -32,7 +37,7 @@ class Branch:
         """
         if tf.executing_eagerly():
             return compute(x) if self.on else _other(otherwise, x)
-        if not self.training or compiles_with_xla():
+        if not self.is_traced:
             return tf.cond(self.on, lambda: compute(x), lambda: tf.identity(_other(otherwise, x)))
         idle, live = tf.raw_ops.Switch(data=x, pred=self.on)
         if callable(otherwise):

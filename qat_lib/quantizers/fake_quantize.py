@@ -10,6 +10,7 @@ instead, and differ where ``x / s`` is near a tie; here they get ``x / s`` itsel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -98,13 +99,32 @@ def quantize_whole(x: Any, amax: Any, high: float, *, branch: Branch | None = No
 
 def _masked_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Branch | None) -> Any:
     @tf.custom_gradient
-    def quantize(x: Any, amax: Any) -> Any:
-        def grad(dy: Any) -> tuple[Any, None]:
-            return _run(branch, dy, lambda dy: _masked(dy, x, amax, bounds)), None
+    def quantize(x: Any) -> Any:
+        y = _run(branch, x, lambda x: quantized_values(x, amax, bounds))
+        if branch is not None and branch.is_traced:
+            return gated(y, _inside(x, amax, bounds) | ~branch.on)
+        return y, lambda dy: _run(branch, dy, lambda dy: _masked(dy, x, amax, bounds))
 
-        return _run(branch, x, lambda x: quantized_values(x, amax, bounds)), grad
+    return quantize(x)
 
-    return quantize(x, amax)
+
+def gated(y: Any, passes: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Return a value with its gradient, which is the upstream one where ``passes``, else 0.
+
+    Of all that the mask was computed from the step keeps the mask alone, a byte an element.
+    """
+    # The mask first, or what it is computed from would wait in memory while other layers run.
+    with tf.control_dependencies([passes]):
+        y = tf.identity(y)
+
+    def grad(dy: Any) -> Any:
+        # Only once ``dy`` is there, or the forward pass would leave four bytes an element.
+        with tf.control_dependencies([dy]):
+            factors = tf.cast(passes, dy.dtype)
+        # A product: a gradient that is not finite stays visible, as in ReLU's own.
+        return dy * factors
+
+    return y, grad
 
 
 def _learned_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Branch | None) -> Any:
@@ -162,16 +182,23 @@ def _masked(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
             ).input_backprop,
             dy.dtype,
         )
-    return tf.where((x >= low) & (x <= amax), dy, tf.zeros_like(dy))
+    return tf.where(_inside(x, amax, bounds), dy, tf.zeros_like(dy))
+
+
+def _inside(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
+    """Return where the integers reach ``x``."""
+    low, high = bounds
+    x = tf.cast(x, tf.float32)
+    return (x >= low / high * amax) & (x <= amax)
 
 
 def _range_gradient(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     """Return the gradient of LSQ to the range."""
-    low, high = bounds
+    high = bounds[1]
     x = tf.cast(x, tf.float32)
     ratio = x / (amax / high)
     q = _integers(ratio, bounds)
-    inside = (x >= low / high * amax) & (x <= amax)
+    inside = _inside(x, amax, bounds)
     # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s * high.
     dscale = tf.where(inside, q - ratio, q) * tf.cast(dy, tf.float32)
     size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)

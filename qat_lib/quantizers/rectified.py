@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.quantizers.branching import Branch, compiles_with_xla
-from qat_lib.quantizers.fake_quantize import quantized_values
+from qat_lib.quantizers.fake_quantize import gated, quantized_values
 
 _RELUS: dict[str, Callable[[Any], Any]] = {"Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
 _BELOW_6 = np.nextafter(np.float32(6), np.float32(0))
@@ -57,18 +57,7 @@ class Rectified:
         def quantize(source: Any) -> Any:
             passes = self._passes(tf.cast(source, tf.float32), amax, branch)
             y = branch.run(source, lambda source: self._values(source, amax, high), self.relu)
-            # The mask first, or ``source`` would wait for it in memory while other layers run.
-            with tf.control_dependencies([passes]):
-                y = tf.identity(y)
-
-            def grad(dy: Any) -> Any:
-                # Only once ``dy`` is there, or the forward pass would leave four bytes an element.
-                with tf.control_dependencies([dy]):
-                    factors = tf.cast(passes, dy.dtype)
-                # A product: a gradient that is not finite stays visible, as in ReLU's own.
-                return dy * factors
-
-            return y, grad
+            return gated(y, passes)
 
         return quantize(self.source)
 

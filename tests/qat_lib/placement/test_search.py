@@ -225,7 +225,9 @@ def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_real_engine_is_built_and_timed() -> None:
     pytest.importorskip("onnxruntime")
-    result = found(1.0, backend="onnxruntime", seconds=0.05)
+    # Its range covers the planted channels: with another this network is at the edge of the check.
+    recipe = PtqRecipe(calibrator="percentile", batch_size=64)
+    result = found(1.0, recipe=recipe, backend="onnxruntime", seconds=0.05)
     assert result.speed is not None
     assert result.speed.backend == "onnxruntime"
     assert result.speed.float_precision == "fp32"
