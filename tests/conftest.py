@@ -1,5 +1,6 @@
 """Fixtures that several packages share. Nothing heavy is imported before a test asks for it."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Processes that share the cores: threads of each would only wait for those of the others.
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Traced graphs are millions of small objects: at the default threshold an eighth of the time goes to their collection.
+gc.set_threshold(100_000, 20, 20)
 
 
 class RecordingProgress:

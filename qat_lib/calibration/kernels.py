@@ -12,8 +12,8 @@ from qat_lib.calibrators.gains import Gains, GroupedWeights, Readings, reader_ga
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.layer_graph import Call, LayerGraph
 
-DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
-CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D, keras.layers.Dense)
+_OTHER_KERNELS = {"transposed", "product"}
+"""Roles of layers whose kernel has its channels elsewhere."""
 
 
 def keras_gains(model: Any) -> Gains:
@@ -26,14 +26,16 @@ def keras_gains(model: Any) -> Gains:
 
 
 def _kernel(call: Call) -> GroupedWeights | None:
-    layer = call.core
-    if not isinstance(layer, (*CONVOLUTIONS, *DEPTHWISE)) or len(call.inputs) != 1:
+    layer, roles = call.core, set(call.traits.roles)
+    if "weighted" not in roles or roles & _OTHER_KERNELS or len(call.inputs) != 1:
+        return None
+    if len(getattr(layer, "kernel", np.zeros(0)).shape) < 2:  # a separable convolution has two
         return None
     if getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
     weights = _array(layer.kernel)
     weights = weights.reshape(-1, *weights.shape[-2:])
-    if isinstance(layer, DEPTHWISE):
+    if "depthwise" in roles:
         taps, channels, _ = weights.shape
         return GroupedWeights(weights=weights.reshape(taps, -1).T[:, None, :], groups=channels)
     return GroupedWeights(weights=weights.transpose(2, 1, 0), groups=getattr(layer, "groups", 1))

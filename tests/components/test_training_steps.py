@@ -141,6 +141,7 @@ def test_costs_of_the_noisiest_layers_are_kept(steps: dict[str, Path]) -> None:
     assert effects == sorted(effects, reverse=True)
 
 
+@pytest.mark.slow  # `adaround` has tests of its own
 def test_quantize_model_rounds_weights_by_outputs(steps: dict[str, Path], tmp_path: Path) -> None:
     from components.quantize_model import quantize_model_step
 

@@ -79,10 +79,10 @@ FAMILIES = {
 }
 
 
-# The costliest, and what other tests build as well: the other five have most patterns, too.
+# The costliest, and what other tests build as well: the other three have most patterns, too.
 RARE = (
-    *("DenseNet", "EfficientNetV2", "Inception", "InceptionResNet", "NASNet"),
-    *("ResNet", "ResNetV2", "VGG", "Xception"),
+    *("ConvNeXt", "DenseNet", "EfficientNet", "EfficientNetV2", "Inception", "InceptionResNet"),
+    *("NASNet", "ResNet", "ResNetV2", "VGG", "Xception"),
 )
 
 

@@ -23,6 +23,7 @@ def server(tmp_path: Path) -> Iterator[MlflowServer]:
     started.kill()
 
 
+@pytest.mark.slow  # waits for most of half a minute
 def test_server_that_dies_is_told_and_mended(fake_cli: Any, server: MlflowServer) -> None:
     slow = ["--set", "model.options={train_baseline: {sleep: 8}}"]
     run = fake_cli.start("run", "--set", f"tracking.uri={server.uri}", *slow, QATLINE_TRACKING="")
