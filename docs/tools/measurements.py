@@ -135,9 +135,9 @@ frozen" has `freeze_oscillating` 0.02. W4A8 has 4-bit weights in every layer.
         figures = load(file)
         parts.append(figures["about"] + "\n")
         parts.append(_recipe_table(name, figures["seeds"]))
-        if "tried_once" in figures:
-            tried = figures["tried_once"]
-            parts += [tried["about"] + "\n", _recipe_table(name, {tried["seed"]: tried["rows"]})]
+        if "earlier" in figures:
+            earlier = figures["earlier"]
+            parts += [earlier["about"] + "\n", _recipe_table(name, earlier["seeds"])]
         parts.append(measured(figures, "tensorflow", "keras"))
     return parts
 
