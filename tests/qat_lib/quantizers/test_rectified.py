@@ -121,6 +121,22 @@ def test_rectified_leaves_other_consumers_their_gradient() -> None:
     assert found[5] == 6.0  # only the square's gradient is left beyond both ranges
 
 
+@pytest.mark.parametrize(("training", "flows"), [(True, False), (False, True)])
+def test_rectified_passes_no_gradient_to_the_output_itself(training: bool, flows: bool) -> None:
+    quantizer, found = made(1.0, range_policy="frozen"), []
+
+    @tf.function
+    def step(b: Any) -> None:
+        with tf.GradientTape() as tape:
+            x = tf.nn.relu(b)
+            tape.watch(x)
+            y = quantizer(x, training=training)
+        found.append(tape.gradient(y, x) is not None)
+
+    step(tf.constant([0.5, 2.0]))
+    assert found == [flows]
+
+
 @pytest.mark.parametrize("relu", RELUS)
 def test_rectified_keeps_one_byte_an_element(relu: str) -> None:
     step = step_of(made(1.0, range_policy="frozen"), RELUS[relu], plain=False)
