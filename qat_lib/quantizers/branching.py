@@ -46,7 +46,8 @@ class Branch:
             idle, _ = tf.raw_ops.Switch(data=otherwise, pred=self.on)
         computed = compute(live)
         merged, _ = tf.raw_ops.Merge(inputs=[idle, computed])
-        return tf.ensure_shape(merged, computed.shape)
+        merged.set_shape(computed.shape)  # tf.ensure_shape would be one more op to trace
+        return merged
 
 
 ALWAYS = Branch(on=True)

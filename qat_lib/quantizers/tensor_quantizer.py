@@ -95,7 +95,7 @@ class TensorQuantizer(RangeVariable):
         on = tf.unstack(tf.cast(flags, tf.bool))
         relu = self._relu_before(inputs) if training else None
         if training and self.range_policy in ("ema", "last"):
-            self._track(inputs, relu, flags, on[TRACKING] & on[ENABLED])
+            self._track(inputs, relu, flags, on)
         branch = Branch(on[ENABLED], bool(training))
         if relu is not None:
             amax = tf.maximum(self._range_tensor(), AMAX_FLOOR)
@@ -117,22 +117,23 @@ class TensorQuantizer(RangeVariable):
             return quantize_within(x, self.range_of(x), bounds, branch=branch)
         return quantize_whole(x, self.range_of(x), self._high, branch=branch)
 
-    def _track(self, x: Any, relu: Rectified | None, flags: Any, moving: Any) -> None:
+    def _track(self, x: Any, relu: Rectified | None, flags: Any, on: list[Any]) -> None:
         """Move the range towards the batch's.
 
         The first batch sets an uncalibrated range.
         """
         old = tf.convert_to_tensor(self._range)
+        moving = on[TRACKING] & on[ENABLED]
         range_of = self.range_of
         if relu is not None:
             x, range_of = relu.source, relu.range_of
         # The reduction runs only while the range moves. The assignment stands outside of the
         # branch: a distribution strategy can't aggregate inside of one.
-        seen = Branch(moving, training=True).run(tf.stop_gradient(x), range_of, old)
+        seen = Branch(moving, training=True).run(x, range_of, old)
         seen = observed_by_all(seen)
         keep = self.momentum if self.range_policy == "ema" else 0.0
         falling = 1.0 - (1.0 - keep) / SHARED_FALL if count_calls(self) > 1 else keep
-        range_, flags = _moved(old, seen, flags, moving, keep, falling)
+        range_, flags = _moved(old, seen, flags, on[CALIBRATED], moving, keep, falling)
         self._range.assign(range_)
         self._flags.assign(flags)
 
@@ -172,18 +173,26 @@ class TensorQuantizer(RangeVariable):
         }
 
 
+_CALIBRATED = [0, 0, 1]
+"""The switches of which ``CALIBRATED`` alone is on."""
+
+
 @tf.function(autograph=False)  # traced once for all quantizers
 def _moved(
-    old: Any, seen: Any, flags: Any, moving: Any, rising: float, falling: float
+    old: Any, seen: Any, flags: Any, known: Any, moving: Any, rising: float, falling: float
 ) -> tuple[Any, Any]:
     """Return a range after a batch, and the switches.
 
-    The weight of the old range is ``rising`` or ``falling``.
+    The weight of the old range is ``rising`` or ``falling``. The body is inlined for every
+    quantizer: few ops make for a short first step.
     """
     keep = rising if rising == falling else tf.where(seen < old, falling, rising)
-    known = tf.cast(flags[CALIBRATED], tf.bool)
     blended = tf.where(known, keep * old + (1.0 - keep) * seen, seen)
-    usable = moving & tf.reduce_all(tf.math.is_finite(seen))
-    calibrated = tf.cast(known | usable, flags.dtype)
+    usable = moving & _all(tf.math.is_finite(seen))
     moved = tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old)
-    return moved, tf.stack([flags[ENABLED], flags[TRACKING], calibrated])
+    calibrated = tf.constant(_CALIBRATED, flags.dtype)
+    return moved, tf.maximum(flags, tf.cast(usable, flags.dtype) * calibrated)
+
+
+def _all(conditions: Any) -> Any:
+    return conditions if conditions.shape.rank == 0 else tf.reduce_all(conditions)
