@@ -103,7 +103,7 @@ def _masked_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Bra
         y = _run(branch, x, lambda x: quantized_values(x, amax, bounds))
         if branch is not None and branch.is_traced:
             return gated(y, _inside(x, amax, bounds) | ~branch.on)
-        return y, lambda dy: _run(branch, dy, lambda dy: _masked(dy, x, amax, bounds))
+        return y, lambda dy: _run(branch, dy, lambda dy: masked(dy, x, amax, bounds))
 
     return quantize(x)
 
@@ -131,7 +131,7 @@ def _learned_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Br
     @tf.custom_gradient
     def quantize(x: Any, amax: Any) -> Any:
         def grad(dy: Any) -> tuple[Any, Any]:
-            dx = _run(branch, dy, lambda dy: _masked(dy, x, amax, bounds))
+            dx = _run(branch, dy, lambda dy: masked(dy, x, amax, bounds))
             damax = _run(
                 branch, dy, lambda dy: _range_gradient(dy, x, amax, bounds), tf.zeros_like(amax)
             )
@@ -169,7 +169,7 @@ def _integers(ratio: Any, bounds: tuple[float, float]) -> Any:
     )
 
 
-def _masked(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
+def masked(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     """Return ``dy`` where the integers reach ``x``, else 0.
 
     A ``dy`` that is not finite may stay so elsewhere: no overflow is hidden.

@@ -93,7 +93,7 @@ class TensorQuantizer(RangeVariable):
             return export_marker(inputs, self.name) if self.enabled else inputs
         flags = tf.convert_to_tensor(self._flags)
         on = tf.unstack(tf.cast(flags, tf.bool))
-        relu = self._relu_before(inputs) if training else None
+        relu = self._relu_before(inputs)
         if training and self.range_policy in ("ema", "last"):
             self._track(inputs, relu, flags, on)
         branch = Branch(on[ENABLED], bool(training))

@@ -1,4 +1,4 @@
-"""Quantizers behind a ReLU in training graphs against the plain path, bit for bit."""
+"""Quantizers behind a ReLU in graphs against the plain path, bit for bit."""
 
 from typing import Any
 
@@ -56,13 +56,16 @@ def ops_of(step: Any) -> set[str]:
 @pytest.mark.parametrize("relu", RELUS)
 @pytest.mark.parametrize("amax", [0.37, 6.0, 7.5])
 @pytest.mark.parametrize("options", [{}, {"unsigned": True}, {"num_bits": 2}], ids=str)
-def test_rectified_equals_the_plain_path(relu: str, amax: float, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_rectified_equals_the_plain_path(
+    relu: str, amax: float, options: dict[str, Any], training: bool
+) -> None:
     quantizer = made(amax, range_policy="frozen", **options)
     b = tf.constant(awkward(amax, quantizer._high))
     upstream = tf.random.stateless_normal(b.shape, [1, 2])
     # Gradients that are not finite meet each kind of value.
     wild = tf.constant(np.resize(np.float32([np.inf, 1.0, np.nan, -np.inf]), b.shape))
-    steps = [step_of(quantizer, RELUS[relu], plain) for plain in (True, False)]
+    steps = [step_of(quantizer, RELUS[relu], plain, training) for plain in (True, False)]
     for enabled in (True, False):
         (quantizer.enable if enabled else quantizer.disable)()
         for gradient in (upstream, wild):
