@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from qat_lib.quantizers.branching import Branch, compiles_with_xla
+from qat_lib.quantizers.large_weights import spread
 from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
 
 
@@ -90,7 +91,8 @@ def quantize_whole(x: Any, amax: Any, high: float, *, branch: Branch | None = No
     @tf.custom_gradient
     def quantize(x: Any) -> Any:
         def values(x: Any) -> Any:
-            return tf.cast(tf.round(tf.cast(x, tf.float32) / scale) * scale, x.dtype)
+            ratio = tf.cast(x, tf.float32) / spread(scale, x)
+            return tf.cast(tf.round(ratio) * scale, x.dtype)
 
         return _run(branch, x, values), lambda dy: dy
 

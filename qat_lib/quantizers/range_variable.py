@@ -6,12 +6,14 @@ Amax is the largest magnitude.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from qat_lib.quantizers.large_weights import reduce_channels
 from qat_lib.quantizers.switches import CALIBRATED, Switches
 from qat_lib.ranges import (
     AMAX_FLOOR,
@@ -82,15 +84,16 @@ class RangeVariable(Switches, keras.layers.Layer):
 
         The other axes have size 1.
         """
-        axes = None
-        if self.channel_axes is not None:
-            axes = reduced_axes(len(x.shape), self.channel_axes)
         # Two reductions cost half of writing magnitudes out and reducing those.
-        most = tf.cast(tf.reduce_max(x, axis=axes, keepdims=axes is not None), tf.float32)
+        most = tf.cast(self._reduce(tf.reduce_max, x), tf.float32)
         if self.unsigned:
             return tf.nn.relu(most)
-        least = tf.cast(tf.reduce_min(x, axis=axes, keepdims=axes is not None), tf.float32)
-        return tf.maximum(most, -least)
+        return tf.maximum(most, -tf.cast(self._reduce(tf.reduce_min, x), tf.float32))
+
+    def _reduce(self, reduce: Callable[..., Any], x: Any) -> Any:
+        if self.channel_axes is None:
+            return reduce(x)
+        return reduce_channels(reduce, x, reduced_axes(len(x.shape), self.channel_axes))
 
     def magnitude(self, x: Any) -> Any:
         """Return float32 magnitudes; negatives count as 0 if unsigned."""
