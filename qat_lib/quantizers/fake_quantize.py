@@ -132,14 +132,19 @@ def gated(y: Any, passes: Any) -> tuple[Any, Callable[[Any], Any]]:
 def _learned_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Branch | None) -> Any:
     @tf.custom_gradient
     def quantize(x: Any, amax: Any) -> Any:
+        y = _run(branch, x, lambda x: quantized_values(x, amax, bounds))
+
         def grad(dy: Any) -> tuple[Any, Any]:
             dx = _run(branch, dy, lambda dy: masked(dy, x, amax, bounds))
             damax = _run(
-                branch, dy, lambda dy: _range_gradient(dy, x, amax, bounds), tf.zeros_like(amax)
+                branch,
+                dy,
+                lambda dy: _range_gradient(dy, dx, x, y, amax, bounds),
+                tf.zeros_like(amax),
             )
             return dx, damax
 
-        return _run(branch, x, lambda x: quantized_values(x, amax, bounds)), grad
+        return y, grad
 
     return quantize(x, amax)
 
@@ -194,19 +199,26 @@ def _inside(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     return (x >= low / high * amax) & (x <= amax)
 
 
-def _range_gradient(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
-    """Return the gradient of LSQ to the range."""
+def _range_gradient(
+    dy: Any, dx: Any, x: Any, y: Any, amax: Any, bounds: tuple[float, float]
+) -> Any:
+    """Return the gradient of LSQ to the range, of a tensor ``x`` quantized to ``y``.
+
+    ``dx`` is ``dy`` inside of the range and 0 outside.
+    """
     high = bounds[1]
-    x = tf.cast(x, tf.float32)
-    ratio = x / (amax / high)
-    q = _integers(ratio, bounds)
-    inside = _inside(x, amax, bounds)
-    # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s * high.
-    dscale = tf.where(inside, q - ratio, q) * tf.cast(dy, tf.float32)
+    if y.dtype != tf.float32:  # rounded once more than the integers' multiples
+        x = tf.cast(x, tf.float32)
+        y = quantized_values(x, amax, bounds)
+    dy, dx = tf.cast(dy, tf.float32), tf.cast(dx, tf.float32)
+    # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3): with y = q * s that
+    # is (y - x) / s and y / s; amax = s * high.
+    # Where dx is 0 an infinite x must not count.
+    slope = tf.math.multiply_no_nan(y - x, dx) + (dy - dx) * y
     size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
     # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section
     # 2.2).
-    return _sum_to(dscale, amax) / high / tf.sqrt(size * high)
+    return _sum_to(slope, amax) / (amax / high) / high / tf.sqrt(size * high)
 
 
 def _sum_to(value: Any, like: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from qat_lib import TensorQuantizer
-from qat_lib.quantizers.fake_quantize import quantize_whole, quantize_within
+from qat_lib.quantizers.fake_quantize import fake_quantize, quantize_whole, quantize_within
 from qat_lib.ranges import AMAX_FLOOR, integer_bounds
 
 KINDS = [(8, False, False), (8, True, False), (8, False, True), (2, True, False), (16, False, True)]
@@ -132,3 +132,14 @@ def test_range_is_that_of_magnitudes(unsigned: bool, dtype: str) -> None:
         quantizer = TensorQuantizer(unsigned=unsigned)
         expected = tf.reduce_max(quantizer.magnitude(x))
         np.testing.assert_array_equal(quantizer.range_of(x), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_learned_range_counts_infinities_as_the_ends_of_the_integers(dtype: str) -> None:
+    amax, steps = tf.Variable(1.27), np.float64([127.0, -128.0, 4 - 0.036 / 0.01])
+    x = tf.cast([np.inf, -np.inf, 0.036], dtype)
+    with tf.GradientTape() as tape:
+        y = fake_quantize(x, amax, learned=True)
+    found = tape.gradient(y, amax, output_gradients=tf.cast([3.0, 1.0, 2.0], dtype))
+    expected = np.dot(steps, [3.0, 1.0, 2.0]) / 127.0 / np.sqrt(3 * 127.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5 if dtype == "float32" else 1e-4)
