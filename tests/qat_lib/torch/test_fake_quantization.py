@@ -95,7 +95,9 @@ def test_fake_quantize_gradients_equal_keras(learned: bool, options: dict[str, A
     np.testing.assert_array_equal(ours[0].grad.numpy(), dx.numpy())
     assert 0 < np.count_nonzero(dx.numpy()) < x.size
     if learned:
-        np.testing.assert_allclose(ours[1].grad.numpy(), damax.numpy(), rtol=2e-5)
+        # Sums in an order that differs by processor; where terms cancel, of their rounding is left.
+        rounding = np.finfo(np.float32).eps * np.abs(weight).sum(axis=1).max() / np.sqrt(x.shape[1])
+        np.testing.assert_allclose(ours[1].grad, damax, rtol=2e-5, atol=rounding)
     else:
         assert ours[1].grad is None
         assert damax is None
