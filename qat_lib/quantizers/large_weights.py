@@ -22,7 +22,7 @@ _PARTS = 32
 def reduce_channels(reduce: Callable[..., Any], x: Any, axes: Sequence[int]) -> Any:
     """Return ``reduce(x, axis=axes, keepdims=True)`` for an order-independent ``reduce``."""
     leading = len(axes)
-    if not _is_large(x) or list(axes) != list(range(leading)):
+    if not is_large(x) or list(axes) != list(range(leading)):
         return reduce(x, axis=axes, keepdims=True)
     rows, kept = math.prod(x.shape[:leading]), x.shape[leading:]
     if rows % _PARTS:
@@ -33,9 +33,10 @@ def reduce_channels(reduce: Callable[..., Any], x: Any, axes: Sequence[int]) -> 
 
 def spread(scale: Any, like: Any) -> Any:
     """Return a scale to divide ``like`` by, shaped like it where that is faster."""
-    whole = scale.shape.rank == 0 or not _is_large(like)
+    whole = scale.shape.rank == 0 or not is_large(like)
     return scale if whole else tf.broadcast_to(scale, like.shape)
 
 
-def _is_large(x: Any) -> bool:
+def is_large(x: Any) -> bool:
+    """Whether ``x`` has a static shape of ``LARGE`` elements or more."""
     return bool(x.shape.is_fully_defined()) and x.shape.num_elements() >= LARGE

@@ -75,25 +75,12 @@ class RangeVariable(Switches, keras.layers.Layer):
         """Range in units of its variable: a learned one is a step."""
         return self._high if self._learned else 1.0
 
-    def _range_tensor(self) -> Any:
-        range_ = tf.convert_to_tensor(self._range)
-        return range_ * self._unit if self._learned else range_
-
     def range_of(self, x: Any) -> Any:
         """Return the largest magnitude of ``x``, or of each kept channel.
 
         The other axes have size 1.
         """
-        # Two reductions cost half of writing magnitudes out and reducing those.
-        most = tf.cast(self._reduce(tf.reduce_max, x), tf.float32)
-        if self.unsigned:
-            return tf.nn.relu(most)
-        return tf.maximum(most, -tf.cast(self._reduce(tf.reduce_min, x), tf.float32))
-
-    def _reduce(self, reduce: Callable[..., Any], x: Any) -> Any:
-        if self.channel_axes is None:
-            return reduce(x)
-        return reduce_channels(reduce, x, reduced_axes(len(x.shape), self.channel_axes))
+        return largest_magnitude(x, self.channel_axes, self.unsigned)
 
     def magnitude(self, x: Any) -> Any:
         """Return float32 magnitudes; negatives count as 0 if unsigned."""
@@ -183,6 +170,23 @@ class RangeVariable(Switches, keras.layers.Layer):
         else:
             self._assign_amax(np.asarray(store["0"]))
         self._flags.assign(store["1"])
+
+
+def largest_magnitude(x: Any, channel_axes: tuple[int, ...] | None, unsigned: bool) -> Any:
+    """Return the largest magnitude of ``x``, float32, or that of each channel in ``channel_axes``.
+
+    Negatives count as 0 if ``unsigned``; the other axes have size 1.
+    """
+
+    def reduced(reduce: Callable[..., Any]) -> Any:
+        if channel_axes is None:
+            return tf.cast(reduce(x), tf.float32)
+        axes = reduced_axes(len(x.shape), channel_axes)
+        return tf.cast(reduce_channels(reduce, x, axes), tf.float32)
+
+    # Two reductions cost half of writing magnitudes out and reducing those.
+    most = reduced(tf.reduce_max)
+    return tf.nn.relu(most) if unsigned else tf.maximum(most, -reduced(tf.reduce_min))
 
 
 class _StepFloor(keras.constraints.Constraint):

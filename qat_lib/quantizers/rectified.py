@@ -22,8 +22,14 @@ import tensorflow as tf
 
 from qat_lib.quantizers.branching import Branch, compiles_with_xla
 from qat_lib.quantizers.fake_quantize import gated, masked, quantized_values
+from qat_lib.quantizers.shared_graph import shared
+from qat_lib.quantizers.switches import ENABLED, switches
+from qat_lib.ranges import AMAX_FLOOR
 
-_RELUS: dict[str, Callable[[Any], Any]] = {"Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
+Relu = Callable[[Any], Any]
+"""``tf.nn.relu`` or ``tf.nn.relu6``."""
+
+_RELUS: dict[str, Relu] = {"Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
 _BELOW_6 = np.nextafter(np.float32(6), np.float32(0))
 
 
@@ -34,66 +40,76 @@ class Rectified:
     Args:
         output: the output, a float tensor of any shape.
         source: input of the ReLU, shaped as the output.
-        relu: ``tf.nn.relu`` or ``tf.nn.relu6``.
+        relu: which of the two.
     """
 
     output: Any
     source: Any
-    relu: Callable[[Any], Any]
+    relu: Relu
 
-    def range_of(self, x: Any) -> Any:
-        """Return the largest output for the input ``x``, a float32 scalar."""
-        return tf.cast(self.relu(tf.reduce_max(x)), tf.float32)
-
-    def quantize(self, amax: Any, high: float, branch: Branch) -> Any:
+    def quantize(self, range_: Any, flags: Any, high: float, training: bool) -> Any:
         """Quantize the output.
 
         Args:
-            amax: range, a float32 scalar, at least ``AMAX_FLOOR``.
+            range_: range, a float32 scalar.
+            flags: switches of the quantizer; where disabled, values and gradients pass unchanged.
             high: greatest integer of the quantizer.
-            branch: where off, values and gradients pass unchanged.
+            training: whether a training step is traced.
 
         Returns:
-            A tensor with the shape and data type of ``source``. Its gradient goes to ``source`` in
-            a training step, else to ``output``.
+            A tensor with the data type of ``source``. Its gradient goes to ``source`` in a training
+            step, else to ``output``.
         """
+        if training:
+            return _in_training(self.source, range_, flags, relu=self.relu, high=high)
+        return _in_inference(self.output, self.source, range_, flags, relu=self.relu, high=high)
 
-        if branch.is_traced:
-            return self._in_training(amax, high, branch)
 
-        @tf.custom_gradient
-        def quantize(x: Any, source: Any) -> Any:
-            def grad(dy: Any) -> tuple[Any, None]:
-                return branch.run(dy, lambda dy: masked(dy, x, amax, (0.0, high))), None
+@shared
+def _in_training(source: Any, range_: Any, flags: Any, *, relu: Relu, high: float) -> Any:
+    amax = tf.maximum(range_, AMAX_FLOOR)
+    branch = Branch(switches(flags)[ENABLED], training=True)
 
-            return self._forward(source, amax, high, branch), grad
+    @tf.custom_gradient
+    def quantize(source: Any) -> Any:
+        passes = _passes(tf.cast(source, tf.float32), amax, relu, branch)
+        return gated(_values(source, amax, relu, high, branch), passes)
 
-        return quantize(self.output, self.source)
+    return quantize(source)
 
-    def _in_training(self, amax: Any, high: float, branch: Branch) -> Any:
-        @tf.custom_gradient
-        def quantize(source: Any) -> Any:
-            passes = self._passes(tf.cast(source, tf.float32), amax, branch)
-            return gated(self._forward(source, amax, high, branch), passes)
 
-        return quantize(self.source)
+def _in_inference(
+    output: Any, source: Any, range_: Any, flags: Any, *, relu: Relu, high: float
+) -> Any:
+    amax = tf.maximum(range_, AMAX_FLOOR)
+    branch = Branch(switches(flags)[ENABLED])
 
-    def _forward(self, source: Any, amax: Any, high: float, branch: Branch) -> Any:
-        def values(source: Any) -> Any:
-            if self.relu is tf.nn.relu6:
-                # The integers saturate at or below 6 unless the range was set wider by hand.
-                wider = Branch(amax > 6.0, training=branch.training)
-                source = wider.run(source, self.relu)
-            return quantized_values(source, amax, (0.0, high))
+    @tf.custom_gradient
+    def quantize(output: Any, source: Any) -> Any:
+        def grad(dy: Any) -> tuple[Any, None]:
+            return branch.run(dy, lambda dy: masked(dy, output, amax, (0.0, high))), None
 
-        return branch.run(source, values, self.relu)
+        return _values(source, amax, relu, high, branch), grad
 
-    def _passes(self, source: Any, amax: Any, branch: Branch) -> Any:
-        """Return where ReLU and quantizer both pass the gradient."""
-        upper = tf.where(branch.on, amax, np.float32(np.inf))
-        if self.relu is tf.nn.relu6:
-            upper = tf.minimum(upper, _BELOW_6)
-        return (source > 0.0) & (source <= upper)
+    return quantize(output, source)
+
+
+def _values(source: Any, amax: Any, relu: Relu, high: float, branch: Branch) -> Any:
+    def values(source: Any) -> Any:
+        if relu is tf.nn.relu6:
+            # The integers saturate at or below 6 unless the range was set wider by hand.
+            source = Branch(amax > 6.0, training=branch.training).run(source, relu)
+        return quantized_values(source, amax, (0.0, high))
+
+    return branch.run(source, values, relu)
+
+
+def _passes(source: Any, amax: Any, relu: Relu, branch: Branch) -> Any:
+    """Return where ReLU and quantizer both pass the gradient."""
+    upper = tf.where(branch.on, amax, np.float32(np.inf))
+    if relu is tf.nn.relu6:
+        upper = tf.minimum(upper, _BELOW_6)
+    return (source > 0.0) & (source <= upper)
 
 
 def rectified(x: Any) -> Rectified | None:

@@ -74,5 +74,10 @@ class Switches:
             )
 
 
+def switches(flags: Any) -> list[Any]:
+    """Return the three switches of the variable's value, bool scalars."""
+    return list(tf.unstack(tf.cast(flags, tf.bool), num=3))
+
+
 def _initial_flags(_shape: Any, dtype: Any) -> Any:
     return tf.constant([1, 1, 0], dtype)

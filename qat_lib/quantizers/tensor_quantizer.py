@@ -11,11 +11,13 @@ from qat_lib.calibrators.collecting import active_collector
 from qat_lib.graph.keras_graph import count_calls
 from qat_lib.quantizers.branching import Branch
 from qat_lib.quantizers.fake_quantize import quantize_whole, quantize_within
+from qat_lib.quantizers.large_weights import is_large
 from qat_lib.quantizers.modes import export_marker, is_exporting
-from qat_lib.quantizers.range_variable import RangeVariable
-from qat_lib.quantizers.rectified import Rectified, rectified
+from qat_lib.quantizers.range_variable import RangeVariable, largest_magnitude
+from qat_lib.quantizers.rectified import Rectified, Relu, rectified
+from qat_lib.quantizers.shared_graph import shared
 from qat_lib.quantizers.split_batch import learned_by_all, observed_by_all
-from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING
+from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING, switches
 from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings, integer_bounds
 
 
@@ -92,48 +94,49 @@ class TensorQuantizer(RangeVariable):
         if is_exporting():
             return export_marker(inputs, self.name) if self.enabled else inputs
         flags = tf.convert_to_tensor(self._flags)
-        on = tf.unstack(tf.cast(flags, tf.bool))
         relu = self._relu_before(inputs)
         if training and self.range_policy in ("ema", "last"):
-            self._track(inputs, relu, flags, on)
-        branch = Branch(on[ENABLED], bool(training))
-        if relu is not None:
-            amax = tf.maximum(self._range_tensor(), AMAX_FLOOR)
-            return relu.quantize(amax, self._high, branch)
-        return self._quantize(inputs, branch)
+            self._track(inputs, relu, flags)
+        quantized = self._quantize(inputs, relu, flags, bool(training))
+        quantized.set_shape(inputs.shape)
+        return quantized
 
     def _relu_before(self, x: Any) -> Rectified | None:
         one_range = self.channel_axes is None and self.range_policy in ("frozen", "ema", "last")
         return rectified(x) if one_range else None
 
-    def _quantize(self, x: Any, branch: Branch) -> Any:
+    def _quantize(self, x: Any, relu: Rectified | None, flags: Any, training: bool) -> Any:
         bounds = integer_bounds(self.num_bits, self.narrow_range, self.unsigned)
-        if self.range_policy != "current":
-            amax = self._range_tensor()
-            if self._learned and not self.of_weight:
-                amax = learned_by_all(amax)
-            return quantize_within(x, amax, bounds, learned=self._learned, branch=branch)
-        if self.unsigned:
-            return quantize_within(x, self.range_of(x), bounds, branch=branch)
-        return quantize_whole(x, self.range_of(x), self._high, branch=branch)
+        if self.range_policy == "current":
+            channels, shape = self.channel_axes, tuple(x.shape) if is_large(x) else None
+            return _by_itself(
+                x, flags, bounds=bounds, channels=channels, shape=shape, training=training
+            )
+        range_ = tf.convert_to_tensor(self._range)
+        if relu is not None:
+            return relu.quantize(range_, flags, self._high, training)
+        if self._learned and not self.of_weight:
+            range_ = learned_by_all(range_)
+        unit = self._unit if self._learned else None
+        return _by_range(x, range_, flags, bounds=bounds, unit=unit, training=training)
 
-    def _track(self, x: Any, relu: Rectified | None, flags: Any, on: list[Any]) -> None:
+    def _track(self, x: Any, relu: Rectified | None, flags: Any) -> None:
         """Move the range towards the batch's.
 
         The first batch sets an uncalibrated range.
         """
         old = tf.convert_to_tensor(self._range)
-        moving = on[TRACKING] & on[ENABLED]
-        range_of = self.range_of
-        if relu is not None:
-            x, range_of = relu.source, relu.range_of
+        x, function = (x, None) if relu is None else (relu.source, relu.relu)
         # The reduction runs only while the range moves. The assignment stands outside of the
         # branch: a distribution strategy can't aggregate inside of one.
-        seen = Branch(moving, training=True).run(x, range_of, old)
+        seen = _observed(
+            x, old, flags, relu=function, channels=self.channel_axes, unsigned=self.unsigned
+        )
         seen = observed_by_all(seen)
         keep = self.momentum if self.range_policy == "ema" else 0.0
         falling = 1.0 - (1.0 - keep) / SHARED_FALL if count_calls(self) > 1 else keep
-        range_, flags = _moved(old, seen, flags, on[CALIBRATED], moving, keep, falling)
+        range_, flags = _moved(old, seen, flags, rising=keep, falling=falling)
+        range_.set_shape(old.shape)
         self._range.assign(range_)
         self._flags.assign(flags)
 
@@ -173,26 +176,73 @@ class TensorQuantizer(RangeVariable):
         }
 
 
-_CALIBRATED = [0, 0, 1]
-"""The switches of which ``CALIBRATED`` alone is on."""
+@shared
+def _by_range(
+    x: Any,
+    range_: Any,
+    flags: Any,
+    *,
+    bounds: tuple[float, float],
+    unit: float | None,
+    training: bool,
+) -> Any:
+    """Quantize by a range, or by a learned step of which ``unit`` make the range."""
+    amax = range_ if unit is None else range_ * unit
+    branch = Branch(switches(flags)[ENABLED], training)
+    return quantize_within(x, amax, bounds, learned=unit is not None, branch=branch)
 
 
-@tf.function(autograph=False)  # traced once for all quantizers
-def _moved(
-    old: Any, seen: Any, flags: Any, known: Any, moving: Any, rising: float, falling: float
-) -> tuple[Any, Any]:
+@shared
+def _by_itself(
+    x: Any,
+    flags: Any,
+    *,
+    bounds: tuple[float, float],
+    channels: tuple[int, ...] | None,
+    shape: tuple[int, ...] | None,
+    training: bool,
+) -> Any:
+    """Quantize by the range that the tensor has; ``shape`` is a large tensor's."""
+    if shape is not None:
+        x.set_shape(shape)
+    branch, unsigned = Branch(switches(flags)[ENABLED], training), bounds[0] == 0
+    amax = largest_magnitude(x, channels, unsigned)
+    if unsigned:
+        return quantize_within(x, amax, bounds, branch=branch)
+    return quantize_whole(x, amax, bounds[1], branch=branch)
+
+
+@shared
+def _observed(
+    x: Any,
+    old: Any,
+    flags: Any,
+    *,
+    relu: Relu | None,
+    channels: tuple[int, ...] | None,
+    unsigned: bool,
+) -> Any:
+    """Return the range of a batch where ranges move, else the old one."""
+
+    def range_of(x: Any) -> Any:
+        if relu is not None:
+            return tf.cast(relu(tf.reduce_max(x)), tf.float32)
+        return largest_magnitude(x, channels, unsigned)
+
+    on = switches(flags)
+    return Branch(on[TRACKING] & on[ENABLED], training=True).run(tf.stop_gradient(x), range_of, old)
+
+
+@shared
+def _moved(old: Any, seen: Any, flags: Any, *, rising: float, falling: float) -> tuple[Any, Any]:
     """Return a range after a batch, and the switches.
 
-    The weight of the old range is ``rising`` or ``falling``. The body is inlined for every
-    quantizer: few ops make for a short first step.
+    The weight of the old range is ``rising`` or ``falling``.
     """
+    on = switches(flags)
     keep = rising if rising == falling else tf.where(seen < old, falling, rising)
-    blended = tf.where(known, keep * old + (1.0 - keep) * seen, seen)
-    usable = moving & _all(tf.math.is_finite(seen))
+    blended = tf.where(on[CALIBRATED], keep * old + (1.0 - keep) * seen, seen)
+    usable = on[TRACKING] & on[ENABLED] & tf.reduce_all(tf.math.is_finite(seen))
     moved = tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old)
-    calibrated = tf.constant(_CALIBRATED, flags.dtype)
+    calibrated = tf.constant([0, 0, 1], flags.dtype)  # of the switches CALIBRATED alone
     return moved, tf.maximum(flags, tf.cast(usable, flags.dtype) * calibrated)
-
-
-def _all(conditions: Any) -> Any:
-    return conditions if conditions.shape.rank == 0 else tf.reduce_all(conditions)

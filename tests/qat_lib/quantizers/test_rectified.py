@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from traced_graphs import ops_of
 
 from qat_lib import TensorQuantizer, TensorRTQDQCase, apply_plan, calibrate, plan_quantization
 from qat_lib.quantizers import tensor_quantizer
@@ -48,9 +49,9 @@ def step_of(quantizer: TensorQuantizer, relu: Any, plain: bool, training: bool =
     return step
 
 
-def ops_of(step: Any) -> set[str]:
+def ops_of_step(quantizer: TensorQuantizer, relu: Any, training: bool = True) -> set[str]:
     spec = tf.TensorSpec((4, 3))
-    return {op.type for op in step.get_concrete_function(spec, spec).graph.get_operations()}
+    return ops_of(step_of(quantizer, relu, plain=False, training=training), spec, spec)
 
 
 @pytest.mark.parametrize("relu", RELUS)
@@ -142,16 +143,38 @@ def test_rectified_passes_no_gradient_to_the_output_itself(training: bool, flows
 
 @pytest.mark.parametrize("relu", RELUS)
 def test_rectified_keeps_one_byte_an_element(relu: str) -> None:
-    step = step_of(made(1.0, range_policy="frozen"), RELUS[relu], plain=False)
-    spec = tf.TensorSpec((64, 3))
-    graph = step.get_concrete_function(spec, spec).graph
-    assert not {op.type for op in graph.get_operations()} & {"ReluGrad", "Relu6Grad"}
-    [factors] = [
-        op for op in graph.get_operations() if op.type == "Cast" and op.outputs[0].shape == (64, 3)
-    ]
-    assert factors.inputs[0].dtype == tf.bool
+    quantizer, spec = made(1.0, range_policy="frozen"), tf.TensorSpec((64, 3))
+    assert not ops_of_step(quantizer, RELUS[relu]) & {"ReluGrad", "Relu6Grad"}
+    graph = step_of(quantizer, RELUS[relu], plain=False).get_concrete_function(spec, spec).graph
+    forward, backward = (op for op in graph.get_operations() if op.type == "PartitionedCall")
+    functions = {each.signature.name: each for each in graph.as_graph_def().library.function}
+    function = functions[backward.get_attr("f").name]
+    taken = {
+        argument.name: value
+        for argument, value in zip(function.signature.input_arg, backward.inputs, strict=True)
+    }
+    read = {name for name in read_by(function, function.ret.values()) if name in taken}
+    upstream = next(name for name in read if taken[name] is graph.inputs[1])
+    # Arguments that nothing reads are gone once the function is inlined.
+    assert [taken[name].dtype for name in read - {upstream}] == [tf.bool]
+    assert {taken[name].op for name in read - {upstream}} == {forward}
     # It waits for the gradient: the forward pass leaves the mask alone.
-    assert graph.inputs[1].op in factors.control_inputs
+    [factors] = [node for node in function.node_def if node.op == "Cast"]
+    waits_for = read_by(function, [each for each in factors.input if each.startswith("^")])
+    assert upstream in waits_for
+
+
+def read_by(function: Any, outputs: Any) -> set[str]:
+    """Return the names of the nodes and arguments from which a function gets its outputs."""
+    nodes = {node.name: node for node in function.node_def}
+    found: set[str] = set()
+    names = list(outputs)
+    while names:
+        name = names.pop().lstrip("^").split(":")[0]
+        if name not in found:
+            found.add(name)
+            names += nodes[name].input if name in nodes else []
+    return found
 
 
 @pytest.mark.parametrize(
@@ -165,7 +188,7 @@ def test_rectified_keeps_one_byte_an_element(relu: str) -> None:
 def test_other_quantizers_take_the_plain_path(options: dict[str, Any], training: bool) -> None:
     quantizer = TensorQuantizer(**options)
     quantizer(tf.zeros((4, 3)))
-    assert "ReluGrad" in ops_of(step_of(quantizer, tf.nn.relu, plain=False, training=training))
+    assert "ReluGrad" in ops_of_step(quantizer, tf.nn.relu, training)
 
 
 def test_rectified_needs_a_graph_without_xla() -> None:
