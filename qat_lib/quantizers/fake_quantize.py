@@ -139,7 +139,7 @@ def _learned_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Br
             damax = _run(
                 branch,
                 dy,
-                lambda dy: _range_gradient(dy, dx, x, y, amax, bounds),
+                lambda dy: range_gradient(dy, dx, x, y, amax, bounds),
                 tf.zeros_like(amax),
             )
             return dx, damax
@@ -181,15 +181,22 @@ def masked(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
 
     A ``dy`` that is not finite may stay so elsewhere: no overflow is hidden.
     """
-    x, low = tf.cast(x, tf.float32), bounds[0] / bounds[1] * amax
     if amax.shape.rank == 0 and not compiles_with_xla():
-        return tf.cast(
-            tf.raw_ops.QuantizeAndDequantizeV4Grad(
-                gradients=tf.cast(dy, tf.float32), input=x, input_min=low, input_max=amax
-            ).input_backprop,
-            dy.dtype,
-        )
+        return passed_between(bounds[0] / bounds[1] * amax, amax, dy, x)
     return tf.where(_inside(x, amax, bounds), dy, tf.zeros_like(dy))
+
+
+def passed_between(low: Any, high: Any, dy: Any, x: Any) -> Any:
+    """Return ``dy`` where ``x`` is from ``low`` to ``high``, scalars, or NaN; else 0."""
+    return tf.cast(
+        tf.raw_ops.QuantizeAndDequantizeV4Grad(
+            gradients=tf.cast(dy, tf.float32),
+            input=tf.cast(x, tf.float32),
+            input_min=low,
+            input_max=high,
+        ).input_backprop,
+        dy.dtype,
+    )
 
 
 def _inside(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
@@ -199,9 +206,7 @@ def _inside(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     return (x >= low / high * amax) & (x <= amax)
 
 
-def _range_gradient(
-    dy: Any, dx: Any, x: Any, y: Any, amax: Any, bounds: tuple[float, float]
-) -> Any:
+def range_gradient(dy: Any, dx: Any, x: Any, y: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     """Return the gradient of LSQ to the range, of a tensor ``x`` quantized to ``y``.
 
     ``dx`` is ``dy`` inside of the range and 0 outside.
@@ -212,9 +217,9 @@ def _range_gradient(
         y = quantized_values(x, amax, bounds)
     dy, dx = tf.cast(dy, tf.float32), tf.cast(dx, tf.float32)
     # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3): with y = q * s that
-    # is (y - x) / s and y / s; amax = s * high.
+    # is (y - x) / s and y / s; amax = s * high. In both cases dy * y - dx * x.
     # Where dx is 0 an infinite x must not count.
-    slope = tf.math.multiply_no_nan(y - x, dx) + (dy - dx) * y
+    slope = dy * y - tf.math.multiply_no_nan(x, dx)
     size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
     # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section
     # 2.2).

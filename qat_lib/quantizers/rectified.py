@@ -21,7 +21,13 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.quantizers.branching import Branch, compiles_with_xla
-from qat_lib.quantizers.fake_quantize import gated, masked, quantized_values
+from qat_lib.quantizers.fake_quantize import (
+    gated,
+    masked,
+    passed_between,
+    quantized_values,
+    range_gradient,
+)
 from qat_lib.quantizers.shared_graph import shared
 from qat_lib.quantizers.switches import ENABLED, switches
 from qat_lib.ranges import AMAX_FLOOR
@@ -30,7 +36,9 @@ Relu = Callable[[Any], Any]
 """``tf.nn.relu`` or ``tf.nn.relu6``."""
 
 _RELUS: dict[str, Relu] = {"Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
+_BACKWARD = {tf.nn.relu: tf.raw_ops.ReluGrad, tf.nn.relu6: tf.raw_ops.Relu6Grad}
 _BELOW_6 = np.nextafter(np.float32(6), np.float32(0))
+_ABOVE_0 = np.finfo(np.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,16 @@ class Rectified:
             return _in_training(self.source, range_, flags, relu=self.relu, high=high)
         return _in_inference(self.output, self.source, range_, flags, relu=self.relu, high=high)
 
+    def quantize_learned(self, step: Any, flags: Any, high: float) -> Any:
+        """Quantize the output in a training step whose gradient goes to the range, too.
+
+        Args:
+            step: range over ``high``, a float32 scalar.
+            flags: as for ``quantize``.
+            high: greatest integer of the quantizer.
+        """
+        return _learned(self.source, step, flags, relu=self.relu, high=high)
+
 
 @shared
 def _in_training(source: Any, range_: Any, flags: Any, *, relu: Relu, high: float) -> Any:
@@ -76,6 +94,39 @@ def _in_training(source: Any, range_: Any, flags: Any, *, relu: Relu, high: floa
         return gated(_values(source, amax, relu, high, branch), passes)
 
     return quantize(source)
+
+
+@shared
+def _learned(source: Any, step: Any, flags: Any, *, relu: Relu, high: float) -> Any:
+    amax = tf.maximum(step * high, AMAX_FLOOR)
+    branch = Branch(switches(flags)[ENABLED], training=True)
+    # A learned range may grow beyond the output of ReLU6, which then is what saturates.
+    wide, limited = Branch(amax >= 6.0, training=True), relu is tf.nn.relu6
+    backward, bounds = _BACKWARD[relu], (0.0, high)
+
+    @tf.custom_gradient
+    def quantize(source: Any, amax: Any) -> Any:
+        x = wide.run(source, relu) if limited else source
+        y = branch.run(x, lambda x: quantized_values(x, amax, bounds), relu)
+
+        def grad(dy: Any) -> tuple[Any, Any]:
+            inside = branch.run(
+                dy,
+                lambda dy: passed_between(_ABOVE_0, amax, dy, x),
+                lambda dy: backward(gradients=dy, features=source),
+            )
+            damax = branch.run(
+                dy,
+                lambda dy: range_gradient(dy, inside, x, y, amax, bounds),
+                tf.zeros_like(amax),
+            )
+            if limited:
+                return wide.run(inside, lambda dy: backward(gradients=dy, features=x)), damax
+            return inside, damax
+
+        return y, grad
+
+    return quantize(source, amax)
 
 
 def _in_inference(

@@ -94,15 +94,16 @@ class TensorQuantizer(RangeVariable):
         if is_exporting():
             return export_marker(inputs, self.name) if self.enabled else inputs
         flags = tf.convert_to_tensor(self._flags)
-        relu = self._relu_before(inputs)
+        relu = self._relu_before(inputs, bool(training))
         if training and self.range_policy in ("ema", "last"):
             self._track(inputs, relu, flags)
         quantized = self._quantize(inputs, relu, flags, bool(training))
         quantized.set_shape(inputs.shape)
         return quantized
 
-    def _relu_before(self, x: Any) -> Rectified | None:
-        one_range = self.channel_axes is None and self.range_policy in ("frozen", "ema", "last")
+    def _relu_before(self, x: Any, training: bool) -> Rectified | None:
+        policies = ("frozen", "ema", "last", *(["learned"] if training else []))
+        one_range = self.channel_axes is None and self.range_policy in policies
         return rectified(x) if one_range else None
 
     def _quantize(self, x: Any, relu: Rectified | None, flags: Any, training: bool) -> Any:
@@ -113,10 +114,12 @@ class TensorQuantizer(RangeVariable):
                 x, flags, bounds=bounds, channels=channels, shape=shape, training=training
             )
         range_ = tf.convert_to_tensor(self._range)
-        if relu is not None:
-            return relu.quantize(range_, flags, self._high, training)
         if self._learned and not self.of_weight:
             range_ = learned_by_all(range_)
+        if relu is not None and self._learned:
+            return relu.quantize_learned(range_, flags, self._high)
+        if relu is not None:
+            return relu.quantize(range_, flags, self._high, training)
         unit = self._unit if self._learned else None
         return _by_range(x, range_, flags, bounds=bounds, unit=unit, training=training)
 

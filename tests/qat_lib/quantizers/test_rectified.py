@@ -76,6 +76,41 @@ def test_rectified_equals_the_plain_path(
 
 
 @pytest.mark.parametrize("relu", RELUS)
+@pytest.mark.parametrize("amax", [0.37, 6.0, 7.5])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("options", [{}, {"unsigned": True}], ids=str)
+def test_rectified_learns_its_range_alike(
+    relu: str, amax: float, dtype: str, options: dict[str, Any]
+) -> None:
+    quantizer = made(amax, range_policy="learned", **options)
+    values = awkward(amax, quantizer._high)
+    b = tf.cast(values[~np.isnan(values)], dtype)
+    upstream = tf.random.stateless_normal(b.shape, [1, 2])
+    wild = tf.constant(np.resize(np.float32([np.inf, 1.0, np.nan, -np.inf]), b.shape))
+
+    def step_of(plain: bool) -> Any:
+        @tf.function
+        def step(upstream: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(b)
+                x = RELUS[relu](b)
+                y = quantizer(tf.identity(x) if plain else x, training=True)
+            sources = [b, *quantizer.trainable_variables]
+            return y, *tape.gradient(y, sources, output_gradients=upstream)
+
+        return step
+
+    steps = [step_of(plain) for plain in (True, False)]
+    for enabled in (True, False):
+        (quantizer.enable if enabled else quantizer.disable)()
+        for gradient in (upstream, wild):
+            plain, found = (step(tf.cast(gradient, dtype)) for step in steps)
+            for one, other in zip(found, plain, strict=True):
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(tf.cast(one, tf.float32), tf.cast(other, tf.float32))
+
+
+@pytest.mark.parametrize("relu", RELUS)
 @pytest.mark.parametrize("policy", ["ema", "last"])
 @pytest.mark.parametrize("unsigned", [False, True])
 def test_rectified_moves_the_range_alike(relu: str, policy: str, unsigned: bool) -> None:
@@ -180,7 +215,8 @@ def read_by(function: Any, outputs: Any) -> set[str]:
 @pytest.mark.parametrize(
     ("options", "training"),
     [
-        ({"range_policy": "learned"}, True),
+        ({"range_policy": "learned"}, False),
+        ({"range_policy": "learned", "channel_axes": (-1,)}, True),
         ({"range_policy": "frozen", "channel_axes": (-1,)}, True),
         ({"range_policy": "frozen"}, False),
     ],
