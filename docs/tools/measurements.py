@@ -444,7 +444,23 @@ def steps() -> list[str]:
 
 def qat_step() -> list[str]:
     """Return the section on the cost of a QAT step."""
-    figures = load("qat_step")
+    plain, xla = load("qat_step"), load("qat_step_xla")
+    return [
+        "## What does a QAT step cost?\n",
+        block(
+            "uv run python benchmarks/qat_step.py --rounds 7\n"
+            "uv run python benchmarks/qat_step.py --rounds 5 --xla --networks resnet20 mobilenetv2",
+        ),
+        QAT_STEP,
+        _step_table(plain),
+        measured(plain, "tensorflow", "keras"),
+        "Both networks' steps compiled with XLA:\n",
+        _step_table(xla),
+        measured(xla, "tensorflow", "keras"),
+    ]
+
+
+def _step_table(figures: dict[str, Any]) -> str:
     rows = []
     for row in figures["rows"]:
         low, median, high = row["step"]
@@ -453,16 +469,10 @@ def qat_step() -> list[str]:
         cells += [f"{row['inference_cpu'][1]:.2f}", f"{row['floor']:.2f}"]
         rows.append([f"{row['network']}, {row['policy']}", *cells])
     head = ["step (quartiles)", "step, CPU time", "first step", "peak memory", "inference", "floor"]
-    return [
-        "## What does a QAT step cost?\n",
-        block("uv run python benchmarks/qat_step.py --rounds 7"),
-        QAT_STEP,
-        table(["times FP32", *head], rows),
-        measured(figures, "tensorflow", "keras"),
-    ]
+    return table(["times FP32", *head], rows)
 
 
-QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a process of its own, in 7
+QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a process of its own, in
 turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](qat-cost.md) explains them.
 In such turns, on Keras 2, NVIDIA's toolkit takes 1.9 to 2.1 times the FP32 step for ResNet-50 at 96 pixels,
 1.2 to 1.4 for MobileNetV2 and 1.2 to 1.3 for ResNet-20, and TFMOT 3.2 to 3.8, 1.4 and 1.3 to 1.5.

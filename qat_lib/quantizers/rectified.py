@@ -6,8 +6,9 @@ pass less: ``x`` itself is computed only where something else reads it.
 A training step would keep ``x`` for the gradients of ReLU and quantizer, beside the quantized
 tensor that the next layer keeps. Both gradients are masks, whose product is 1 where ``0 < b <=
 amax`` (and below 6 for ReLU6). Computed in the forward pass, it takes one byte an element in place
-of four. The gradient to ``b`` is the same, bit for bit. None flows to ``x`` from the quantizer in a
-training step: a gradient with respect to the ReLU's output itself needs an eager step or one with
+of four. A learned range needs ``b`` for its own gradient, from which both masks follow. The
+gradient to ``b`` is the same, bit for bit. None flows to ``x`` from the quantizer in a training
+step: a gradient with respect to the ReLU's output itself needs an eager step or one with
 ``training=False``.
 """
 

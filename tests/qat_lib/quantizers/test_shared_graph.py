@@ -1,5 +1,7 @@
 """Functions that are traced once for all quantizers of a kind."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -102,3 +104,22 @@ def test_a_step_grows_by_few_ops_for_each_quantizer(policy: str) -> None:
     # Handles and values of two variables, the calls of forward and backward pass; with "ema" the
     # calls for the range, and its assignment.
     assert ops[1] - ops[0] <= {"ema": 16}.get(policy, 8)
+
+
+def test_shared_functions_keep_no_graph_of_a_step_alive() -> None:
+    def graph_of_a_step() -> Any:
+        quantizer = TensorQuantizer()
+        quantizer(tf.zeros((4, 3)))
+
+        def step(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = quantizer(tf.nn.relu(x), training=True)
+            return tape.gradient(y, x)
+
+        traced = tf.function(step).get_concrete_function(tf.TensorSpec((4, 3)))
+        return weakref.ref(traced.graph)
+
+    graph = graph_of_a_step()
+    gc.collect()
+    assert graph() is None
