@@ -1,13 +1,17 @@
 """The branch of a switch: eager, traced for training, for inference and for XLA."""
 
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
+import onnxruntime
 import pytest
 import tensorflow as tf
+import tf2onnx
 from traced_graphs import ops_of
 
-from qat_lib import TensorQuantizer
+from qat_lib import QuantizationSpec, TensorQuantizer, calibrate, quantize_model
 from qat_lib.quantizers.branching import Branch, compiles_with_xla
 
 CONDITIONS = {"If", "StatelessIf"}
@@ -63,6 +67,32 @@ def test_quantizer_traces_inference_for_converters() -> None:
     found = ops_of(lambda x: quantizer(x, training=False), tf.TensorSpec((4, 3)))
     assert found & CONDITIONS
     assert not found & {"Switch", "Merge", "PartitionedCall"}
+
+
+@pytest.mark.parametrize("policy", ["frozen", "learned"])
+def test_inference_graphs_convert_with_tf2onnx(policy: str, tmp_path: Path) -> None:
+    # Two quantizers of each kind: tf2onnx inlines a function only where it is called first.
+    image = keras.Input((6, 6, 2), name="image")
+    x = keras.layers.Conv2D(3, 3, activation="relu", name="one")(image)
+    x = keras.layers.Conv2D(3, 3, activation="relu", name="two")(x)
+    x = keras.layers.Dense(3, name="head")(keras.layers.Flatten(name="flat")(x))
+    spec = QuantizationSpec()
+    for name in ("one", "two", "head"):
+        spec.add(name, range_policy=policy)
+    model = quantize_model(keras.Model(image, x), quantization_spec=spec)
+    images = np.random.default_rng(0).normal(size=(4, 6, 6, 2)).astype(np.float32)
+    calibrate(model, images, "max")
+    tf2onnx.convert.from_function(
+        tf.function(lambda batch: model(batch, training=False)),
+        [tf.TensorSpec((4, 6, 6, 2), name="batch")],
+        opset=17,
+        output_path=str(tmp_path / "model.onnx"),
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    [found] = session.run(None, {"batch": images})
+    expected = model(images).numpy()
+    # tf2onnx quantizes in an arithmetic of its own: a step of the integers may differ.
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
