@@ -30,7 +30,8 @@ def measured(figures: dict[str, Any], *libraries: str) -> str:
     """Return a sentence on when and on what the figures were measured."""
     about = figures["measured"]
     versions = ", ".join(f"{library} {about['versions'][library]}" for library in libraries)
-    return f"Measured {about['day']} on {about['cores']} cores of an {about['processor']}; {versions}.\n"
+    cores = f"{about['cores']} core{'' if about['cores'] == 1 else 's'}"
+    return f"Measured {about['day']} on {cores} of an {about['processor']}; {versions}.\n"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
