@@ -136,13 +136,7 @@ def _learned_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Br
 
         def grad(dy: Any) -> tuple[Any, Any]:
             dx = _run(branch, dy, lambda dy: masked(dy, x, amax, bounds))
-            damax = _run(
-                branch,
-                dy,
-                lambda dy: range_gradient(dy, dx, x, y, amax, bounds),
-                tf.zeros_like(amax),
-            )
-            return dx, damax
+            return dx, range_gradient(dy, dx, x, y, amax, bounds, branch)
 
         return y, grad
 
@@ -182,11 +176,11 @@ def masked(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     A ``dy`` that is not finite may stay so elsewhere: no overflow is hidden.
     """
     if amax.shape.rank == 0 and not compiles_with_xla():
-        return passed_between(bounds[0] / bounds[1] * amax, amax, dy, x)
+        return passed_between(dy, x, bounds[0] / bounds[1] * amax, amax)
     return tf.where(_inside(x, amax, bounds), dy, tf.zeros_like(dy))
 
 
-def passed_between(low: Any, high: Any, dy: Any, x: Any) -> Any:
+def passed_between(dy: Any, x: Any, low: Any, high: Any) -> Any:
     """Return ``dy`` where ``x`` is from ``low`` to ``high``, scalars, or NaN; else 0."""
     return tf.cast(
         tf.raw_ops.QuantizeAndDequantizeV4Grad(
@@ -206,11 +200,29 @@ def _inside(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     return (x >= low / high * amax) & (x <= amax)
 
 
-def range_gradient(dy: Any, dx: Any, x: Any, y: Any, amax: Any, bounds: tuple[float, float]) -> Any:
+def range_gradient(
+    dy: Any,
+    dx: Any,
+    x: Any,
+    y: Any,
+    amax: Any,
+    bounds: tuple[float, float],
+    branch: Branch | None = None,
+) -> Any:
     """Return the gradient of LSQ to the range, of a tensor ``x`` quantized to ``y``.
 
-    ``dx`` is ``dy`` inside of the range and 0 outside.
+    ``dx`` is ``dy`` inside of the range and 0 outside. Where ``branch`` is off, it is 0.
     """
+
+    def gradient(dy: Any) -> Any:
+        return _range_gradient(dy, dx, x, y, amax, bounds)
+
+    return _run(branch, dy, gradient, tf.zeros_like(amax))
+
+
+def _range_gradient(
+    dy: Any, dx: Any, x: Any, y: Any, amax: Any, bounds: tuple[float, float]
+) -> Any:
     high = bounds[1]
     if y.dtype != tf.float32:  # rounded once more than the integers' multiples
         x = tf.cast(x, tf.float32)

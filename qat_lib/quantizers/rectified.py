@@ -113,14 +113,10 @@ def _learned(source: Any, step: Any, flags: Any, *, relu: Relu, high: float) -> 
         def grad(dy: Any) -> tuple[Any, Any]:
             inside = branch.run(
                 dy,
-                lambda dy: passed_between(_ABOVE_0, amax, dy, x),
+                lambda dy: passed_between(dy, x, _ABOVE_0, amax),
                 lambda dy: backward(gradients=dy, features=source),
             )
-            damax = branch.run(
-                dy,
-                lambda dy: range_gradient(dy, inside, x, y, amax, bounds),
-                tf.zeros_like(amax),
-            )
+            damax = range_gradient(dy, inside, x, y, amax, bounds, branch)
             if limited:
                 return wide.run(inside, lambda dy: backward(gradients=dy, features=x)), damax
             return inside, damax

@@ -102,9 +102,9 @@ class TensorQuantizer(RangeVariable):
         return quantized
 
     def _relu_before(self, x: Any, training: bool) -> Rectified | None:
-        policies = ("frozen", "ema", "last", *(["learned"] if training else []))
-        one_range = self.channel_axes is None and self.range_policy in policies
-        return rectified(x) if one_range else None
+        if self.channel_axes is not None or self.range_policy == "current":
+            return None
+        return None if self._learned and not training else rectified(x)
 
     def _quantize(self, x: Any, relu: Rectified | None, flags: Any, training: bool) -> Any:
         bounds = integer_bounds(self.num_bits, self.narrow_range, self.unsigned)

@@ -71,7 +71,7 @@ def test_quantizer_traces_inference_for_converters() -> None:
 
 @pytest.mark.parametrize("policy", ["frozen", "learned"])
 def test_inference_graphs_convert_with_tf2onnx(policy: str, tmp_path: Path) -> None:
-    # Two quantizers of each kind: tf2onnx inlines a function only where it is called first.
+    # Two quantizers of each kind: tf2onnx can't convert a function that is called twice.
     image = keras.Input((6, 6, 2), name="image")
     x = keras.layers.Conv2D(3, 3, activation="relu", name="one")(image)
     x = keras.layers.Conv2D(3, 3, activation="relu", name="two")(x)

@@ -36,7 +36,10 @@ def made(amax: float, **options: Any) -> TensorQuantizer:
 
 
 def step_of(quantizer: TensorQuantizer, relu: Any, plain: bool, training: bool = True) -> Any:
-    """Return a traced function of ``b`` and upstream gradient: value, gradient to ``b``."""
+    """Return a traced function of ``b`` and upstream gradient.
+
+    It returns the value and the gradients to ``b`` and to a learned range.
+    """
 
     @tf.function
     def step(b: Any, upstream: Any) -> Any:
@@ -44,7 +47,8 @@ def step_of(quantizer: TensorQuantizer, relu: Any, plain: bool, training: bool =
             tape.watch(b)
             x = relu(b)
             y = quantizer(tf.identity(x) if plain else x, training=training)
-        return y, tape.gradient(y, b, output_gradients=upstream)
+        sources = [b, *quantizer.trainable_variables]
+        return y, *tape.gradient(y, sources, output_gradients=upstream)
 
     return step
 
@@ -88,23 +92,11 @@ def test_rectified_learns_its_range_alike(
     upstream = tf.random.stateless_normal(b.shape, [1, 2])
     wild = tf.constant(np.resize(np.float32([np.inf, 1.0, np.nan, -np.inf]), b.shape))
 
-    def step_of(plain: bool) -> Any:
-        @tf.function
-        def step(upstream: Any) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch(b)
-                x = RELUS[relu](b)
-                y = quantizer(tf.identity(x) if plain else x, training=True)
-            sources = [b, *quantizer.trainable_variables]
-            return y, *tape.gradient(y, sources, output_gradients=upstream)
-
-        return step
-
-    steps = [step_of(plain) for plain in (True, False)]
+    steps = [step_of(quantizer, RELUS[relu], plain) for plain in (True, False)]
     for enabled in (True, False):
         (quantizer.enable if enabled else quantizer.disable)()
         for gradient in (upstream, wild):
-            plain, found = (step(tf.cast(gradient, dtype)) for step in steps)
+            plain, found = (step(b, tf.cast(gradient, dtype)) for step in steps)
             for one, other in zip(found, plain, strict=True):
                 assert one.dtype == other.dtype
                 np.testing.assert_array_equal(tf.cast(one, tf.float32), tf.cast(other, tf.float32))

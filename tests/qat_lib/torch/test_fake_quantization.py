@@ -9,7 +9,7 @@ import tensorflow as tf
 import torch
 
 from qat_lib import fake_quantize as keras_fake_quantize
-from qat_lib.ranges import AMAX_FLOOR
+from qat_lib.ranges import AMAX_FLOOR, greatest_integer
 from qat_lib.torch.fake_quantization import fake_quantize, quantization_scale
 
 KINDS = [
@@ -95,8 +95,11 @@ def test_fake_quantize_gradients_equal_keras(learned: bool, options: dict[str, A
     np.testing.assert_array_equal(ours[0].grad.numpy(), dx.numpy())
     assert 0 < np.count_nonzero(dx.numpy()) < x.size
     if learned:
-        # Sums in an order that differs by processor; where terms cancel, of their rounding is left.
-        rounding = np.finfo(np.float32).eps * np.abs(weight).sum(axis=1).max() / np.sqrt(x.shape[1])
+        # The order of a sum differs by processor. Where terms cancel, their rounding is left: that
+        # of integers up to ``high``, in the gradient's unit.
+        high = greatest_integer(options.get("num_bits", 8), options.get("unsigned", False))
+        terms = np.abs(weight).sum(axis=1, keepdims=True) / np.sqrt(x.shape[1] * high)
+        rounding = (np.finfo(np.float32).eps * terms).max()
         np.testing.assert_allclose(ours[1].grad, damax, rtol=2e-5, atol=rounding)
     else:
         assert ours[1].grad is None

@@ -1,0 +1,175 @@
+"""Sections of docs/measurements.md on speed, size and memory, and on networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables import RESULTS, block, load, measured, table
+
+
+def openvino() -> list[str]:
+    """Return the section on latency against other quantizers."""
+    figures = load("export_openvino")
+    tools = {"qatline": "qatline", "nncf": "NNCF", "onnxruntime": "ONNX Runtime"}
+    rows = []
+    for name, row in figures["networks"].items():
+        for way, options in (
+            ("defaults", "OpenVINO's defaults"),
+            ("no snippets", "without snippets"),
+        ):
+            medians = row["median_ms"][way]
+            times = [medians["fp32"], *(medians[tool] for tool in tools)]
+            signed = medians["qatline signed"]
+            ratio = f"{medians['fp32'] / medians['qatline']:.2f}"
+            rows.append(
+                [f"{name}, {options}", *(f"{t:.2f}" for t in times), ratio, f"{signed:.2f}"]
+            )
+    return [
+        "## How fast is the INT8 graph?\n",
+        block("uv run --group bench python benchmarks/export_openvino.py --signed"),
+        "The same network quantized by qatline, by OpenVINO's own post-training tool (NNCF) and by ONNX Runtime's\n"
+        "`quantize_static`; all of them run in OpenVINO at batch 1, in turns. Medians in milliseconds over "
+        f"{figures['rounds']} rounds.\nSnippets are OpenVINO's code generator for element-wise chains: it takes "
+        "residual Adds away from convolutions,\nand `build_engine` switches it off for INT8 graphs.\n",
+        table(
+            ["224 x 224 pixels", "FP32", *tools.values(), "FP32 / qatline", "qatline, signed"], rows
+        ),
+        "Ours has unsigned integers behind ReLUs, as `qatline run` chooses them for OpenVINO. The last column has\n"
+        "signed ones, as a model for TensorRT has: 127 steps, at which OpenVINO must clamp, since a CPU's UINT8\n"
+        "saturates at 255. If you compile the ONNX file without `build_engine`, set `SNIPPETS_MODE` to `DISABLE`.\n",
+        measured(figures, "openvino", "nncf", "onnxruntime"),
+    ]
+
+
+def export() -> list[str]:
+    """Return the section on the cost of the export."""
+    figures = load("export_speed")
+    labels = {
+        "tf2onnx": "tf2onnx alone, float",
+        "fp32": "`export_onnx`, float",
+        "int8": "`export_onnx`, INT8",
+    }
+    rows = [
+        [
+            label,
+            f"{row['conversion_seconds']:.1f} s",
+            f"{row['seconds'] - row['conversion_seconds']:.1f} s",
+            f"{row['bytes'] / 1e6:.1f} MB",
+            f"{row['memory_factor']:.1f}",
+        ]
+        for key, label in labels.items()
+        for row in [figures["rows"][key]]
+    ]
+    return [
+        "## What does the export cost?\n",
+        block(f"uv run python benchmarks/export_speed.py --network {figures['network']}"),
+        f"{figures['network']} at {figures['pixels']} pixels, each row in a process of its own, best of "
+        f"{figures['repeats']}. Beyond the conversion\ncome the passes, the verification and the file. "
+        f"The INT8 file is {figures['int8_share']:.3f} times the FP32 one.\n",
+        table(["", "conversion", "beyond it", "file", "peak memory / FP32 weights"], rows),
+        measured(figures, "tf2onnx", "tensorflow", "keras"),
+    ]
+
+
+def overhead() -> list[str]:
+    """Return the section on what Engine.infer costs."""
+    figures = load("engine_overhead")
+    return [
+        "## What does `Engine.infer` cost?\n",
+        block("uv run python benchmarks/engine_overhead.py"),
+        "ResNet-50 in INT8 at batch 1, requests in turns with the backend's own Python call on the same engine file:\n"
+        f"{figures['engine_ms']:.2f} ms against {figures['own_ms']:.2f} ms, a ratio of the medians of "
+        f"{figures['ratio']:.3f} ({figures['requests']} requests each).\n",
+        measured(figures, "openvino"),
+    ]
+
+
+def scaling() -> list[str]:
+    """Return the section on how quantize_model grows."""
+    figures = load("quantize_scaling")
+    rows = [
+        [
+            row["model"],
+            str(row["layers"]),
+            str(row["quantizers"]),
+            f"{row['plan_seconds']:.2f} s",
+            f"{row['apply_seconds']:.2f} s",
+            f"{row['milliseconds_per_layer']:.1f} ms",
+        ]
+        for row in figures["rows"]
+    ]
+    return [
+        "## How does `quantize_model` grow?\n",
+        block("uv run python benchmarks/quantize_scaling.py"),
+        "CPU seconds on one core, with `TensorRTQDQCase`.\n",
+        table(["", "layers", "quantizers", "plan", "apply", "each layer"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
+def steps() -> list[str]:
+    """Return the section on what the pipeline adds to its steps."""
+    figures = load("step_overhead")
+    names = ("function_seconds", "by_launcher_seconds", "by_itself_seconds")
+    rows = []
+    for row in figures["steps"]:
+        rows.append([f"`{row['step']}`", *(f"{row[name]:.1f} s" for name in names)])
+    cached, help_text = figures["runs_seconds"]["cached"], figures["help_seconds"]
+    return [
+        "## What does the pipeline add to a step?\n",
+        block("uv run python benchmarks/step_overhead.py"),
+        "CPU seconds of a step's process beyond its function with TensorFlow imported: the interpreter, Kubeflow's\n"
+        "executor, keys, files and the record in MLflow, which the launcher writes on one machine and the step on a\n"
+        f"cluster. A whole run that is in the store takes {cached:.1f} CPU seconds, `qatline --help`\n"
+        f"{help_text:.2f}.\n",
+        table(["step", "its function", "beside it", "beside it, on a cluster"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
+def qat_step() -> list[str]:
+    """Return the section on the cost of a QAT step."""
+    plain, xla = load("qat_step"), load("qat_step_xla")
+    return [
+        "## What does a QAT step cost?\n",
+        block(
+            "uv run python benchmarks/qat_step.py --rounds 7\n"
+            "uv run python benchmarks/qat_step.py --rounds 5 --xla --networks resnet20 mobilenetv2",
+        ),
+        QAT_STEP,
+        _step_table(plain),
+        measured(plain, "tensorflow", "keras"),
+        "Both networks' steps compiled with XLA:\n",
+        _step_table(xla),
+        measured(xla, "tensorflow", "keras"),
+    ]
+
+
+def _step_table(figures: dict[str, Any]) -> str:
+    rows = []
+    for row in figures["rows"]:
+        low, median, high = row["step"]
+        cells = [f"{median:.2f} ({low:.2f} to {high:.2f})", f"{row['step_cpu'][1]:.2f}"]
+        cells += [f"{row[name]:.2f}" for name in ("first_step", "memory")]
+        cells += [f"{row['inference_cpu'][1]:.2f}", f"{row['floor']:.2f}"]
+        rows.append([f"{row['network']}, {row['policy']}", *cells])
+    head = ["step (quartiles)", "step, CPU time", "first step", "peak memory", "inference", "floor"]
+    return table(["times FP32", *head], rows)
+
+
+QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a process of its own, in
+turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](qat-cost.md) explains them.
+In such turns, on Keras 2, NVIDIA's toolkit takes 1.9 to 2.1 times the FP32 step for ResNet-50 at 96 pixels,
+1.2 to 1.4 for MobileNetV2 and 1.2 to 1.3 for ResNet-20, and TFMOT 3.2 to 3.8, 1.4 and 1.3 to 1.5.
+"""
+
+
+def networks() -> list[str]:
+    """Return the section on keras.applications."""
+    text = (RESULTS / "applications.md").read_text(encoding="utf-8")
+    body = text.partition("\n\n")[2].replace("\n## ", "\n### ")
+    return [
+        "## Networks of keras.applications and keras_hub\n",
+        block("uv run python benchmarks/applications.py"),
+        body,
+    ]
