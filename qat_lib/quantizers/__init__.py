@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from qat_lib.calibrators.collecting import collecting
 from qat_lib.quantizers.channel_relu import ChannelReLU
-from qat_lib.quantizers.fake_quantize import fake_quantize, quantization_scale
+from qat_lib.quantizers.fake_quantize import fake_quantize
 from qat_lib.quantizers.modes import export_mode
+from qat_lib.quantizers.scale import quantization_scale
 from qat_lib.quantizers.tensor_quantizer import TensorQuantizer
 from qat_lib.ranges import AMAX_FLOOR, RANGE_POLICIES
 

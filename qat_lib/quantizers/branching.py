@@ -16,18 +16,12 @@ class Branch:
 
     Args:
         on: bool scalar: whether to compute.
-        training: whether a training step may be traced. Each ``tf.cond`` is traced as two functions
-            and its gradient as two more; a training step takes one op on either side of the
-            computation in their place. Default False: ``tf.cond``, which every converter knows.
+
+    In graphs it takes one op on either side of the computation: ``tf.cond`` is traced as two
+    functions, its gradient as two more, and runs as about twelve ops more. XLA gets ``tf.cond``.
     """
 
     on: Any
-    training: bool = False
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether a training step is traced that XLA does not compile."""
-        return self.training and not tf.executing_eagerly() and not compiles_with_xla()
 
     def run(self, x: Any, compute: Callable[[Any], Any], otherwise: Any = None) -> Any:
         """Return ``compute(x)`` where the switch is on, else ``otherwise``, by default ``x``.
@@ -37,7 +31,7 @@ class Branch:
         """
         if tf.executing_eagerly():
             return compute(x) if self.on else _other(otherwise, x)
-        if not self.is_traced:
+        if compiles_with_xla():
             return tf.cond(self.on, lambda: compute(x), lambda: tf.identity(_other(otherwise, x)))
         idle, live = tf.raw_ops.Switch(data=x, pred=self.on)
         if callable(otherwise):
@@ -50,8 +44,9 @@ class Branch:
         return merged
 
 
-ALWAYS = Branch(on=True)
-"""The branch of a quantizer without a switch."""
+def in_graph() -> bool:
+    """Whether a graph is traced that XLA does not compile."""
+    return not tf.executing_eagerly() and not compiles_with_xla()
 
 
 def compiles_with_xla() -> bool:

@@ -15,14 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from qat_lib.quantizers.branching import Branch, compiles_with_xla
+from qat_lib.quantizers.branching import Branch, compiles_with_xla, in_graph
 from qat_lib.quantizers.large_weights import spread
-from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
-
-
-def quantization_scale(amax: Any, num_bits: int = 8, unsigned: bool = False) -> Any:
-    """Return the float32 scale: ``max(amax, AMAX_FLOOR)`` over the greatest integer."""
-    return tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR) / greatest_integer(num_bits, unsigned)
+from qat_lib.quantizers.scale import scale_of
+from qat_lib.ranges import AMAX_FLOOR, integer_bounds
 
 
 def fake_quantize(
@@ -70,14 +66,17 @@ def quantize_within(
     *,
     learned: bool = False,
     branch: Branch | None = None,
+    training: bool = False,
 ) -> Any:
     """Do what ``fake_quantize`` does, with the least and greatest integer as ``bounds``.
 
-    Where ``branch`` is off, values and gradients pass unchanged.
+    Where ``branch`` is off, values and gradients pass unchanged. In graphs of a ``training`` step
+    the mask of the gradient is made with the values.
     """
     amax = tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR)
-    run = _learned_quantize if learned else _masked_quantize
-    return run(x, amax, bounds, branch)
+    if learned:
+        return _learned_quantize(x, amax, bounds, branch)
+    return _masked_quantize(x, amax, bounds, branch, gate=training and in_graph())
 
 
 def quantize_whole(x: Any, amax: Any, high: float, *, branch: Branch | None = None) -> Any:
@@ -86,7 +85,7 @@ def quantize_whole(x: Any, amax: Any, high: float, *, branch: Branch | None = No
     ``|x| <= amax`` gives ``|round(x / s)| <= high``, so that neither values nor gradients need
     bounds: the straight-through gradient is the upstream gradient itself.
     """
-    scale = tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR) / high
+    scale = scale_of(tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR), high)
 
     @tf.custom_gradient
     def quantize(x: Any) -> Any:
@@ -99,12 +98,15 @@ def quantize_whole(x: Any, amax: Any, high: float, *, branch: Branch | None = No
     return quantize(x)
 
 
-def _masked_quantize(x: Any, amax: Any, bounds: tuple[float, float], branch: Branch | None) -> Any:
+def _masked_quantize(
+    x: Any, amax: Any, bounds: tuple[float, float], branch: Branch | None, gate: bool
+) -> Any:
     @tf.custom_gradient
     def quantize(x: Any) -> Any:
         y = _run(branch, x, lambda x: quantized_values(x, amax, bounds))
-        if branch is not None and branch.is_traced:
-            return gated(y, _inside(x, amax, bounds) | ~branch.on)
+        if gate:
+            inside = _inside(x, amax, bounds)
+            return gated(y, inside if branch is None else inside | ~branch.on)
         return y, lambda dy: _run(branch, dy, lambda dy: masked(dy, x, amax, bounds))
 
     return quantize(x)
@@ -149,7 +151,7 @@ def _run(branch: Branch | None, x: Any, compute: Any, otherwise: Any = None) -> 
 
 def quantized_values(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
     """Return the multiples of the scale nearest to ``x``."""
-    scale = amax / bounds[1]
+    scale = scale_of(amax, bounds[1])
     return tf.cast(_integers(tf.cast(x, tf.float32) / scale, bounds) * scale, x.dtype)
 
 
@@ -235,7 +237,7 @@ def _range_gradient(
     size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
     # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section
     # 2.2).
-    return _sum_to(slope, amax) / (amax / high) / high / tf.sqrt(size * high)
+    return _sum_to(slope, amax) / scale_of(amax, high) / high / tf.sqrt(size * high)
 
 
 def _sum_to(value: Any, like: Any) -> Any:

@@ -71,7 +71,9 @@ class Rectified:
         """
         if training:
             return _in_training(self.source, range_, flags, relu=self.relu, high=high)
-        return _in_inference(self.output, self.source, range_, flags, relu=self.relu, high=high)
+        return _in_inference(
+            self.output, self.source, range_, flags, relu=self.relu, high=high, training=False
+        )
 
     def quantize_learned(self, step: Any, flags: Any, high: float) -> Any:
         """Quantize the output in a training step whose gradient goes to the range, too.
@@ -87,7 +89,7 @@ class Rectified:
 @shared
 def _in_training(source: Any, range_: Any, flags: Any, *, relu: Relu, high: float) -> Any:
     amax = tf.maximum(range_, AMAX_FLOOR)
-    branch = Branch(switches(flags)[ENABLED], training=True)
+    branch = Branch(switches(flags)[ENABLED])
 
     @tf.custom_gradient
     def quantize(source: Any) -> Any:
@@ -100,9 +102,9 @@ def _in_training(source: Any, range_: Any, flags: Any, *, relu: Relu, high: floa
 @shared
 def _learned(source: Any, step: Any, flags: Any, *, relu: Relu, high: float) -> Any:
     amax = tf.maximum(step * high, AMAX_FLOOR)
-    branch = Branch(switches(flags)[ENABLED], training=True)
+    branch = Branch(switches(flags)[ENABLED])
     # A learned range may grow beyond the output of ReLU6, which then is what saturates.
-    wide, limited = Branch(amax >= 6.0, training=True), relu is tf.nn.relu6
+    wide, limited = Branch(amax >= 6.0), relu is tf.nn.relu6
     backward, bounds = _BACKWARD[relu], (0.0, high)
 
     @tf.custom_gradient
@@ -126,8 +128,16 @@ def _learned(source: Any, step: Any, flags: Any, *, relu: Relu, high: float) -> 
     return quantize(source, amax)
 
 
+@shared
 def _in_inference(
-    output: Any, source: Any, range_: Any, flags: Any, *, relu: Relu, high: float
+    output: Any,
+    source: Any,
+    range_: Any,
+    flags: Any,
+    *,
+    relu: Relu,
+    high: float,
+    training: bool,  # noqa: ARG001  a setting of ``shared``
 ) -> Any:
     amax = tf.maximum(range_, AMAX_FLOOR)
     branch = Branch(switches(flags)[ENABLED])
@@ -146,7 +156,7 @@ def _values(source: Any, amax: Any, relu: Relu, high: float, branch: Branch) -> 
     def values(source: Any) -> Any:
         if relu is tf.nn.relu6:
             # The integers saturate at or below 6 unless the range was set wider by hand.
-            source = Branch(amax > 6.0, training=branch.training).run(source, relu)
+            source = Branch(amax > 6.0).run(source, relu)
         return quantized_values(source, amax, (0.0, high))
 
     return branch.run(source, values, relu)

@@ -1,8 +1,9 @@
-"""Graph functions that quantizers with the same settings share.
+"""Graph functions of quantizers, shared by those with the same settings in training steps.
 
 Tracing an op takes longer than running it once, and a network has hundreds of quantizers that do
 the same. Each call of a shared function is one op to trace, and one more for its gradient;
-TensorFlow puts the function's ops in their place before the first step runs.
+TensorFlow puts the function's ops in their place before the first step runs. In a function, unlike
+outside, a ``Merge`` waits for nothing but its inputs.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ def shared(body: Callable[..., Any]) -> Callable[..., Any]:
             other tensor or variable.
 
     Returns:
-        A function with the arguments of ``body``. In the graph of a training step it is traced once
-        for each data type and rank of the tensors and each value of the settings, so that static
-        shapes of what it returns are unknown. Eagerly, where XLA compiles and with the setting
-        ``training=False`` it is ``body`` itself: converters of inference graphs know conditions,
-        but not those within functions.
+        A function with the arguments of ``body``. In graphs it is traced once for each data type
+        and rank of the tensors and each value of the settings, so that static shapes of what it
+        returns are unknown. With the setting ``training=False`` each call traces a function of its
+        own: TensorFlow Lite's converter doesn't convert one that is called twice. Eagerly and where
+        XLA compiles it is ``body`` itself.
     """
 
     @functools.cache
@@ -41,10 +42,11 @@ def shared(body: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(body)
     def run(*tensors: Any, **settings: Any) -> Any:
-        if not settings.get("training", True) or tf.executing_eagerly() or compiles_with_xla():
+        if tf.executing_eagerly() or compiles_with_xla():
             return body(*tensors, **settings)
         kinds = tuple((tensor.shape.rank, tensor.dtype) for tensor in tensors)
-        return traced(kinds, tuple(settings.items()))(*tensors)
+        trace = traced if settings.get("training", True) else traced.__wrapped__
+        return trace(kinds, tuple(settings.items()))(*tensors)
 
     return run
 

@@ -191,8 +191,8 @@ def _by_range(
 ) -> Any:
     """Quantize by a range, or by a learned step of which ``unit`` make the range."""
     amax = range_ if unit is None else range_ * unit
-    branch = Branch(switches(flags)[ENABLED], training)
-    return quantize_within(x, amax, bounds, learned=unit is not None, branch=branch)
+    branch, learned = Branch(switches(flags)[ENABLED]), unit is not None
+    return quantize_within(x, amax, bounds, learned=learned, branch=branch, training=training)
 
 
 @shared
@@ -208,10 +208,10 @@ def _by_itself(
     """Quantize by the range that the tensor has; ``shape`` is a large tensor's."""
     if shape is not None:
         x.set_shape(shape)
-    branch, unsigned = Branch(switches(flags)[ENABLED], training), bounds[0] == 0
+    branch, unsigned = Branch(switches(flags)[ENABLED]), bounds[0] == 0
     amax = largest_magnitude(x, channels, unsigned)
     if unsigned:
-        return quantize_within(x, amax, bounds, branch=branch)
+        return quantize_within(x, amax, bounds, branch=branch, training=training)
     return quantize_whole(x, amax, bounds[1], branch=branch)
 
 
@@ -233,7 +233,7 @@ def _observed(
         return largest_magnitude(x, channels, unsigned)
 
     on = switches(flags)
-    return Branch(on[TRACKING] & on[ENABLED], training=True).run(tf.stop_gradient(x), range_of, old)
+    return Branch(on[TRACKING] & on[ENABLED]).run(tf.stop_gradient(x), range_of, old)
 
 
 @shared

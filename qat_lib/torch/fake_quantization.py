@@ -20,7 +20,15 @@ def quantization_scale(
 
     It is ``max(amax, AMAX_FLOOR)`` over the greatest integer.
     """
-    return amax.float().clamp(min=AMAX_FLOOR) / greatest_integer(num_bits, unsigned)
+    return scale_of(amax.float().clamp(min=AMAX_FLOOR), greatest_integer(num_bits, unsigned))
+
+
+def scale_of(amax: torch.Tensor, high: float) -> torch.Tensor:
+    """Return ``amax / high``, rounded once, on every device.
+
+    On CUDA PyTorch multiplies by the rounded inverse where a tensor is divided by a number.
+    """
+    return amax / torch.full_like(amax, high)
 
 
 def fake_quantize(
@@ -62,7 +70,7 @@ def quantized_integers(
     x: torch.Tensor, amax: torch.Tensor, low: float, high: float
 ) -> torch.Tensor:
     """Return ``clip(round_half_even(x / (amax / high)), low, high)`` as float32."""
-    return (x / (amax / high)).round_().clamp_(low, high)
+    return (x / scale_of(amax, high)).round_().clamp_(low, high)
 
 
 def inside_range(x: torch.Tensor, amax: torch.Tensor, low: float) -> torch.Tensor:
@@ -80,7 +88,7 @@ class _MaskedQuantize(torch.autograd.Function):
     def forward(ctx: Any, x: Any, amax: Any, low: float, high: float) -> Any:
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(inside_range(x, amax, low / high))
-        return quantized_integers(x, amax, low, high).mul_(amax / high)
+        return quantized_integers(x, amax, low, high).mul_(scale_of(amax, high))
 
     @staticmethod
     def backward(ctx: Any, dy: Any) -> Any:
@@ -95,7 +103,7 @@ class _LearnedQuantize(torch.autograd.Function):
     def forward(ctx: Any, x: Any, amax: Any, low: float, high: float) -> Any:
         ctx.save_for_backward(x, amax)
         ctx.bounds = low, high
-        return quantized_integers(x, amax, low, high).mul_(amax / high)
+        return quantized_integers(x, amax, low, high).mul_(scale_of(amax, high))
 
     @staticmethod
     def backward(ctx: Any, dy: Any) -> Any:
@@ -103,7 +111,7 @@ class _LearnedQuantize(torch.autograd.Function):
         low, high = ctx.bounds
         inside = inside_range(x, amax, low / high)
         # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s * high.
-        ratio = x / (amax / high)
+        ratio = x / scale_of(amax, high)
         q = ratio.round().clamp_(low, high)
         dscale = torch.where(inside, q - ratio, q) * dy
         # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section

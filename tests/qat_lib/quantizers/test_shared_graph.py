@@ -54,21 +54,29 @@ def test_one_trace_for_each_rank_type_and_setting() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("training", "traced"),
-    [(True, None), (False, {}), (True, {"jit_compile": True})],
-    ids=["eager", "inference", "XLA"],
-)
-def test_other_calls_take_the_body_itself(training: bool, traced: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("xla", [False, True], ids=["eager", "XLA"])
+def test_eager_calls_and_xla_take_the_body_itself(xla: bool) -> None:
     scaled, traces = counted()
 
     def run(x: Any) -> Any:
-        return scaled(x, tf.zeros(()), factor=2.0, training=training)
+        return scaled(x, tf.zeros(()), factor=2.0)
 
-    if traced is not None:
-        run = tf.function(run, **traced)
+    if xla:
+        run = tf.function(run, jit_compile=True)
     np.testing.assert_array_equal(run(tf.ones((2, 3))), np.full((2, 3), 2.0))
     assert traces == [((2, 3), 2.0)]
+
+
+def test_each_call_in_inference_has_a_function_of_its_own() -> None:
+    scaled, traces = counted()
+
+    @tf.function
+    def twice(x: Any) -> Any:
+        once = scaled(x, tf.zeros(()), factor=2.0, training=False)
+        return scaled(once, tf.ones(()), factor=2.0, training=False)
+
+    np.testing.assert_array_equal(twice(tf.ones((2, 3))), np.full((2, 3), 5.0))
+    assert traces == [(tf.TensorShape([None, None]), 2.0)] * 2
 
 
 def test_a_tensor_of_unknown_rank_is_a_kind_of_its_own() -> None:
