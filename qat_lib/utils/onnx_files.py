@@ -152,11 +152,11 @@ def _convert_folder(source: Path, target: Path, opset: int) -> None:
 def _refuse_plain_quantizers(source: Path, graph_def: Any) -> None:
     """Refuse a graph that contains this library's quantizers.
 
-    Each is a switch between two branches of plain arithmetic.
+    Each is plain arithmetic around an op that rounds, which older versions put into a condition.
     """
-    switches = ("If", "StatelessIf", "Round")
+    rounding = ("If", "StatelessIf", "Round", "QuantizeAndDequantizeV4")
     names = [
-        node.name for node in graph_def.node if node.op in switches and "_quantizer" in node.name
+        node.name for node in graph_def.node if node.op in rounding and "_quantizer" in node.name
     ]
     if names:
         raise ExportError(
