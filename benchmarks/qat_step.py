@@ -2,8 +2,9 @@
 
 Each model trains in a process of its own; the processes take turns, round by round, so that a busy
 machine slows both. A ratio is that of two neighbouring turns; medians and quartiles over the rounds
-are shown. Besides: peak memory, seconds of the first step (tracing included), inference and the
-floor: the bytes that quantizers must read and write in a step, over those of the FP32 layers.
+are shown. Besides: peak memory, seconds of the first step (tracing included), inference as it is
+and with the weights quantized once (``qat_lib.folded_weights``), and the floor: the bytes that
+quantizers must read and write in a step, over those of the FP32 layers.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Turns:
         self.first_step = self._answer()
 
     def take(self, what: str, steps: int) -> dict[str, float]:
-        """Return wall and CPU seconds of ``steps`` steps of ``train`` or ``infer``."""
+        """Return wall and CPU seconds of ``steps`` steps of ``train``, ``infer`` or ``fold``."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what} {steps}\n")
         self._process.stdin.flush()
@@ -95,15 +96,17 @@ def compare(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
     """Return a row for each policy."""
     workers = {kind: Turns(network, kind, arguments) for kind in ("fp32", *arguments.policies)}
     ratios: dict[str, dict[str, list[float]]] = {
-        kind: {"wall": [], "cpu": [], "infer": []} for kind in arguments.policies
+        kind: {"wall": [], "cpu": [], "infer": [], "fold": []} for kind in arguments.policies
     }
     for _ in range(arguments.rounds):
         train = {kind: each.take("train", arguments.steps) for kind, each in workers.items()}
         infer = {kind: each.take("infer", arguments.steps) for kind, each in workers.items()}
+        fold = {kind: workers[kind].take("fold", arguments.steps) for kind in ratios}
         for kind, found in ratios.items():
             found["wall"].append(train[kind]["wall"] / train["fp32"]["wall"])
             found["cpu"].append(train[kind]["cpu"] / train["fp32"]["cpu"])
             found["infer"].append(infer[kind]["cpu"] / infer["fp32"]["cpu"])
+            found["fold"].append(fold[kind]["cpu"] / infer["fp32"]["cpu"])
     peaks = {kind: each.end() for kind, each in workers.items()}
     base = workers["fp32"].first_step
     rows = []
@@ -116,6 +119,7 @@ def compare(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
                 "step": quartiles(found["wall"]),
                 "step_cpu": quartiles(found["cpu"]),
                 "inference_cpu": quartiles(found["infer"]),
+                "folded_inference_cpu": quartiles(found["fold"]),
                 "memory": peaks[kind] / peaks["fp32"],
                 "memory_over_idle": (peaks[kind] - first["idle_mib"])
                 / (peaks["fp32"] - base["idle_mib"]),
@@ -140,7 +144,8 @@ def _line(row: dict[str, Any]) -> str:
     low, median, high = row["step"]
     return (
         f"{row['network']:<12} {row['policy']:<8} step {median:.2f} ({low:.2f}-{high:.2f}), "
-        f"CPU {row['step_cpu'][1]:.2f}, inference {row['inference_cpu'][1]:.2f}, memory "
+        f"CPU {row['step_cpu'][1]:.2f}, inference {row['inference_cpu'][1]:.2f} "
+        f"({row['folded_inference_cpu'][1]:.2f} folded), memory "
         f"{row['memory']:.2f} ({row['memory_over_idle']:.2f} over idle), first step "
         f"{row['first_step']:.2f} ({row['first_step_seconds']:.1f} CPU s), floor "
         f"{row['floor']:.2f}"
@@ -155,6 +160,8 @@ def work(task: dict[str, Any]) -> None:
     import keras
     import numpy as np
     import tensorflow as tf
+
+    import qat_lib
 
     side, batch = NETWORKS[task["network"]], task["batch_size"]
     model = build(task["network"], side)
@@ -193,7 +200,11 @@ def work(task: dict[str, Any]) -> None:
     print(json.dumps(first), flush=True)
     for line in sys.stdin:
         what, count = line.split()
-        answer = {"peak_mib": peak()} if what == "end" else steps(what, int(count))
+        if what == "fold":
+            with qat_lib.folded_weights(model):
+                answer = steps(what, int(count))
+        else:
+            answer = {"peak_mib": peak()} if what == "end" else steps(what, int(count))
         print(json.dumps(answer), flush=True)
         if what == "end":
             return

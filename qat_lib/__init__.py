@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         export_onnx,
         verify_onnx,
     )
+    from qat_lib.folding import folded_weights
     from qat_lib.graph.layer_graph import LayerGraph
     from qat_lib.loading import load_model
     from qat_lib.placement import (
@@ -163,6 +164,7 @@ __all__ = [
     "export",
     "export_onnx",
     "fake_quantize",
+    "folded_weights",
     "load_engine",
     "load_model",
     "model_quantizers",
@@ -211,6 +213,7 @@ _HOMES = {
     "check_parity": "qat_lib.export",
     "export_onnx": "qat_lib.export",
     "verify_onnx": "qat_lib.export",
+    "folded_weights": "qat_lib.folding",
     "LayerGraph": "qat_lib.graph.layer_graph",
     "load_model": "qat_lib.loading",
     "PlacementResult": "qat_lib.placement",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from components.training.model_source import gives_probabilities
 from components.training.prepared_data import TrainingData, open_data
 from components.training.recipe import Oscillation, recipe_of, reestimation_batches
 from components.training.workers import Workers, current_workers
+from qat_lib.folding import folded_weights
 from qat_lib.training import soft_targets
 
 
@@ -154,6 +156,10 @@ class CompiledModel:
         """Rate of the next step."""
         return float(self._model.optimizer.learning_rate)
 
+    def inference(self) -> AbstractContextManager[None]:
+        """Return a context for ``outputs`` of many batches."""
+        return folded_weights(self._model)
+
     def outputs(self, x: Any) -> np.ndarray:
         """Return the outputs of inference on a batch."""
         return np.asarray(self._model.predict_on_batch(x))
@@ -194,8 +200,9 @@ def predict(model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
     """Return the model's outputs in inference, batch after batch: ``(samples, classes)``."""
     run = tf.function(lambda x: model(x, training=False))
     outputs = []
-    for x in batches:
-        outputs.append(run(tf.convert_to_tensor(x)).numpy())
+    with folded_weights(model):
+        for x in batches:
+            outputs.append(run(tf.convert_to_tensor(x)).numpy())
     return np.concatenate(outputs)
 
 

@@ -50,6 +50,9 @@ class Trained(Protocol):
     def learning_rate(self) -> float:
         """Rate of the next step."""
 
+    def inference(self) -> AbstractContextManager[None]:
+        """Return a context for ``outputs`` of many batches."""
+
     def outputs(self, x: Any) -> np.ndarray:
         """Return the outputs of inference on a batch, ``(samples, classes)``."""
 
@@ -156,10 +159,11 @@ class History:
     def _validate(self) -> tuple[np.ndarray, np.ndarray]:
         """Return each validation sample's loss, and whether its label came first."""
         losses, hits = [], []
-        for x, y in self.validation:
-            outputs = self.trained.outputs(x)
-            losses.append(self.trained.losses(y, outputs))
-            hits.append(np.argmax(outputs, axis=1) == np.reshape(y, -1))
+        with self.trained.inference():
+            for x, y in self.validation:
+                outputs = self.trained.outputs(x)
+                losses.append(self.trained.losses(y, outputs))
+                hits.append(np.argmax(outputs, axis=1) == np.reshape(y, -1))
         return np.concatenate(losses), np.concatenate(hits)
 
     def _speed(self, seconds: float) -> dict[str, float]:

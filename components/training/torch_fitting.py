@@ -12,6 +12,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from components.training.torch_network import TorchNetwork, ends_in_softmax
 from components.training.torch_optimizers import make_optimizer
 from components.training.torch_recipe import TorchTrainingRecipe
 from components.training.torch_state import to_arrays, to_tensors
+from qat_lib.torch.folding import folded_weights
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.training import range_parameters
 
@@ -125,7 +127,7 @@ def _plain_batches(
 def predict_network(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
     """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""
     outputs = []
-    with in_inference(network.module), torch.no_grad():
+    with in_inference(network.module), torch.no_grad(), folded_weights(network.module):
         for x in batches:
             outputs.append(network.module(network.tensor(x)).cpu().numpy())
     return np.concatenate(outputs)
@@ -184,6 +186,10 @@ class Training:
         """Rate of the next step: half a cosine to zero."""
         share = min(self._done / self._total, 1.0)
         return self._peak * 0.5 * (1.0 + math.cos(math.pi * share))
+
+    def inference(self) -> AbstractContextManager[None]:
+        """Return a context for ``outputs`` of many batches."""
+        return folded_weights(self._network.module)
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
         """Return the outputs of inference on a batch."""

@@ -151,10 +151,11 @@ def _step_table(figures: dict[str, Any]) -> str:
         low, median, high = row["step"]
         cells = [f"{median:.2f} ({low:.2f} to {high:.2f})", f"{row['step_cpu'][1]:.2f}"]
         cells += [f"{row[name]:.2f}" for name in ("first_step", "memory")]
-        cells += [f"{row['inference_cpu'][1]:.2f}", f"{row['floor']:.2f}"]
+        cells += [f"{row[name][1]:.2f}" for name in ("inference_cpu", "folded_inference_cpu")]
+        cells += [f"{row['floor']:.2f}"]
         rows.append([f"{row['network']}, {row['policy']}", *cells])
-    head = ["step (quartiles)", "step, CPU time", "first step", "peak memory", "inference", "floor"]
-    return table(["times FP32", *head], rows)
+    head = ["step (quartiles)", "step, CPU time", "first step", "peak memory", "inference"]
+    return table(["times FP32", *head, "inference, weights folded", "floor"], rows)
 
 
 QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a process of its own, in

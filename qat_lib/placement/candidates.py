@@ -16,6 +16,7 @@ from qat_lib.custom_qdq_cases.fusion import chain_root, is_addition
 from qat_lib.diagnosis.effects import Measure, Outputs, Switchboard, choose_measure, effect
 from qat_lib.diagnosis.forward import compile_forward
 from qat_lib.diagnosis.journal import Journal
+from qat_lib.folding import folded_weights
 from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.placement.metrics import Metric
 from qat_lib.plan import QuantizationPlan
@@ -181,9 +182,10 @@ def _predict(model: Any, inputs: np.ndarray, batch_size: int = 64) -> list[np.nd
     """Return a model's outputs, one array each."""
     run = compile_forward(model)
     parts = []
-    for start in range(0, len(inputs), batch_size):
-        batch = inputs[start : start + batch_size]
-        parts.append(run(tf.cast(batch, model.inputs[0].dtype)))
+    with folded_weights(model):
+        for start in range(0, len(inputs), batch_size):
+            batch = inputs[start : start + batch_size]
+            parts.append(run(tf.cast(batch, model.inputs[0].dtype)))
     found = []
     for index in range(len(parts[0])):
         found.append(np.concatenate([np.asarray(part[index], np.float32) for part in parts]))

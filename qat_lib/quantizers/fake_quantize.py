@@ -79,17 +79,20 @@ def quantize_within(
     return _masked_quantize(x, amax, bounds, branch, gate=training and in_graph())
 
 
-def quantize_whole(x: Any, amax: Any, high: float, *, branch: Branch | None = None) -> Any:
-    """Quantize a tensor whose largest magnitudes are ``amax``: nothing saturates.
+def quantize_whole(
+    x: Any, range_of: Callable[[Any], Any], high: float, *, branch: Branch | None = None
+) -> Any:
+    """Quantize a tensor by ``range_of`` it, its largest magnitudes: nothing saturates.
 
     ``|x| <= amax`` gives ``|round(x / s)| <= high``, so that neither values nor gradients need
-    bounds: the straight-through gradient is the upstream gradient itself.
+    bounds: the straight-through gradient is the upstream gradient itself. Where ``branch`` is off,
+    no range is computed.
     """
-    scale = scale_of(tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR), high)
 
     @tf.custom_gradient
     def quantize(x: Any) -> Any:
         def values(x: Any) -> Any:
+            scale = scale_of(tf.maximum(tf.cast(range_of(x), tf.float32), AMAX_FLOOR), high)
             ratio = tf.cast(x, tf.float32) / spread(scale, x)
             return tf.cast(tf.round(ratio) * scale, x.dtype)
 

@@ -209,10 +209,13 @@ def _by_itself(
     if shape is not None:
         x.set_shape(shape)
     branch, unsigned = Branch(switches(flags)[ENABLED]), bounds[0] == 0
-    amax = largest_magnitude(x, channels, unsigned)
+
+    def range_of(x: Any) -> Any:
+        return largest_magnitude(x, channels, unsigned)
+
     if unsigned:
-        return quantize_within(x, amax, bounds, branch=branch, training=training)
-    return quantize_whole(x, amax, bounds[1], branch=branch)
+        return quantize_within(x, range_of(x), bounds, branch=branch, training=training)
+    return quantize_whole(x, range_of, bounds[1], branch=branch)
 
 
 @shared

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qat_lib.torch.correction import correct_bias
     from qat_lib.torch.export import export_onnx
     from qat_lib.torch.fake_quantization import fake_quantize
+    from qat_lib.torch.folding import folded_weights
     from qat_lib.torch.naming import model_quantizers
     from qat_lib.torch.parity import check_parity
     from qat_lib.torch.planner import plan_quantization
@@ -40,6 +41,7 @@ __all__ = [
     "correct_bias",
     "export_onnx",
     "fake_quantize",
+    "folded_weights",
     "model_quantizers",
     "plan_quantization",
     "quantize_model",
@@ -52,6 +54,7 @@ _HOMES = {
     "correct_bias": "qat_lib.torch.correction",
     "export_onnx": "qat_lib.torch.export",
     "fake_quantize": "qat_lib.torch.fake_quantization",
+    "folded_weights": "qat_lib.torch.folding",
     "model_quantizers": "qat_lib.torch.naming",
     "check_parity": "qat_lib.torch.parity",
     "plan_quantization": "qat_lib.torch.planner",

@@ -119,7 +119,7 @@ def test_weights_that_are_not_finite_give_the_same(bad: float) -> None:
 
 def test_quantize_whole_keeps_the_data_type() -> None:
     x = tf.constant([0.5, -1.0, 0.26], tf.bfloat16)
-    y = quantize_whole(x, 1.0, 127.0)
+    y = quantize_whole(x, lambda _: 1.0, 127.0)
     assert y.dtype == x.dtype
     np.testing.assert_array_equal(y, tf.cast(spelled_out(x, 1.0, (-127.0, 127.0)), x.dtype))
 
