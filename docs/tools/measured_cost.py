@@ -158,6 +158,31 @@ def _step_table(figures: dict[str, Any]) -> str:
     return table(["times FP32", *head, "inference, weights folded", "floor"], rows)
 
 
+def inference() -> list[str]:
+    """Return the section on what inference of a quantized Keras model costs."""
+    figures = load("quantized_inference")
+    rows = []
+    for row in figures["rows"]:
+        cells = [
+            f"{median:.2f} ({low:.2f} to {high:.2f})"
+            for low, median, high in row["ratios"].values()
+        ]
+        rows.append(
+            [f"{row['batch']} images, cores: {row['cores']}", f"{row['fp32_ms']:.0f} ms", *cells]
+        )
+    kinds = ["quantized", "weights folded", "weights not quantized", "activations not quantized"]
+    return [
+        "## What does inference of a quantized Keras model cost?\n",
+        block("uv run python benchmarks/quantized_inference.py"),
+        f"{figures['network']} at 96 pixels, in turns with the FP32 model: CPU time of a batch, and its\n"
+        "ratio with all quantizers, with the weights quantized once for all calls\n"
+        "(`folded_weights`), and with a kind of quantizers or all of them off. Medians and quartiles\n"
+        f"of {figures['rounds']} rounds. An engine has none of this cost.\n",
+        table(["", "FP32", *kinds, "none quantized"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
 QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a process of its own, in
 turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](qat-cost.md) explains them.
 In such turns, on Keras 2, NVIDIA's toolkit takes 1.9 to 2.1 times the FP32 step for ResNet-50 at 96 pixels,
