@@ -133,7 +133,7 @@ def qat_step() -> list[str]:
     return [
         "## What does a QAT step cost?\n",
         block(
-            "uv run python benchmarks/qat_step.py --rounds 7\n"
+            "uv run python benchmarks/qat_step.py --rounds 5 --starts 3\n"
             "uv run python benchmarks/qat_step.py --rounds 5 --xla --networks resnet20 mobilenetv2",
         ),
         QAT_STEP,
