@@ -145,7 +145,7 @@ def compare(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
 
 
 def first_steps(network: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the CPU seconds of the first step of each kind, in a new process."""
+    """Return the CPU seconds of each kind's first step, each in a new process."""
     seconds = {}
     for kind in ("fp32", *arguments.policies):
         process = Turns(network, kind, arguments)

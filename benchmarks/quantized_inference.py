@@ -21,13 +21,8 @@ from qat_step import NETWORKS, build, quantized, quartiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-WAYS = {
-    "quantized": "all quantizers",
-    "folded": "weights folded",
-    "no weights": "weights' quantizers off",
-    "no activations": "activations' quantizers off",
-    "none": "all quantizers off",
-}
+WAYS = ("quantized", "folded", "no weights", "no activations", "none")
+"""How the quantized model runs; in the last three a kind of quantizers, or all, are off."""
 
 
 def main() -> None:
@@ -59,8 +54,8 @@ def in_process(cores: int, arguments: argparse.Namespace) -> list[dict[str, Any]
     from multiprocessing import get_context
 
     allowed = sorted(os.sched_getaffinity(0))
-    if cores > len(allowed):
-        raise SystemExit(f"--cores {cores}: this process may use {len(allowed)}.")
+    if not 1 <= cores <= len(allowed):
+        raise SystemExit(f"--cores {cores}: expected 1 to {len(allowed)}, as many as are allowed.")
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(measure, allowed[:cores], arguments).result()
 
