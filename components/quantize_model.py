@@ -44,7 +44,7 @@ def quantize_model_step(
         quantization: mode, spec, cases, calibrator, range policy, sign of the integers, bias
             correction.
         export: only `target` is used; it determines signedness.
-        engine: only `backend` is used; it determines the target.
+        engine: only `backend` and `cpu` are used; they determine target and integers.
         seed: of anything random; the step itself draws nothing.
         progress: told of every calibration batch.
 
@@ -59,7 +59,7 @@ def quantize_model_step(
     import math
 
     from components.data.reader import numpy_batches
-    from components.export.choice import choose_unsigned
+    from components.export.choice import choose_integers
     from components.training.framework import framework_of
     from components.training.prepared_data import split_accuracy
     from components.training.quantization_choice import open_cases, read_spec
@@ -67,7 +67,7 @@ def quantize_model_step(
 
     framework = framework_of(Baseline(baseline))
     framework.make_deterministic(seed)
-    unsigned = choose_unsigned(quantization, export, engine)
+    integers = choose_integers(quantization, export, engine)
     network = framework.load(Baseline(baseline))
 
     def calibration_data() -> Iterator[Any]:
@@ -77,9 +77,7 @@ def quantize_model_step(
     if equalizes is True or (equalizes == "auto" and framework.gains_from_equalization(network)):
         network = framework.equalize(network, calibration_data())
     spec = read_spec(quantization)
-    plan = framework.plan(
-        network, quantization.mode, spec, open_cases(quantization), unsigned=unsigned
-    )
+    plan = framework.plan(network, quantization.mode, spec, open_cases(quantization), **integers)
     plan = plan.with_range_policy(quantization.range_policy)
     quantized = framework.apply(network, plan)
     batches = math.ceil(Dataset(dataset).info().splits["calibration"] / quantization.batch_size)

@@ -31,6 +31,7 @@ from qat_lib.option_fields import OptionField, fields_of
 from qat_lib.options import (
     BackendChoice,
     CalibratorName,
+    CpuChoice,
     Mode,
     RangePolicy,
     Rounding,
@@ -257,6 +258,13 @@ class EngineSettings(Settings):
     backend: BackendChoice = Field(
         "auto",
         description="auto: TensorRT if a GPU and its library are found, else OpenVINO, else ONNX Runtime.",
+    )
+    cpu: CpuChoice = Field(
+        "auto",
+        description=(
+            "Kind of CPU that runs the engines: vnni (x86 with VNNI or AMX), avx2 (x86 without) or "
+            "arm; auto: this machine's. INT8 weights for avx2 leave room for sums of 16 bits."
+        ),
     )
     fp16: Switch = Field(
         "auto",

@@ -16,6 +16,12 @@ Each is the name of a module in ``qat_lib.engines``."""
 BackendChoice: TypeAlias = Literal["auto", Backend]
 """A backend, or the best one that can be used."""
 
+Cpu: TypeAlias = Literal["vnni", "avx2", "arm"]
+"""Kind of CPU by its 8-bit arithmetic: x86 with VNNI or AMX, x86 without, or 64-bit ARM."""
+
+CpuChoice: TypeAlias = Literal["auto", Cpu]
+"""A kind of CPU, or that of this machine."""
+
 Framework: TypeAlias = Literal["keras", "torch"]
 """What a model is made and trained with."""
 

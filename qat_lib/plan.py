@@ -47,6 +47,14 @@ class QuantizationPlan:
 
     It is plain data: print it, compare it (``diff``), write it (``save``), read it back
     (``load``), change it (``without``), and apply it.
+
+    Attributes:
+        model: name of the model.
+        mode: ``"full"`` or ``"partial"``.
+        quantizers: an entry for each quantizer.
+        skipped: an entry for each layer without quantizers.
+        wrapped: names of the layers that get a wrapper.
+        cpu: kind of CPU that the plan is for (``qat_lib.options.Cpu``); None = no CPU: TensorRT.
     """
 
     model: str
@@ -54,6 +62,7 @@ class QuantizationPlan:
     quantizers: tuple[QuantizerEntry, ...]
     skipped: tuple[SkippedLayer, ...]
     wrapped: tuple[str, ...] = ()
+    cpu: str | None = None
 
     def by_kind(self, kind: str) -> list[QuantizerEntry]:
         """Return the entries of one kind: ``"activation"``, ``"weight"`` or ``"internal"``."""
@@ -103,6 +112,7 @@ class QuantizationPlan:
             "quantizers": list(map(entry_to_dict, self.quantizers)),
             "skipped": list(map(skipped_to_dict, self.skipped)),
             "wrapped": list(self.wrapped),
+            "cpu": self.cpu,
         }
 
     def to_json(self) -> str:
@@ -118,7 +128,9 @@ class QuantizationPlan:
         """
         try:
             refuse_unknown_keys(
-                "the plan", data, ("version", "model", "mode", "quantizers", "skipped", "wrapped")
+                "the plan",
+                data,
+                ("version", "model", "mode", "quantizers", "skipped", "wrapped", "cpu"),
             )
             if data["version"] != PLAN_VERSION:
                 raise PlanError(
@@ -131,6 +143,7 @@ class QuantizationPlan:
                 quantizers=tuple(entry_from_dict(item) for item in data["quantizers"]),
                 skipped=tuple(skipped_from_dict(item) for item in data["skipped"]),
                 wrapped=tuple(checked("wrapped", name, str) for name in data.get("wrapped", ())),
+                cpu=None if data.get("cpu") is None else checked("cpu", data["cpu"], str),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise PlanError(
@@ -181,7 +194,8 @@ class QuantizationPlan:
         left = [("layer", "class", "not quantized", "")]
         for skipped in self.skipped:
             left.append((skipped.layer, skipped.class_name, skipped.reason, skipped.detail))
-        title = f"{self.model}: {len(self.quantizers)} quantizers ({self.mode} mode)"
+        kind = f"{self.mode} mode" + (f", for {self.cpu} CPUs" if self.cpu else "")
+        title = f"{self.model}: {len(self.quantizers)} quantizers ({kind})"
         return "\n".join([title, *_table(rows), "", *_table(left)])
 
 

@@ -39,6 +39,9 @@ class QuantizerEntry:
             does not run.
         calibrator: calibrator of this tensor; None = the one given to ``calibrate``.
         range_policy: what training does to the range.
+        pair_axis: axis of a weight along which neighbours (0 and 1, 2 and 3, ...) share a sum of
+            16 bits on the target CPU: the range covers the sum of each pair. None = each weight
+            by itself.
         reason: why the tensor is quantized.
 
     Raises:
@@ -55,6 +58,7 @@ class QuantizerEntry:
     unsigned: bool = False
     calibrator: str | None = None
     range_policy: str = "ema"
+    pair_axis: int | None = None
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -101,7 +105,7 @@ def quantizer_name(tensor: str) -> str:
 
 _ENTRY_KEYS = (
     *("name", "kind", "tensor", "consumers", "channel_axes", "group"),
-    *("num_bits", "unsigned", "calibrator", "range_policy", "reason"),
+    *("num_bits", "unsigned", "calibrator", "range_policy", "pair_axis", "reason"),
 )
 
 
@@ -118,6 +122,7 @@ def entry_to_dict(entry: QuantizerEntry) -> dict[str, Any]:
         "unsigned": entry.unsigned,
         "calibrator": entry.calibrator,
         "range_policy": entry.range_policy,
+        "pair_axis": entry.pair_axis,
         "reason": entry.reason,
     }
 
@@ -125,14 +130,20 @@ def entry_to_dict(entry: QuantizerEntry) -> dict[str, Any]:
 def first_form(data: dict[str, Any]) -> dict[str, Any]:
     """Return a plan's plain form with the first release's keys.
 
-    The digest is made of it, and exported files since then contain that digest.
+    The digest is made of it, and exported files since then contain that digest. Later keys are
+    part of it only where they have a value.
     """
     quantizers, skipped = [], []
     for entry in data["quantizers"]:
-        quantizers.append(_renamed_key(entry, "num_bits", "bits"))
+        renamed = _renamed_key(entry, "num_bits", "bits")
+        quantizers.append(_without_none(renamed, "pair_axis"))
     for layer in data["skipped"]:
         skipped.append(_renamed_key(layer, "class_name", "class"))
-    return {**data, "quantizers": quantizers, "skipped": skipped}
+    return {**_without_none(data, "cpu"), "quantizers": quantizers, "skipped": skipped}
+
+
+def _without_none(item: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name != key or value is not None}
 
 
 def _renamed_key(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
@@ -192,6 +203,9 @@ def entry_from_dict(item: dict[str, Any]) -> QuantizerEntry:
         unsigned=checked("unsigned", item.get("unsigned", False), bool),
         calibrator=_text_or_none("calibrator", item.get("calibrator")),
         range_policy=checked("range_policy", item.get("range_policy", "ema"), str),
+        pair_axis=None
+        if item.get("pair_axis") is None
+        else checked("pair_axis", item["pair_axis"], int),
         reason=checked("reason", item.get("reason", ""), str),
     )
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from qat_lib.apply.rebuild import apply_plan
 from qat_lib.calibration import CalibrationReport, calibrate
 from qat_lib.correction import correct_bias, equalize, gains_from_equalization
-from qat_lib.options import CalibratorName, Mode
+from qat_lib.deployment import Deployment
+from qat_lib.options import BackendChoice, CalibratorName, CpuChoice, Mode
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner import plan_quantization
 from qat_lib.spec import QuantizationSpec
@@ -25,26 +26,33 @@ class PtqRecipe:
         calibrator: method of quantizers without one of their own. Default: ``"auto"``, or
             ``"percentile"`` where a percentile is given.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
-        unsigned: whether tensors that are never negative get unsigned integers (not for TensorRT).
-            Default False.
+        backend: backend that will run the engine; the sign of its integers follows from it.
+            Default ``"auto"``: the best one on this machine.
+        cpu: kind of CPU that will run the engine. Default ``"auto"``: this machine's.
         equalize: whether channels are scaled to similar ranges first. Default ``"auto"``: where the
             model has depthwise convolutions.
         bias_correction: whether the mean error is taken out of the biases. Default True.
         batch_size: size of the batches that an array is cut into. Default 64.
 
     Examples:
-        >>> PtqRecipe(unsigned=True).equalize
-        'auto'
+        >>> PtqRecipe(backend="tensorrt").deployment.unsigned
+        False
     """
 
     mode: Mode = "full"
     cases: Sequence[Any] | Literal["auto"] | None = "auto"
     calibrator: CalibratorName | None = None
     percentile: float | None = None
-    unsigned: bool = False
+    backend: BackendChoice = "auto"
+    cpu: CpuChoice = "auto"
     equalize: Literal["auto"] | bool = "auto"
     bias_correction: bool = True
     batch_size: int = 64
+
+    @property
+    def deployment(self) -> Deployment:
+        """Where the engine will run, with ``"auto"`` resolved for this machine."""
+        return Deployment.on(self.backend, self.cpu)
 
     def prepare(self, model: Any, data: Any) -> Any:
         """Return the float model that is quantized: ``model``, or an equalized copy."""
@@ -54,7 +62,10 @@ class PtqRecipe:
 
     def plan(self, model: Any, spec: QuantizationSpec | None = None) -> QuantizationPlan:
         """Return the plan of a float model under a spec."""
-        return plan_quantization(model, self.mode, spec, self.cases, unsigned=self.unsigned)
+        place = self.deployment
+        return plan_quantization(
+            model, self.mode, spec, self.cases, unsigned=place.unsigned, cpu=place.cpu
+        )
 
     def quantize(self, model: Any, data: Any, spec: QuantizationSpec | None = None) -> Any:
         """Return a quantized, calibrated and corrected copy of a float model.

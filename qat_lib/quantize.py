@@ -12,6 +12,7 @@ import keras
 
 from qat_lib.apply.rebuild import apply_plan
 from qat_lib.graph.keras_graph import layers_of
+from qat_lib.options import Cpu
 from qat_lib.planner import plan_quantization
 from qat_lib.quantizers import TensorQuantizer
 from qat_lib.spec import LayerConfig, QuantizationSpec
@@ -28,6 +29,7 @@ def quantize_model(
     custom_qdq_cases: Sequence[Any] | Literal["auto"] | None = None,
     *,
     unsigned: bool = False,
+    cpu: Cpu | None = None,
 ) -> Any:
     """Return a copy of a model with fake-quantized tensors and weights.
 
@@ -42,9 +44,10 @@ def quantize_model(
         custom_qdq_cases: objects that decide by pattern; see
             ``qat_lib.CustomQDQInsertionCase``. ``"auto"``: ``qat_lib.TensorRTQDQCase``,
             which serves the other engines as well. None (default): no cases.
-        unsigned: whether tensors that are never negative get unsigned integers, with 255 steps in
-            place of 127. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed
-            integers only.
+        unsigned: whether non-negative tensors get unsigned integers, with 255 steps in place of
+            127. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
+        cpu: kind of CPU that will run the engine, as in ``plan_quantization``. Default None:
+            TensorRT, or a CPU with VNNI.
 
     Returns:
         An ordinary Keras model with the same weights, to compile, calibrate, fit, save and export.
@@ -63,7 +66,7 @@ def quantize_model(
         ['quant_conv', 'conv']
     """
     plan = plan_quantization(
-        model, quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned
+        model, quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned, cpu=cpu
     )
     quantized = apply_plan(model, plan)
     _compile_like(model, quantized)

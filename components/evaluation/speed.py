@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from components.artifacts.evaluation import ResultRow
-from qat_lib.engines.saturation import is_narrow
+from qat_lib.engines.environment import cpu_kind
 
 USUAL_GAIN_SINGLE = 1.5
 USUAL_GAIN_BATCH = 2.0
@@ -55,7 +55,7 @@ def _reasons(
 ) -> list[str]:
     """Return the known reasons of a small gain, or how to look for one."""
     reasons = []
-    if is_narrow(device):
+    if cpu_kind(device) == "avx2":
         reasons.append(
             f"{device.get('name')} has neither VNNI nor AMX, the instructions that make INT8 fast."
         )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
+from qat_lib.deployment import Deployment
+from qat_lib.engines import cpu_kind
 from qat_lib.errors import BackendUnavailableError, ConfigError
 
 Settings = Mapping[str, Any]
@@ -41,9 +43,10 @@ def engine_dependencies(engine: Settings) -> dict[str, Any]:
 def target_dependencies(export: Settings, engine: Settings) -> dict[str, Settings]:
     """Return the settings that decide about the target, with ``auto`` resolved."""
     facts = engine_dependencies(engine)
+    cpu = engine.get("cpu", "auto")
     return {
         "export": {key: export[key] for key in ("target",) if key in export},
-        "engine": {"backend": facts["backend"]},
+        "engine": {"backend": facts["backend"], "cpu": cpu_kind() if cpu == "auto" else cpu},
     }
 
 
@@ -69,26 +72,27 @@ def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoic
     return ExportChoice(target=target, fp16=wanted)
 
 
-def choose_unsigned(
+def choose_integers(
     quantization: QuantizationSettings, export: ExportSettings, engine: EngineSettings
-) -> bool:
-    """Return whether tensors that are never negative get unsigned integers.
+) -> dict[str, Any]:
+    """Return ``unsigned`` and ``cpu`` of a plan: how the engine computes with integers.
 
     Where no backend works on this machine, ``auto`` takes signed ones, which every backend runs.
 
     Raises:
         ConfigError: they are asked for, and the target or the backend is TensorRT.
     """
-    if quantization.unsigned == "never":
-        return False
     try:
-        backend = _choose("auto") if engine.backend == "auto" else engine.backend
+        place = Deployment.on(engine.backend, engine.cpu)
         target = choose_export(export, engine).target
     except BackendUnavailableError:
-        return quantization.unsigned == "always"
-    if (problem := sign_problem(quantization.unsigned, target, backend)) is not None:
+        cpu = cpu_kind() if engine.cpu == "auto" else engine.cpu
+        return {"unsigned": quantization.unsigned == "always", "cpu": cpu}
+    if (problem := sign_problem(quantization.unsigned, target, place.backend)) is not None:
         raise ConfigError(problem)
-    return "tensorrt" not in (target, backend)
+    # A graph for TensorRT runs in every backend, also on a CPU.
+    unsigned = quantization.unsigned != "never" and place.unsigned and target != "tensorrt"
+    return {"unsigned": unsigned, "cpu": place.cpu}
 
 
 def target_problem(target: str, backend: str) -> str | None:

@@ -17,8 +17,8 @@ from components.training.checkpoints import Checkpoint
 from components.training.prepared_data import TrainingData
 from components.training.recipe import Oscillation
 from qat_lib.export.ranges import RangeOwner
+from qat_lib.options import Cpu, Mode
 from qat_lib.options import Framework as FrameworkName
-from qat_lib.options import Mode
 
 if TYPE_CHECKING:
     from qat_lib.calibrators.report import CalibrationReport
@@ -98,6 +98,7 @@ class Framework(Protocol):
         cases: Sequence[Any],
         *,
         unsigned: bool,
+        cpu: Cpu | None,
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer; see ``qat_lib.plan_quantization``."""
 

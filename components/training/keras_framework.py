@@ -19,6 +19,7 @@ from components.training.prepared_data import TrainingData
 
 if TYPE_CHECKING:
     from qat_lib.export.options import ExportOptions
+    from qat_lib.options import Cpu
     from qat_lib.plan import QuantizationPlan
     from qat_lib.spec import QuantizationSpec
 
@@ -76,9 +77,10 @@ class KerasFramework:
         cases: Sequence[Any],
         *,
         unsigned: bool,
+        cpu: Cpu | None,
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer."""
-        return qat_lib.plan_quantization(model, mode, spec, cases, unsigned=unsigned)
+        return qat_lib.plan_quantization(model, mode, spec, cases, unsigned=unsigned, cpu=cpu)
 
     def apply(self, model: Any, plan: QuantizationPlan) -> Any:
         """Return a quantized copy of a model."""

@@ -23,6 +23,7 @@ from qat_lib.torch.quantizers import read_quantizers
 
 if TYPE_CHECKING:
     from qat_lib.export.options import ExportOptions
+    from qat_lib.options import Cpu
     from qat_lib.plan import QuantizationPlan
     from qat_lib.spec import QuantizationSpec
 
@@ -77,10 +78,11 @@ class TorchFramework:
         cases: Sequence[Any],
         *,
         unsigned: bool,
+        cpu: Cpu | None,
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer."""
         return qat_lib.torch.plan_quantization(
-            model.module, mode, spec, cases, example_input=model.example, unsigned=unsigned
+            model.module, mode, spec, cases, example_input=model.example, unsigned=unsigned, cpu=cpu
         )
 
     def apply(self, model: TorchNetwork, plan: QuantizationPlan) -> TorchNetwork:

@@ -11,13 +11,14 @@ import typer
 from pipelines.cli.data_files import check_inputs
 from pipelines.cli.errors import reported
 from pipelines.cli.options import (
+    BackendOption,
     CalibratorOption,
+    CpuOption,
     DebugOption,
     InputDataOption,
     JournalOption,
     JsonOption,
     SpecOption,
-    UnsignedOption,
     print_json,
 )
 from qat_lib.errors import ConfigError
@@ -46,7 +47,8 @@ def diagnose_file(
     ] = None,
     spec: SpecOption = None,
     calibrator: CalibratorOption = "percentile",
-    unsigned: UnsignedOption = False,
+    backend: BackendOption = "auto",
+    cpu: CpuOption = "auto",
     html: Annotated[
         Path | None, typer.Option(help="Write a page with a bar picture.", show_default=False)
     ] = None,
@@ -83,7 +85,7 @@ def diagnose_file(
         inputs = model_views.read_inputs(data)
         check_inputs(network, inputs, data)
         base = None if spec is None else qat_lib.QuantizationSpec.load(spec)
-        recipe = replace(PLAIN, calibrator=calibrator, unsigned=unsigned)
+        recipe = replace(PLAIN, calibrator=calibrator, backend=backend, cpu=cpu)
         network = _quantized(network, inputs, recipe, base)
         with build_progress() as on_progress:
             found = qat_lib.diagnose(

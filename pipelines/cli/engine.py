@@ -10,13 +10,14 @@ import typer
 
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import (
+    BackendOption,
     DebugOption,
     EngineFile,
     JsonOption,
     OnnxFile,
     print_json,
 )
-from qat_lib.options import BackendChoice, EnginePrecision, Hint
+from qat_lib.options import EnginePrecision, Hint
 
 
 def build(
@@ -24,9 +25,7 @@ def build(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)
     ] = None,
-    backend: Annotated[
-        BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")
-    ] = "auto",
+    backend: BackendOption = "auto",
     shapes: Annotated[
         str,
         typer.Option(

@@ -19,7 +19,7 @@ from pipelines.cli.engine import bench, build, check
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.evaluate import evaluate_command
 from pipelines.cli.finetune import finetune_file
-from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
+from pipelines.cli.options import BackendOption, DebugOption, JsonOption, OnnxFile, print_json
 from pipelines.cli.quantize import quantize
 from pipelines.cli.search import search_file
 from qat_lib.export.options import ExportOptions
@@ -42,6 +42,7 @@ def export(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
     options: Callable[..., ExportOptions],
+    target: BackendOption = "auto",
     remainder: Annotated[
         FloatPrecision | None, typer.Option(help="Deprecated: --float-precision.", hidden=True)
     ] = None,
@@ -68,8 +69,9 @@ def export(
         import_tensorflow()
         import qat_lib
         from pipelines.cli import model_views
+        from qat_lib.deployment import Deployment
 
-        renamed: dict[str, Any] = {}
+        renamed: dict[str, Any] = {"target": Deployment.on(target).backend}
         if batch is not None:
             renamed["batch_size"] = batch
             say_renamed("--batch", "--batch-size")

@@ -14,7 +14,7 @@ import typer
 
 from pipelines.cli.errors import say_renamed
 from qat_lib.errors import ConfigError
-from qat_lib.options import CalibratorName
+from qat_lib.options import BackendChoice, CalibratorName, CpuChoice
 
 CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Where, and what to reuse", "What to show"
 
@@ -109,9 +109,13 @@ SpecOption = Annotated[
     Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
 ]
 CalibratorOption = Annotated[CalibratorName, typer.Option(help="Method that chooses the ranges.")]
-UnsignedOption = Annotated[
-    bool,
-    typer.Option("--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT)."),
+BackendOption = Annotated[
+    BackendChoice,
+    typer.Option(help="Backend that will run the engine; auto: the best one on this machine."),
+]
+CpuOption = Annotated[
+    CpuChoice,
+    typer.Option(help="CPU that will run the engine: avx2 is x86 without VNNI; auto: this one."),
 ]
 JournalOption = Annotated[
     Path | None,

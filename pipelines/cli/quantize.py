@@ -13,10 +13,11 @@ import typer
 from pipelines.cli.data_files import check_inputs
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import (
+    BackendOption,
+    CpuOption,
     DebugOption,
     JsonOption,
     SpecOption,
-    UnsignedOption,
     print_json,
 )
 from qat_lib.errors import ConfigError
@@ -58,7 +59,8 @@ def quantize(
             show_default="99.99",
         ),
     ] = None,
-    unsigned: UnsignedOption = False,
+    backend: BackendOption = "auto",
+    cpu: CpuOption = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
     equalize: Annotated[
         bool | None,
@@ -108,7 +110,8 @@ def quantize(
             cases=open_cases(settings),
             calibrator=calibrator,
             percentile=percentile,
-            unsigned=unsigned,
+            backend=backend,
+            cpu=cpu,
             equalize="auto" if equalize is None else equalize,
             # Rounding by the layers' outputs corrects each layer as it goes.
             bias_correction=bias_correction and rounding == "nearest",

@@ -12,16 +12,16 @@ from pipelines.cli.data_files import check_inputs, check_labels_fit
 from pipelines.cli.diagnose import default_journal
 from pipelines.cli.errors import reported
 from pipelines.cli.options import (
+    BackendOption,
     CalibratorOption,
+    CpuOption,
     DebugOption,
     JournalOption,
     JsonOption,
     LabelsOption,
     SpecOption,
-    UnsignedOption,
     print_json,
 )
-from qat_lib.options import BackendChoice
 
 if TYPE_CHECKING:
     from qat_lib.placement import PlacementResult
@@ -63,9 +63,8 @@ def search_file(
     samples: Annotated[
         int, typer.Option(min=1, help="Samples to measure on, from the start.")
     ] = 1000,
-    backend: Annotated[
-        BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")
-    ] = "auto",
+    backend: BackendOption = "auto",
+    cpu: CpuOption = "auto",
     engines: Annotated[
         bool,
         typer.Option("--engines/--no-engines", help="Build engines and compare their speed."),
@@ -79,7 +78,6 @@ def search_file(
     ] = 64,
     spec: SpecOption = None,
     calibrator: CalibratorOption = "auto",
-    unsigned: UnsignedOption = False,
     journal: JournalOption = None,
     json_: JsonOption = False,
     debug: DebugOption = False,
@@ -120,7 +118,7 @@ def search_file(
                 calibration=ranges,
                 metric=metric,
                 objective=objective,
-                recipe=qat_lib.PtqRecipe(calibrator=calibrator, unsigned=unsigned),
+                recipe=qat_lib.PtqRecipe(calibrator=calibrator, backend=backend, cpu=cpu),
                 spec=None if spec is None else qat_lib.QuantizationSpec.load(spec),
                 backend=backend if engines else None,
                 batch_size=batch_size,
@@ -135,7 +133,7 @@ def search_file(
         if json_:
             print_json(found.to_dict())
         else:
-            _show(found, model, output, unsigned)
+            _show(found, model, output)
         if not found.found:
             raise typer.Exit(1)
 
@@ -165,13 +163,12 @@ def _read(
     return np.asarray(part.x[:samples], np.float32), np.asarray(part.labels[:samples])
 
 
-def _show(found: PlacementResult, model: Path, output: Path | None, unsigned: bool) -> None:
+def _show(found: PlacementResult, model: Path, output: Path | None) -> None:
     typer.echo(str(found))
     if not found.found:
         return
     if output is None:
         typer.echo(found.spec.to_yaml().rstrip() if len(found.spec) else "No entry is needed.")
         return
-    sign = " --unsigned" if unsigned else ""
     typer.echo(f"Wrote {output}. To quantize with it:")
-    typer.echo(f"  qatline quantize {model} --spec {output}{sign} --data X.npy -o Q.keras")
+    typer.echo(f"  qatline quantize {model} --spec {output} --data X.npy -o Q.keras")

@@ -52,6 +52,7 @@ def _weight(entry: QuantizerEntry, inner: Mapping[str, Any]) -> dict[str, Any]:
         "num_bits": entry.num_bits,
         "range_policy": entry.range_policy,
         "channel_axes": None if entry.channel_axes is None else list(entry.channel_axes),
+        **({} if entry.pair_axis is None else {"pair_axis": entry.pair_axis}),
     }
 
 

@@ -174,6 +174,8 @@ def _problem(graph: LayerGraph, call: Call) -> str:
     quantizers = getattr(call.operation, "weight_quantizers", [])
     if len(quantizers) != 1 or any(getattr(call.operation, "input_quantizers", [])):
         return "its quantizers are its own"
+    if quantizers[0].pair_axis is not None:
+        return "its range covers pairs of weights, which rounding would change"
     groups, _, outputs = in_groups(call.core, call.core.kernel.numpy()).shape
     if quantizers[0].amax.size != groups * outputs or not quantizers[0].enabled:
         return "its weights have no range for each output channel"

@@ -16,6 +16,7 @@ from qat_lib.engines.backend import available_backends, choose_backend
 from qat_lib.engines.benchmark import benchmark_together
 from qat_lib.engines.build import EngineArtifact, build_engine
 from qat_lib.engines.engine import Engine
+from qat_lib.engines.environment import cpu_kind
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
 from qat_lib.engines.manifest_file import read_manifest
@@ -39,6 +40,7 @@ __all__ = [
     "benchmark_together",
     "build_engine",
     "choose_backend",
+    "cpu_kind",
     "layers_path",
     "load_engine",
     "manifest_path",

@@ -12,9 +12,6 @@ the default network and small random ones:
 - INT8 in networks that amplify rounding, such as MobileNetV2 with trained weights: more. There the
   bound is twice what the reference's own answers move by when its input moves by 2**-14 of itself,
   which puts a few values over an edge, as another order of sums does; at most 0.5.
-- INT8 on an x86 CPU with neither VNNI nor AMX, which adds pairs of products in 16 bits,
-  with saturation: up to 0.35 in narrow networks with random weights, 0.05 in ResNet-50. The bound
-  is 0.75, and a build warns from 0.15 on.
 """
 
 from __future__ import annotations
@@ -27,13 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qat_lib.engines.manifest import EngineManifest
-from qat_lib.engines.saturation import is_narrow
 from qat_lib.engines.values import Array
 
 FP32_BOUND = 1e-3
 TF32_BOUND = 2e-2
 REDUCED_BOUND = 0.15
-NARROW_BOUND = 0.75
 NOISE_BOUND = 0.5
 """Largest bound that the noise of a network can lead to."""
 NUDGE = 2.0**-14
@@ -54,7 +49,7 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
         half: whether some of the ONNX graph is in float16 or bfloat16.
     """
     if manifest.quantized:
-        return NARROW_BOUND if is_narrow(manifest.device) else REDUCED_BOUND
+        return REDUCED_BOUND
     if half or manifest.spec["float_precision"] != "fp32":
         return REDUCED_BOUND
     return TF32_BOUND if manifest.backend == "tensorrt" else FP32_BOUND

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.engines import files
-from qat_lib.engines.agreement import REDUCED_BOUND
-from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
+from qat_lib.engines.backend import BuildRequest, Progress, choose_backend, get_backend
 from qat_lib.engines.environment import git_state
 from qat_lib.engines.layer_identity import identify_layers
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
@@ -24,7 +23,6 @@ from qat_lib.engines.onnx_graph import (
     resolve,
     summarize_graph,
 )
-from qat_lib.engines.saturation import difference_warnings, saturation_warnings
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
 from qat_lib.engines.verification import verify_answers
@@ -144,17 +142,7 @@ def build_engine(
             drafts.add(path.with_suffix(".build.log"), built.log.encode())
         drafts.add(layers_path(path), _layers_json(spec.backend, layers, built.inspector))
         drafts.add(manifest_path(path), manifest.to_json().encode())
-    return EngineArtifact(
-        path=path, manifest=manifest, layers=layers, warnings=_warnings(built, graph, manifest)
-    )
-
-
-def _warnings(built: BuiltEngine, graph: GraphSummary, manifest: EngineManifest) -> tuple[str, ...]:
-    warnings = (*built.warnings, *saturation_warnings(graph, built.device))
-    if manifest.verification is None or not manifest.quantized:
-        return warnings
-    largest = max(manifest.verification["differences"].values())
-    return (*warnings, *difference_warnings(built.device, largest, REDUCED_BOUND))
+    return EngineArtifact(path=path, manifest=manifest, layers=layers, warnings=built.warnings)
 
 
 def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:

@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.manifest import EngineManifest
+from qat_lib.options import Cpu
+
+_X86 = ("x86_64", "AMD64")
 
 # Instruction sets that decide which INT8 and float kernels a CPU backend can use.
 _RELEVANT = ("avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve", "i8mm", "bf16")
+
+_WITH_WIDE_SUMS = ("vnni", "amx_int8")
+"""Flags of x86 CPUs whose INT8 kernels add products in 32 bits."""
 
 # Values of oneDNN's ONEDNN_MAX_CPU_ISA, which OpenVINO obeys, that rule out VNNI and AMX.
 _WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
@@ -43,7 +49,25 @@ def cpu_device() -> dict[str, Any]:
             break
     if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_VNNI:
         flags = [flag for flag in flags if "vnni" not in flag and not flag.startswith("amx")]
-    return {"kind": "cpu", "architecture": platform.machine(), "name": name, "flags": flags}
+    device = {"kind": "cpu", "architecture": platform.machine(), "name": name, "flags": flags}
+    return {**device, "cpu": cpu_kind(device)}
+
+
+def cpu_kind(device: Mapping[str, Any] | None = None) -> Cpu:
+    """Return the kind of a CPU, on which the rounding of INT8 weights depends.
+
+    Args:
+        device: description of the CPU, as in an engine's manifest; default: this machine's.
+
+    Returns:
+        ``"vnni"``: x86 with VNNI or AMX; ``"avx2"``: x86 without, where sums of two products
+        saturate at 16 bits (``qat_lib.engines.pair_sums``); ``"arm"``: everything else.
+    """
+    described = cpu_device() if device is None else device
+    if described.get("architecture") not in _X86:
+        return "arm"
+    flags = " ".join(described.get("flags", ()))
+    return "vnni" if any(flag in flags for flag in _WITH_WIDE_SUMS) else "avx2"
 
 
 def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | None:

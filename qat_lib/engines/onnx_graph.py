@@ -44,8 +44,6 @@ class GraphSummary:
         weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or
             None without Q/DQ.
         half: whether some of it is in float16 or bfloat16.
-        full_unsigned: number of tensors with unsigned integers that are not clipped at half of
-            their range.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -57,7 +55,6 @@ class GraphSummary:
     metadata: Mapping[str, str] = field(default_factory=dict)
     weights: WeightForm | None = None
     half: bool = False
-    full_unsigned: int = 0
 
 
 def read_summary(path: Path) -> GraphSummary:
@@ -145,7 +142,6 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
         metadata=read_metadata(model),
         weights=_weight_form(graph, constants),
         half=any(tensor.data_type in halves for tensor in graph.initializer),
-        full_unsigned=_full_unsigned(graph),
     )
 
 
@@ -174,24 +170,6 @@ def _weight_form(graph: Any, constants: Collection[str]) -> WeightForm | None:
         if node.op_type == "QuantizeLinear":
             form = "qdq"
     return form
-
-
-def _full_unsigned(graph: Any) -> int:
-    """Count the tensors quantized to UINT8 without a preceding Clip.
-
-    It would keep them to 127 steps.
-    """
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    clipped: set[str] = set()
-    for node in graph.node:
-        if node.op_type == "Clip":
-            clipped.update(node.output)
-    count = 0
-    for node in graph.node:
-        if node.op_type == "QuantizeLinear" and node.input and node.input[0] not in clipped:
-            # UINT8 is what ONNX takes without a zero point; 2 is its number among the data types.
-            count += len(node.input) < 3 or types.get(node.input[2]) == 2
-    return count
 
 
 def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:

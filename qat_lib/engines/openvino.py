@@ -22,12 +22,12 @@ from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_refusal
+from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_kind, cpu_refusal
 from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
-from qat_lib.engines.openvino_forms import sound_form
+from qat_lib.engines.openvino_forms import SoundForm, sound_form
 from qat_lib.engines.openvino_layers import read_execution_graph
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
@@ -79,7 +79,8 @@ class OpenVINOBackend:
             )
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
-            model = core.read_model(sound_form(request.onnx) or str(request.onnx))
+            form = sound_form(request.onnx, cpu_kind())
+            model = core.read_model(form.data or str(request.onnx))
             model.reshape(map_values(_partial_shape, request.spec.shapes))
             compiled, properties = _compile(core, model, request, plain)
             data = compiled.export_model().getvalue()
@@ -98,6 +99,7 @@ class OpenVINOBackend:
             layers=tuple(layers),
             inspector=inspector,
             properties=properties,
+            warnings=_warnings(form, self.device()),
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
@@ -249,6 +251,17 @@ def _compile(
             raise
         logger.info("OpenVINO does not take %s: %s", ", ".join(refused), _reason(error))
         return core.compile_model(model, "CPU", plain | asked), plain | asked
+
+
+def _warnings(form: SoundForm, device: Mapping[str, Any]) -> tuple[str, ...]:
+    if not form.floats:
+        return ()
+    more = f" and {len(form.floats) - 1} more" if len(form.floats) > 1 else ""
+    return (
+        f"{device['name']} has neither VNNI nor AMX: the INT8 sums of {form.floats[0]}{more} can "
+        "exceed 16 bits, so they run in float32. Quantize the model for this CPU (cpu='avx2', "
+        "--cpu avx2 or engine.cpu=avx2) and export it again.",
+    )
 
 
 def _partial_shape(profile: Any) -> Any:

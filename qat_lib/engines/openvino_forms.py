@@ -1,6 +1,6 @@
 """Graphs in forms that OpenVINO computes correctly.
 
-Two forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by ``compare_layers``:
+Three forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by ``compare_layers``:
 
 - Signed integers around a Concat: its low precision transformations take the quantized tensors for
   real ones, and each value is rounded to a whole number. Unsigned integers with the zero point 128
@@ -9,18 +9,26 @@ Two forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by `
   point as well: the quantizer reads it without its scale. With a Clip in between, at the limits of
   float32, both read it with the scale.
 
+- On CPUs without VNNI, INT8 weights whose sums of two exceed 16 bits
+  (``qat_lib.engines.pair_sums``). Such layers get their weights in float32. Graphs planned for the
+  CPU have none.
+
 The answers of a graph stay the same; ONNX Runtime's on the graph as it came are the reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qat_lib.engines.pair_sums import overflowing_nodes
+from qat_lib.errors import ExportError
 from qat_lib.graph.roles import onnx_operators
+from qat_lib.options import Cpu
 
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import Node, OnnxGraph
@@ -39,8 +47,21 @@ _CLIP_OPSET = 11
 """Operator set from which on a Clip has its limits as inputs."""
 
 
-def sound_form(path: Path) -> bytes | None:
-    """Return an ONNX file in a form that OpenVINO computes correctly; None if it has it.
+@dataclass(frozen=True, kw_only=True)
+class SoundForm:
+    """An ONNX graph as OpenVINO computes it correctly.
+
+    Attributes:
+        data: the serialized model; None if the file needs no change.
+        floats: names of the nodes that got their INT8 weights in float32.
+    """
+
+    data: bytes | None = None
+    floats: tuple[str, ...] = ()
+
+
+def sound_form(path: Path, cpu: Cpu) -> SoundForm:
+    """Return an ONNX file in a form that OpenVINO computes correctly on a kind of CPU.
 
     Raises:
         ExportError: the file can't be read.
@@ -52,13 +73,16 @@ def sound_form(path: Path) -> bytes | None:
     graph = OnnxGraph.load(path)
     shifted = list(dict.fromkeys(_pairs_around_concats(graph)))
     torn = list(_torn_tensors(graph)) if graph.opset >= _CLIP_OPSET else []
-    if not shifted and not torn:
-        return None
+    overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
+    if not shifted and not torn and not overflowing:
+        return SoundForm()
     model: Any = onnx.load(str(path))  # with its weights, wherever they are
     _shift(model, {node.name for node in shifted}, graph)
+    _store_float_weights(model, overflowing, graph)
     _clip(model, torn)
-    data: bytes = model.SerializeToString()
-    return data
+    return SoundForm(
+        data=model.SerializeToString(), floats=tuple(node.name for node in overflowing)
+    )
 
 
 def _pairs_around_concats(graph: OnnxGraph) -> Iterator[Node]:
@@ -145,6 +169,38 @@ def _shift(model: Any, names: set[str], graph: OnnxGraph) -> None:
     kept = [value for value in model.graph.value_info if value.name not in zeros]
     del model.graph.value_info[:]
     model.graph.value_info.extend(kept)
+
+
+def _store_float_weights(model: Any, nodes: Sequence[Node], graph: OnnxGraph) -> None:
+    """Replace the INT8 weights of nodes by the float32 values that they stand for, in place."""
+    import onnx
+
+    values: dict[str, np.ndarray[Any, Any]] = {}
+    for node in nodes:
+        dequantize = graph.producer(node.input(1))
+        if dequantize is not None:
+            values[node.input(1)] = _dequantized(graph, dequantize)
+    kept = [node for node in model.graph.node if not values.keys() & set(node.output)]
+    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+    del model.graph.node[:]
+    model.graph.node.extend(copied)
+    for name, array in values.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+
+
+def _dequantized(graph: OnnxGraph, node: Node) -> np.ndarray[Any, Any]:
+    """Return what a DequantizeLinear node makes of constants, float32."""
+    integers, scale = graph.weights(node.input(0)), graph.weights(node.input(1))
+    zero = graph.weights(node.input(2)) if node.input(2) else None
+    if integers is None or scale is None:
+        raise ExportError(f"Expected {node.name!r} to read constants. It reads {node.inputs}.")
+    if scale.ndim == 1 and scale.size > 1:
+        shape = [1] * integers.ndim
+        shape[node.attributes.get("axis", 1)] = scale.size
+        scale = scale.reshape(shape)
+        zero = None if zero is None else zero.reshape(shape)
+    offset = 0 if zero is None else zero.astype(np.int32)
+    return np.asarray((integers.astype(np.int32) - offset) * scale, np.float32)
 
 
 def _clip(model: Any, tensors: list[str]) -> None:

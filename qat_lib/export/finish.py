@@ -182,6 +182,8 @@ def _entries(
         entries["preprocessing"] = json.dumps(preprocessing.to_dict())
     if plan is not None:
         entries["plan_digest"] = plan.digest()
+        if plan.cpu is not None:
+            entries["cpu"] = plan.cpu
     for key, value in (extra or {}).items():
         if key in entries or key == "quantizers":
             raise ExportError(

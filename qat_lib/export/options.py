@@ -43,7 +43,9 @@ class ExportOptions:
         ExportError: a value is not one of those allowed, or INT4 weights are wanted for TensorRT.
     """
 
-    target: Backend = field(default="tensorrt", metadata=about("Backend that will run the file."))
+    target: Backend = field(
+        default="tensorrt", metadata=about("Backend that will run the file.", in_command=False)
+    )
     opset: int = field(
         default=17, metadata=about("ONNX operator set.", least=OLDEST_OPSET, most=NEWEST_OPSET)
     )

@@ -117,6 +117,7 @@ def _support(operation: Any) -> Support | None:
         quantize_weight=wrapper.default_quantize_weight,
         plan_weights=plan_weights,
         internal=wrapper.internal_names,
+        pairs=None if known.is_depthwise(operation) else "last",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from qat_lib.graph.roles import Role
 
@@ -29,12 +29,17 @@ class Support:
         quantize_weight: whether its weights are quantized by default.
         plan_weights: gives the weights that can be quantized. Default: there are none.
         internal: names of the tensors inside that are quantized with the inputs.
+        pairs: which axis of a weight counts its input channels, two of whose products a CPU
+            without VNNI adds in 16 bits: the ``"last"`` or the ``"first"`` one without a range of
+            its own; ``"unknown"`` where later steps reorder them; None = products of different
+            channels are not added (depthwise).
     """
 
     quantize_input: bool = False
     quantize_weight: bool = False
     plan_weights: Callable[[], Weights] = _no_weights
     internal: tuple[str, ...] = ()
+    pairs: Literal["last", "first", "unknown"] | None = "last"
 
 
 @dataclass(frozen=True, kw_only=True)

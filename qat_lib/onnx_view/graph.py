@@ -176,7 +176,11 @@ class OnnxGraph:
             self._values[tensor] = found
         return self._values[tensor]
 
-    def _read_value(self, tensor: str) -> np.ndarray[Any, Any] | None:
+    def weights(self, tensor: str) -> np.ndarray[Any, Any] | None:
+        """Return a constant of any size, as ``value`` does; it is read at each call."""
+        return self._read_value(tensor, most=None)
+
+    def _read_value(self, tensor: str, most: int | None = SMALL) -> np.ndarray[Any, Any] | None:
         for _ in range(64):
             node = self._producers.get(tensor)
             if node is None or node.op not in ("Identity", "Cast"):
@@ -193,10 +197,10 @@ class OnnxGraph:
                     np.asarray(attribute) if name.startswith(("value_int", "value_float")) else None
                 )
             proto = attribute
-        return self._unpack(proto)
+        return self._unpack(proto, most)
 
-    def _unpack(self, proto: onnx.TensorProto) -> np.ndarray[Any, Any] | None:
-        if min(proto.dims, default=0) < 0 or prod(proto.dims) > SMALL:
+    def _unpack(self, proto: onnx.TensorProto, most: int | None) -> np.ndarray[Any, Any] | None:
+        if min(proto.dims, default=0) < 0 or (most is not None and prod(proto.dims) > most):
             return None
         try:
             if proto.data_location == onnx.TensorProto.EXTERNAL:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from qat_lib.graph.call_graph import CallGraph
+from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.traits import Traits
 from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.plan_entries import quantizer_name
@@ -12,7 +13,9 @@ from qat_lib.planner.agreement import agreed
 from qat_lib.selection import Decision
 
 
-def composite_entries(graph: CallGraph, inner: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
+def composite_entries(
+    graph: CallGraph, inner: Mapping[str, Decision], *, cpu: str | None = None
+) -> Iterator[QuantizerEntry]:
     """Yield entries for quantized weights and tensors inside composite layers.
 
     Raises:
@@ -22,7 +25,7 @@ def composite_entries(graph: CallGraph, inner: Mapping[str, Decision]) -> Iterat
         for path, traits in composite.layers.items():
             decision = inner.get(f"{layer}/{path}")
             if decision is not None and decision.config.quantize_weight:
-                yield from _weights_of(f"{layer}/{path}", traits, decision)
+                yield from _weights_of(f"{layer}/{path}", traits, decision, _pairs(traits, cpu))
         for paths in composite.groups:
             decisions: dict[str, Decision] = {}
             for path in paths:
@@ -53,10 +56,21 @@ def _inner_tensor(decisions: Mapping[str, Decision]) -> QuantizerEntry:
     )
 
 
-def _weights_of(layer: str, traits: Traits, decision: Decision) -> Iterator[QuantizerEntry]:
+def _weights_of(
+    layer: str, traits: Traits, decision: Decision, pairs: str | None
+) -> Iterator[QuantizerEntry]:
+    """Yield an entry for each weight of a layer.
+
+    Args:
+        layer: name of the layer.
+        traits: its traits.
+        decision: the decision about it.
+        pairs: how the target CPU adds pairs of products in 16 bits: ``Support.pairs``, None where
+            it does not.
+    """
     config = decision.config
     for kernel, axes in traits.weights().items():
-        yield QuantizerEntry(
+        entry = QuantizerEntry(
             name=quantizer_name(f"{layer}/{kernel}"),
             kind="weight",
             tensor=f"{layer}/{kernel}",
@@ -66,9 +80,54 @@ def _weights_of(layer: str, traits: Traits, decision: Decision) -> Iterator[Quan
             range_policy=config.weight_range_policy or "current",
             reason=decision.source,
         )
+        if pairs is not None and axes is not None and not kernel.startswith("depthwise"):
+            entry = _within_16_bits(entry, axes, pairs)
+        yield entry
 
 
-def weight_entries(graph: CallGraph, decided: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
+def _within_16_bits(entry: QuantizerEntry, axes: tuple[int, ...], pairs: str) -> QuantizerEntry:
+    """Return an entry for a CPU that adds two products of bytes in 16 bits, with saturation.
+
+    An activation counts up to 255 there (signed ones are shifted by 128), so that two weights of
+    one sign may have 128 together: 128 * 255 < 2**15. Weights of fewer than 8 bits always do.
+    """
+    if entry.num_bits < 8:
+        return entry
+    if pairs == "unknown" or entry.range_policy != "current":
+        # Either partners or the range may change later, and 63 + 63 fits whoever they are.
+        reason = f"{entry.reason}; 7 bits: pairs of products are added in 16 bits"
+        return replace(entry, num_bits=7, reason=reason)
+    # Positive axes count from the front and PyTorch's layouts begin with the output channels.
+    candidates = range(4) if pairs == "first" else range(-1, -5, -1)
+    axis = next(axis for axis in candidates if axis not in axes)
+    reason = f"{entry.reason}; its range covers sums of two, added in 16 bits"
+    return replace(entry, pair_axis=axis, reason=reason)
+
+
+def _pairs(traits: Traits, cpu: str | None) -> str | None:
+    """Return how a CPU pairs the products of a layer in 16 bits; None where it does not."""
+    return traits.support.pairs if cpu == "avx2" and traits.support is not None else None
+
+
+def _is_reordered(graph: CallGraph, call: GraphCall) -> bool:
+    """Whether a layer reads channels that a reshape in front of it mixes with positions.
+
+    The export then sorts the rows of its weights by the ONNX layout, and other rows become
+    neighbours.
+    """
+    if not call.inputs:
+        return False
+    producer = graph.producer(call.inputs[0])
+    while not producer.traits.is_weighted and len(producer.inputs) == 1:
+        if producer.traits.kind in ("Flatten", "Reshape", "Permute"):
+            return len(graph.shapes.get(producer.inputs[0], ())) > 2
+        producer = graph.producer(producer.inputs[0])
+    return False
+
+
+def weight_entries(
+    graph: CallGraph, decided: Mapping[str, Decision], *, cpu: str | None = None
+) -> Iterator[QuantizerEntry]:
     """Yield entries for quantized weights and tensors inside layers."""
     for call in graph.first_calls():
         layer, support = call.layer, call.traits.support
@@ -76,7 +135,10 @@ def weight_entries(graph: CallGraph, decided: Mapping[str, Decision]) -> Iterato
             continue
         config = decision.config
         if config.quantize_weight:
-            yield from _weights_of(layer, call.traits, decision)
+            pairs = _pairs(call.traits, cpu)
+            if pairs == "last" and _is_reordered(graph, call):
+                pairs = "unknown"
+            yield from _weights_of(layer, call.traits, decision, pairs)
         if support is None or not config.quantize_input:
             continue
         for name in support.internal:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from qat_lib.errors import SpecError
 from qat_lib.graph.call_graph import CallGraph
 from qat_lib.graph.reading import read_graph
+from qat_lib.options import Cpu
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.activations import activation_entries
 from qat_lib.planner.decisions import decide
@@ -26,6 +27,7 @@ def plan_quantization(
     custom_qdq_cases: Sequence[Any] | Literal["auto"] | None = None,
     *,
     unsigned: bool = False,
+    cpu: Cpu | None = None,
 ) -> QuantizationPlan:
     """Decide which tensors and weights of a model to quantize.
 
@@ -45,6 +47,10 @@ def plan_quantization(
         unsigned: whether tensors that are never negative, such as those behind a ReLU, get
             unsigned integers: 255 steps where signed ones have 127, and less work in the kernels of
             CPUs. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
+        cpu: kind of CPU that will run the engine: ``"vnni"``, ``"avx2"`` or ``"arm"``
+            (``qat_lib.engines.cpu_kind()`` is this machine's). For ``"avx2"`` the ranges of weights
+            leave room for sums of two products, which such CPUs compute in 16 bits. None (default):
+            TensorRT, or a CPU whose sums don't overflow.
 
     Returns:
         The plan, for ``qat_lib.apply_plan``.
@@ -55,7 +61,7 @@ def plan_quantization(
             ``quantize``.
     """
     request = PlanRequest.of(
-        quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned
+        quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned, cpu=cpu
     )
     return plan_graph(read_graph(model), request)
 
@@ -73,7 +79,10 @@ def plan_graph(graph: CallGraph, request: PlanRequest) -> QuantizationPlan:
     specs = [(type(case).__name__, _case_spec(case, graph.model, spec)) for case in request.cases]
     selector = Selector(mode, spec, graph.catalog, specs)
     decided, inner, skipped = decide(graph, selector, mode)
-    weights = (*weight_entries(graph, decided), *composite_entries(graph, inner))
+    weights = (
+        *weight_entries(graph, decided, cpu=request.cpu),
+        *composite_entries(graph, inner, cpu=request.cpu),
+    )
     taken = {*(entry.name for entry in weights), *(f"quant_{layer}" for layer in decided)}
     wants = Wants(graph, decided)
     return QuantizationPlan(
@@ -85,6 +94,7 @@ def plan_graph(graph: CallGraph, request: PlanRequest) -> QuantizationPlan:
         ),
         skipped=tuple(skipped),
         wrapped=tuple(decided),
+        cpu=request.cpu,
     )
 
 

@@ -8,10 +8,11 @@ from typing import Any, Literal, get_args
 
 from qat_lib.custom_qdq_cases import TensorRTQDQCase
 from qat_lib.errors import SpecError
-from qat_lib.options import Mode
+from qat_lib.options import Cpu, Mode
 from qat_lib.spec import QuantizationSpec
 
 MODES = get_args(Mode)
+CPUS = get_args(Cpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +23,15 @@ class PlanRequest:
         mode: ``"full"`` or ``"partial"``.
         spec: what the user asks for, or None.
         cases: objects with ``case(model, qspec) -> QuantizationSpec``; a later one wins.
-        unsigned: whether tensors that are never negative get unsigned integers.
+        unsigned: whether non-negative tensors get unsigned integers.
+        cpu: kind of CPU that will run the engine; None = no CPU.
     """
 
     mode: str
     spec: QuantizationSpec | None
     cases: tuple[Any, ...]
     unsigned: bool
+    cpu: str | None
 
     @classmethod
     def of(
@@ -38,11 +41,13 @@ class PlanRequest:
         cases: Sequence[Any] | Literal["auto"] | None,
         *,
         unsigned: bool,
+        cpu: str | None,
     ) -> PlanRequest:
         """Check what the user gives.
 
         Raises:
-            SpecError: the mode or the spec is none, a case is none, or partial mode gets neither.
+            SpecError: the mode, the spec, a case or the CPU is wrong, or partial mode gets neither
+                spec nor case.
         """
         listed = _cases(cases)
         if mode not in MODES:
@@ -56,7 +61,9 @@ class PlanRequest:
                 "Partial mode quantizes only what a spec or a case names: give at least one of "
                 "them."
             )
-        return cls(mode=mode, spec=spec, cases=tuple(listed), unsigned=unsigned)
+        if cpu is not None and cpu not in CPUS:
+            raise SpecError(f"cpu must be None or one of {', '.join(CPUS)}. Received: {cpu!r}.")
+        return cls(mode=mode, spec=spec, cases=tuple(listed), unsigned=unsigned, cpu=cpu)
 
 
 def _cases(cases: Sequence[Any] | str | None) -> list[Any]:

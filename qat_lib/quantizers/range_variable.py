@@ -36,6 +36,7 @@ class RangeVariable(Switches, keras.layers.Layer):
     unsigned: bool
     channel_axes: tuple[int, ...] | None
     range_policy: str
+    pair_axis: int | None
     _range: Any
     _weight_ref: Any
 
@@ -78,8 +79,10 @@ class RangeVariable(Switches, keras.layers.Layer):
     def range_of(self, x: Any) -> Any:
         """Return the largest magnitude of ``x``, or of each kept channel.
 
-        The other axes have size 1.
+        With a ``pair_axis`` it is the largest sum of a pair. The other axes have size 1.
         """
+        if self.pair_axis is not None:
+            return largest_pair(x, self.channel_axes, self.pair_axis)
         return largest_magnitude(x, self.channel_axes, self.unsigned)
 
     def magnitude(self, x: Any) -> Any:
@@ -187,6 +190,24 @@ def largest_magnitude(x: Any, channel_axes: tuple[int, ...] | None, unsigned: bo
     # Two reductions cost half of writing magnitudes out and reducing those.
     most = reduced(tf.reduce_max)
     return tf.nn.relu(most) if unsigned else tf.maximum(most, -reduced(tf.reduce_min))
+
+
+def largest_pair(x: Any, channel_axes: tuple[int, ...] | None, axis: int) -> Any:
+    """Return the largest magnitude of a sum over neighbours of one sign, float32.
+
+    Neighbours are the elements 0 and 1, 2 and 3, ... along ``axis``; a last one may be alone. It
+    is never less than ``largest_magnitude``.
+    """
+    axis %= len(x.shape)
+    # Shared graph functions are traced without static sizes.
+    sizes = tf.unstack(tf.shape(x), num=len(x.shape))
+    paddings = [(0, 0)] * len(x.shape)
+    paddings[axis] = (0, sizes[axis] % 2)
+    shape = [*sizes[:axis], -1, 2, *sizes[axis + 1 :]]
+    pairs = tf.reshape(tf.pad(tf.cast(x, tf.float32), paddings), shape)
+    # A negative weight with a positive one gives less than either.
+    sums = [tf.reduce_sum(tf.nn.relu(sign * pairs), axis + 1) for sign in (1.0, -1.0)]
+    return largest_magnitude(tf.maximum(*sums), channel_axes, unsigned=False)
 
 
 class _StepFloor(keras.constraints.Constraint):

@@ -13,7 +13,7 @@ from qat_lib.quantizers.branching import Branch
 from qat_lib.quantizers.fake_quantize import quantize_whole, quantize_within
 from qat_lib.quantizers.large_weights import is_large
 from qat_lib.quantizers.modes import export_marker, is_exporting
-from qat_lib.quantizers.range_variable import RangeVariable, largest_magnitude
+from qat_lib.quantizers.range_variable import RangeVariable, largest_magnitude, largest_pair
 from qat_lib.quantizers.rectified import Rectified, Relu, rectified
 from qat_lib.quantizers.shared_graph import shared
 from qat_lib.quantizers.split_batch import learned_by_all, observed_by_all
@@ -42,6 +42,9 @@ class TensorQuantizer(RangeVariable):
         momentum: weight of the old range in ``"ema"``, in [0, 1). Default 0.95.
         calibrator: name of the method that ``calibrate`` uses for this tensor; None = the one given
             to ``calibrate``.
+        pair_axis: axis of a weight whose neighbours (0 and 1, 2 and 3, ...) share a sum of 16 bits
+            in kernels of CPUs without VNNI: the range covers the largest sum of a pair, so that
+            8-bit activations can't overflow it. Default None: the largest magnitude.
 
     A quantizer that is called on several tensors gives them one range, wide enough for the widest.
 
@@ -64,6 +67,7 @@ class TensorQuantizer(RangeVariable):
         range_policy: str = "ema",
         momentum: float = 0.95,
         calibrator: str | None = None,
+        pair_axis: int | None = None,
         **kwargs: Any,
     ) -> None:
         check_settings(num_bits, narrow_range, unsigned, range_policy, momentum)
@@ -76,6 +80,7 @@ class TensorQuantizer(RangeVariable):
         self.range_policy = range_policy
         self.momentum = momentum
         self.calibrator = calibrator
+        self.pair_axis = pair_axis
         self.supports_masking = True
         self._weight_ref: Any = None
 
@@ -111,7 +116,13 @@ class TensorQuantizer(RangeVariable):
         if self.range_policy == "current":
             channels, shape = self.channel_axes, tuple(x.shape) if is_large(x) else None
             return _by_itself(
-                x, flags, bounds=bounds, channels=channels, shape=shape, training=training
+                x,
+                flags,
+                bounds=bounds,
+                channels=channels,
+                pair_axis=self.pair_axis,
+                shape=shape,
+                training=training,
             )
         range_ = tf.convert_to_tensor(self._range)
         if self._learned and not self.of_weight:
@@ -176,6 +187,7 @@ class TensorQuantizer(RangeVariable):
             "range_policy": self.range_policy,
             "momentum": self.momentum,
             "calibrator": self.calibrator,
+            **({} if self.pair_axis is None else {"pair_axis": self.pair_axis}),
         }
 
 
@@ -202,6 +214,7 @@ def _by_itself(
     *,
     bounds: tuple[float, float],
     channels: tuple[int, ...] | None,
+    pair_axis: int | None,
     shape: tuple[int, ...] | None,
     training: bool,
 ) -> Any:
@@ -211,6 +224,8 @@ def _by_itself(
     branch, unsigned = Branch(switches(flags)[ENABLED]), bounds[0] == 0
 
     def range_of(x: Any) -> Any:
+        if pair_axis is not None:
+            return largest_pair(x, channels, pair_axis)
         return largest_magnitude(x, channels, unsigned)
 
     if unsigned:

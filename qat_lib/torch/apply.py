@@ -164,6 +164,7 @@ class _Insertion:
                 name=entry.name,
                 axis=entry.channel_axes,
                 range_policy=entry.range_policy,
+                pair_axis=entry.pair_axis,
             )
             quantized = quantized_class.from_float(module, quant_desc_weight=descriptor)
             # Its input is quantized outside, where all readers of the tensor share a quantizer.

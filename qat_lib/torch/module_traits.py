@@ -240,7 +240,9 @@ def _module_support(known: _Known, roles: frozenset[Role]) -> Support | None:
     def plan_weights() -> Weights:
         return {"weight": (axis,)}
 
-    return Support(quantize_input=is_on, quantize_weight=is_on, plan_weights=plan_weights)
+    return Support(
+        quantize_input=is_on, quantize_weight=is_on, plan_weights=plan_weights, pairs="first"
+    )
 
 
 def _inputs_support(known: _Known, roles: frozenset[Role]) -> Support | None:

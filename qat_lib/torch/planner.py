@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from qat_lib.errors import UnsupportedModelError
+from qat_lib.options import Cpu
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest
@@ -26,6 +27,7 @@ def plan_quantization(
     *,
     example_input: Any = None,
     unsigned: bool = False,
+    cpu: Cpu | None = None,
 ) -> QuantizationPlan:
     """Decide which tensors and weights of a module to quantize.
 
@@ -45,7 +47,8 @@ def plan_quantization(
             the other engines as well. None (default): no cases.
         example_input: a tensor, a tuple of tensors, or a dict of tensors by argument: shapes are
             learned from it. Default None: additions count as such of tensors of one shape.
-        unsigned: whether tensors that are never negative get unsigned integers. Default False.
+        unsigned: whether non-negative tensors get unsigned integers. Default False.
+        cpu: kind of CPU that will run the engine; see ``qat_lib.plan_quantization``. Default None.
 
     Returns:
         The plan, for ``qat_lib.torch.apply_plan``.
@@ -55,7 +58,7 @@ def plan_quantization(
         UnsupportedModelError: torch.fx can't trace the module, or another tool has quantized it.
     """
     request = PlanRequest.of(
-        quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned
+        quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned, cpu=cpu
     )
     return plan_graph(module_graph(module, example_input), request)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from torch import fx, nn
 
+from qat_lib.options import Cpu
 from qat_lib.spec import QuantizationSpec
 from qat_lib.torch.apply import apply_plan
 from qat_lib.torch.planner import plan_quantization
@@ -20,6 +21,7 @@ def quantize_model(
     *,
     example_input: Any = None,
     unsigned: bool = False,
+    cpu: Cpu | None = None,
 ) -> fx.GraphModule:
     """Return a copy of a module with fake-quantized tensors and weights.
 
@@ -34,8 +36,9 @@ def quantize_model(
             which serves the other engines as well. None (default): no cases.
         example_input: a tensor, a tuple of tensors, or a dict of tensors by argument: shapes are
             learned from it. Default None.
-        unsigned: whether tensors that are never negative get unsigned integers. Default False. For
-            OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
+        unsigned: whether non-negative tensors get unsigned integers. Default False. For OpenVINO
+            and ONNX Runtime; TensorRT takes signed integers only.
+        cpu: kind of CPU that will run the engine; see ``qat_lib.plan_quantization``. Default None.
 
     Returns:
         A ``torch.fx.GraphModule`` with the same parameters, on the same device and in the same
@@ -60,5 +63,6 @@ def quantize_model(
         custom_qdq_cases,
         example_input=example_input,
         unsigned=unsigned,
+        cpu=cpu,
     )
     return apply_plan(module, plan, example_input=example_input)

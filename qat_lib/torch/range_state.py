@@ -37,6 +37,7 @@ class RangeState(nn.Module):
     axis: tuple[int, ...] | None
     name: str
     range_policy: str
+    pair_axis: int | None
     scale_amax: float | None
     _owner: tuple[Any] | None
     _amax: torch.Tensor | None
@@ -139,9 +140,9 @@ class RangeState(nn.Module):
     def range_of(self, x: torch.Tensor) -> torch.Tensor:
         """Return the largest magnitude of ``x``, or of each kept channel.
 
-        The other axes have size 1.
+        With a ``pair_axis`` it is the largest sum of a pair. The other axes have size 1.
         """
-        magnitude = self.magnitude(x)
+        magnitude = self.magnitude(x) if self.pair_axis is None else _pair_sums(x, self.pair_axis)
         if self.axis is None:
             amax = magnitude.amax()
         else:
@@ -216,3 +217,16 @@ class RangeState(nn.Module):
             range_ = step.float() * self._high if amax is None else amax.float()
             self._set_range(range_.detach().clone().to(device))
         self._is_set = True
+
+
+def _pair_sums(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return the magnitudes of the sums over neighbours of one sign along ``axis``, float32.
+
+    The axis has half its size; a last element without a neighbour stands for itself.
+    """
+    x = x.detach().float()
+    whole = (slice(None),) * axis
+    even, second = x[(*whole, slice(0, None, 2))], x[(*whole, slice(1, None, 2))]
+    odd = torch.zeros_like(even)
+    odd.narrow(axis, 0, second.shape[axis]).copy_(second)
+    return torch.maximum(even.relu() + odd.relu(), (-even).relu() + (-odd).relu())

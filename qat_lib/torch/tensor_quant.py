@@ -40,6 +40,8 @@ class QuantDescriptor:
         momentum: weight of the old range in ``"ema"``, in [0, 1). Default 0.95.
         calibrator: method that ``calibrate`` uses for this tensor. Default None: the one given to
             ``calibrate``.
+        pair_axis: axis of a weight whose neighbours share a sum of 16 bits; see
+            ``qat_lib.TensorQuantizer``. Default None.
 
     Raises:
         SpecError: a value is out of its range.
@@ -64,6 +66,7 @@ class QuantDescriptor:
     range_policy: str | None = None
     momentum: float = 0.95
     calibrator: str | None = None
+    pair_axis: int | None = None
 
     def __post_init__(self) -> None:
         """Check the values and settle those that follow from others."""

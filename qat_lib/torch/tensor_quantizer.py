@@ -59,6 +59,7 @@ class TensorQuantizer(RangeState):
         self.range_policy = str(quant_desc.range_policy)
         self.momentum = quant_desc.momentum
         self.calibrator = quant_desc.calibrator
+        self.pair_axis = quant_desc.pair_axis
         self.shared = False
         self._disabled = disabled
         self._if_quant = if_quant

@@ -19,10 +19,8 @@ from components.evaluate import evaluate_step
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
-from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
-from qat_lib.engines.saturation import is_narrow
 from qat_lib.errors import DataError, EngineLoadError
 from qat_lib.preprocessing import Preprocessing
 
@@ -174,9 +172,7 @@ def test_engines_pass_check_in_fresh_process(report: dict[str, Any]) -> None:
     check = report["infrastructure_check"]
     assert check["passed"]
     assert set(check["engines"]) == {"fp32_engine", "ptq_engine", "qat_engine"}
-    assert (
-        check["largest_difference"] <= check["bound"] == (0.75 if is_narrow(cpu_device()) else 0.15)
-    )
+    assert check["largest_difference"] <= check["bound"] == 0.15
     assert check["engines"]["fp32_engine"]["bound"] == 0.001
     assert "answered 32 random requests and 22 real inputs" in check["message"]
     assert check["samples"] == SAMPLES

@@ -1,0 +1,48 @@
+"""Deployment: where an engine will run, and what follows for its integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qat_lib.options import Backend, BackendChoice, Cpu, CpuChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Backend and CPU of an engine. All other choices about its integers follow from them.
+
+    Args:
+        backend: the backend; also the ``target`` of the export.
+        cpu: kind of CPU (``qat_lib.options.Cpu``); None for TensorRT, which needs none.
+
+    Examples:
+        >>> Deployment(backend="openvino", cpu="avx2").unsigned
+        True
+    """
+
+    backend: Backend
+    cpu: Cpu | None = None
+
+    @classmethod
+    def on(cls, backend: BackendChoice = "auto", cpu: CpuChoice = "auto") -> Deployment:
+        """Return the deployment with ``"auto"`` resolved for this machine.
+
+        Args:
+            backend: the backend; ``"auto"`` (default): the first of TensorRT, OpenVINO and ONNX
+                Runtime that works here.
+            cpu: the kind of CPU; ``"auto"`` (default): this machine's.
+
+        Raises:
+            BackendUnavailableError: the backend is ``"auto"``, and none works here.
+        """
+        from qat_lib.engines import choose_backend, cpu_kind
+
+        chosen = choose_backend("auto") if backend == "auto" else backend
+        if chosen == "tensorrt":
+            return cls(backend=chosen)
+        return cls(backend=chosen, cpu=cpu_kind() if cpu == "auto" else cpu)
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether non-negative activations get unsigned integers, which TensorRT refuses."""
+        return self.backend != "tensorrt"

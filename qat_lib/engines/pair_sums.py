@@ -1,0 +1,125 @@
+"""Sums of two products in 16 bits, on x86 CPUs without VNNI and AMX.
+
+The INT8 kernels there multiply bytes with ``vpmaddubsw``, which adds the products of two
+neighbouring input channels in 16 bits and saturates. An activation counts up to 255 (kernels shift
+signed ones by 128), so that a pair of weights with the sum 129 can overflow: 129 * 255 > 32767.
+Neighbours are the channels 0 and 1, 2 and 3, and so on, at one position of the kernel; a depthwise
+convolution adds no two channels. ``ONEDNN_MAX_CPU_ISA=AVX2`` makes other CPUs compute alike
+(oneDNN, "Nuances of int8 Computations"; measured with OpenVINO 2026.4 for convolutions of one to
+three dimensions, dilated, grouped and transposed ones, and matrix products).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qat_lib.engines.values import Array
+from qat_lib.graph.roles import onnx_operators
+
+if TYPE_CHECKING:
+    from qat_lib.onnx_view.graph import Node, OnnxGraph
+
+LARGEST_SUM = 128
+"""Largest sum of two weights of one sign that no activations make overflow."""
+
+_CARRYING = (
+    onnx_operators("layout")
+    | onnx_operators("activation")
+    | {"MaxPool", "AveragePool", "GlobalAveragePool", "Pad", "Resize", "Clip", "Identity"}
+    | {"Slice", "Split", "Concat"}
+)
+"""Operators through which OpenVINO carries quantized activations to a kernel."""
+
+
+def overflowing_nodes(graph: OnnxGraph) -> Iterator[Node]:
+    """Yield the nodes with INT8 weights and activations whose pair sums can exceed 16 bits."""
+    for node in graph.nodes:
+        weights = paired_weights(graph, node)
+        if weights is None or not _reads_integers(graph, node.input(0)):
+            continue
+        if largest_sum(weights) > LARGEST_SUM:
+            yield node
+
+
+def paired_weights(graph: OnnxGraph, node: Node) -> Array | None:
+    """Return a node's INT8 weights, ``(..., channels)`` with neighbours at the end.
+
+    None for nodes without INT8 weights, and where no products of two channels are added.
+    """
+    source = graph.producer(node.input(1)) if node.op in _LAYOUTS else None
+    if source is None or source.op != "DequantizeLinear":
+        return None
+    integers = graph.weights(source.input(0))
+    if integers is None or integers.dtype != np.int8 or integers.ndim < 2:
+        return None
+    return _LAYOUTS[node.op](node, integers)
+
+
+def largest_sum(weights: Array) -> int:
+    """Return the largest magnitude of a sum over neighbours of one sign.
+
+    Args:
+        weights: integers ``(..., channels)``; a last channel may have no neighbour.
+    """
+    padded = np.zeros((*weights.shape[:-1], weights.shape[-1] + weights.shape[-1] % 2), np.int16)
+    padded[..., : weights.shape[-1]] = weights
+    even, odd = padded[..., ::2], padded[..., 1::2]
+    positive = np.maximum(even, 0) + np.maximum(odd, 0)
+    negative = np.minimum(even, 0) + np.minimum(odd, 0)
+    return int(max(positive.max(initial=0), -negative.min(initial=0)))
+
+
+def _convolution(node: Node, integers: Array) -> Array | None:
+    channels = integers.shape[1]  # of (outputs, channels of a group, *window)
+    last = np.moveaxis(integers, 1, -1)
+    if channels == 1:
+        return None
+    if node.attributes.get("group", 1) > 1 and channels % 2:
+        # Computed as a matrix product over all of the window, where a channel's neighbour may
+        # stand at the next position.
+        return last.reshape(len(last), -1)
+    return last
+
+
+def _transposed(node: Node, integers: Array) -> Array | None:
+    groups = node.attributes.get("group", 1)
+    channels = len(integers) // groups  # of (channels, outputs of a group, *window)
+    if channels == 1:
+        return None
+    split = integers.reshape(groups, channels, *integers.shape[1:])
+    return np.moveaxis(split, 1, -1)
+
+
+def _product(_node: Node, integers: Array) -> Array:
+    return np.moveaxis(integers, -2, -1)
+
+
+def _gemm(node: Node, integers: Array) -> Array:
+    return integers if node.attributes.get("transB", 0) else integers.T
+
+
+_LAYOUTS = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "MatMul": _product,
+    "Gemm": _gemm,
+}
+
+
+def _reads_integers(graph: OnnxGraph, tensor: str) -> bool:
+    """Whether a tensor comes from a Q/DQ pair, directly or through operators that keep integers."""
+    pending, seen = [tensor], set[str]()
+    while pending:
+        name = pending.pop()
+        producer = graph.producer(name)
+        if name in seen or producer is None:
+            continue
+        seen.add(name)
+        if producer.op == "DequantizeLinear":
+            return True
+        if producer.op in _CARRYING:
+            pending.extend(producer.inputs)
+    return False
