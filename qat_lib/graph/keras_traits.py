@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from keras import layers
 
@@ -117,8 +117,22 @@ def _support(operation: Any) -> Support | None:
         quantize_weight=wrapper.default_quantize_weight,
         plan_weights=plan_weights,
         internal=wrapper.internal_names,
-        pairs=None if known.is_depthwise(operation) else "last",
+        pairs=_pairs(operation),
     )
+
+
+def _pairs(operation: Any) -> Literal["last", "unknown"] | None:
+    """Return ``Support.pairs`` of a layer in Keras's layouts, output channels last."""
+    if known.is_depthwise(operation):
+        return None
+    groups = getattr(operation, "groups", 1)
+    if groups == 1:
+        return "last"
+    channels = operation.kernel.shape[-2]
+    if channels == 1:
+        return None
+    # Kernels compute such a group as one matrix product over all of its window.
+    return "unknown" if channels % 2 else "last"
 
 
 def _weighted_inside(operation: Any) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class PlanRequest:
         cases: Sequence[Any] | Literal["auto"] | None,
         *,
         unsigned: bool,
-        cpu: str | None,
+        cpu: str | None = None,
     ) -> PlanRequest:
         """Check what the user gives.
 

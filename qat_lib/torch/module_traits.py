@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import fx, nn
 from torch.nn import modules as float_nn
@@ -93,7 +93,7 @@ def module_traits(module: nn.Module, inputs: int) -> Traits:
         kind=known.kind,
         roles=roles,
         activation=known.activation,
-        support=_module_support(known, roles) if not obstacle else None,
+        support=_module_support(module, known, roles) if not obstacle else None,
         existing=existing_quantizers(module),
         inside=_weighted_inside(module),
         obstacle=obstacle,
@@ -231,7 +231,7 @@ def _obstacle(module: nn.Module, roles: frozenset[Role]) -> str:
     return ""
 
 
-def _module_support(known: _Known, roles: frozenset[Role]) -> Support | None:
+def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) -> Support | None:
     if "weighted" not in roles:
         return _inputs_support(known, roles)
     axis = 1 if "transposed" in roles else 0
@@ -241,8 +241,24 @@ def _module_support(known: _Known, roles: frozenset[Role]) -> Support | None:
         return {"weight": (axis,)}
 
     return Support(
-        quantize_input=is_on, quantize_weight=is_on, plan_weights=plan_weights, pairs="first"
+        quantize_input=is_on,
+        quantize_weight=is_on,
+        plan_weights=plan_weights,
+        pairs=_pairs(module, roles),
     )
+
+
+def _pairs(module: nn.Module, roles: frozenset[Role]) -> Literal["first", "unknown"] | None:
+    """Return ``Support.pairs`` of a module in PyTorch's layouts, output channels first."""
+    groups = getattr(module, "groups", 1)
+    if groups == 1:
+        return "first"
+    channels = getattr(module, "in_channels", groups) // groups
+    if channels == 1:
+        return None
+    # The input channels of transposed ones are of all groups; kernels compute an odd group as one
+    # matrix product over all of its window.
+    return "unknown" if channels % 2 or "transposed" in roles else "first"
 
 
 def _inputs_support(known: _Known, roles: frozenset[Role]) -> Support | None:
