@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qat_lib.engines.agreement import bound_of, differences, widened_bounds
+from qat_lib.engines.agreement import bound_of, differences, moved_answers, widened_bounds
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest import EngineManifest
@@ -168,7 +168,8 @@ class _Probe:
             whole = differences(answers, expected)
             bounds = dict.fromkeys(whole, bound)
             if self.manifest.quantized:
-                bounds = widened_bounds(bound, reference.run, self.requests, expected)
+                moved = moved_answers(reference.run, self.requests)
+                bounds = widened_bounds(bound, moved, expected)
         return whole, bounds
 
 

@@ -1,0 +1,173 @@
+"""Share of wrong engines that the checks of an engine catch.
+
+Faults are planted between an ONNX file and its OpenVINO engine, as a backend that computes wrongly
+would make them. Each wrong engine is judged by the build (random requests) and by the check of
+engine files (random requests and real inputs), and its accuracy on the same inputs is measured.
+
+    uv run python benchmarks/planted_faults.py --json benchmarks/results/planted_faults.json
+
+``ONEDNN_MAX_CPU_ISA=AVX2`` in front makes OpenVINO compute as on a CPU without VNNI. The networks
+are a digits ResNet trained here, and ResNet-20 and MobileNetV2 with the weights in
+``QATLINE_SHARED_DATA`` (default ``../shared/data``); those are skipped where it is absent. Accuracy
+of MobileNetV2 is agreement with the honest engine's labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import onnx
+import record
+from applications_images import SHARED
+from planted_graphs import planted_faults
+
+COSTLY = 0.5
+"""Points of accuracy from which on a fault must be caught."""
+
+
+def digits() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return a trained network, calibration images, test images and labels."""
+    import keras
+    import sklearn.datasets
+
+    from qat_lib.models.resnet import resnet_digits
+
+    x, y = sklearn.datasets.load_digits(return_X_y=True)
+    images = (x.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
+    keras.utils.set_random_seed(0)
+    model = resnet_digits(width=16)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(2e-3), loss)
+    model.fit(images[:1300], y[:1300], epochs=10, batch_size=64, verbose=0)
+    return model, images[:256], images[1300:], y[1300:]
+
+
+def resnet20() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the same of CIFAR ResNet-20."""
+    from ptq_agreement import MEAN, SPREAD
+
+    from qat_lib.models import resnet20_cifar10
+    from qat_lib.models.weights import load_weights
+
+    model = resnet20_cifar10()
+    load_weights(model, SHARED / "resnet20_cifar10.npz")
+    with np.load(SHARED / "cifar10_jpeg_subset.npz", allow_pickle=False) as data:
+        parts = [(data[key][:512] / 255 - MEAN) / SPREAD for key in ("x_train", "x_test")]
+        labels = data["y_test"][:512]
+    return model, parts[0].astype(np.float32)[:256], parts[1].astype(np.float32), labels
+
+
+def mobilenetv2() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the same of MobileNetV2, without labels."""
+    import ptq_agreement
+
+    model = ptq_agreement.mobilenetv2()
+    return model, ptq_agreement.mixed("x_train", 64, 0), ptq_agreement.mixed("x_test", 96, 1), None
+
+
+NETWORKS = {"digits": digits, "resnet20": resnet20, "mobilenetv2": mobilenetv2}
+
+
+def measure(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Return a row for the honest engine of a network and one for each fault."""
+    import qat_lib
+
+    model, calibration, images, labels = NETWORKS[name]()
+    quantized = qat_lib.PtqRecipe(backend="openvino").quantize(model, calibration)
+    path = Path(qat_lib.export_onnx(quantized, folder / "m.onnx", target="openvino").path)
+    rows = [judge(path, None, "honest", images)]
+    truth = rows[0]["labels"] if labels is None else labels
+    faults = planted_faults(onnx.load(path))
+    rows += [judge(path, wrong, fault, images) for fault, wrong in faults]
+    honest = float(np.mean(rows[0]["labels"] == truth))
+    for row in rows:
+        found = float(np.mean(row.pop("labels") == truth))
+        row |= {"network": name, "change": round(100 * (found - honest), 2)}
+        print(
+            f"{name:12s} {row['fault']:32s} {row['change']:+7.2f} points  build "
+            f"{'refused' if row['build'] else 'passed '}  check "
+            f"{'refused' if row['check'] else 'passed '}  {row['difference']:.4f} of {row['bound']:.4f}",
+            flush=True,
+        )
+    return rows
+
+
+def judge(path: Path, wrong: Any, fault: str, images: np.ndarray) -> dict[str, Any]:
+    """Build an engine, from ``wrong`` where given, and return what the checks say."""
+    from qat_lib.engines import BuildSpec, build_engine, load_engine, openvino
+    from qat_lib.engines.check import check_engine
+    from qat_lib.engines.openvino_forms import SoundForm, sound_form
+    from qat_lib.errors import EngineBuildError
+
+    def planted(file: Path, cpu: Any) -> SoundForm:
+        if wrong is None:
+            return sound_form(file, cpu)
+        copy = file.with_name("wrong.onnx")
+        copy.write_bytes(wrong.SerializeToString())
+        form = sound_form(copy, cpu)
+        return form if form.data else SoundForm(data=wrong.SerializeToString())
+
+    openvino.sound_form = planted
+    spec, engine = BuildSpec(backend="openvino", max_batch_size=32), path.with_suffix(".engine")
+    try:
+        build_engine(path, spec, output=engine)
+        refused = False
+    except EngineBuildError:
+        refused = True
+        build_engine(path, spec, output=engine, verify=False)
+    check = check_engine(engine, path, inputs=images)
+    with load_engine(engine) as loaded:
+        answers = [
+            next(iter(loaded.infer(images[start : start + 32]).values()))
+            for start in range(0, len(images), 32)
+        ]
+    return {
+        "fault": fault,
+        "build": refused,
+        "check": not check.passed,
+        "difference": check.largest_difference,
+        "bound": check.bound,
+        "labels": np.concatenate(answers).argmax(1),
+    }
+
+
+def main() -> None:
+    """Measure, print and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name in arguments.networks:
+        if name != "digits" and not SHARED.is_dir():
+            print(f"{name} is skipped: there is no {SHARED}.", file=sys.stderr)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            rows += measure(name, Path(folder))
+    faults = [row for row in rows if row["fault"] != "honest"]
+    caught = [row for row in faults if row["build"] or row["check"]]
+    costly = [row for row in faults if row["change"] < -COSTLY]
+    summary = {
+        "faults": len(faults),
+        "caught": len(caught),
+        "caught_by_build": sum(row["build"] for row in faults),
+        "caught_by_check": sum(row["check"] for row in faults),
+        "costly": len(costly),
+        "costly_and_passed": sum(not (row["build"] or row["check"]) for row in costly),
+        "honest_refused": sum(r["build"] or r["check"] for r in rows if r["fault"] == "honest"),
+    }
+    print(summary)
+    if arguments.json:
+        record.write(arguments.json, {**summary, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
