@@ -8,23 +8,24 @@ check itself broke.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Literal
 
 from qat_lib.engines import files
 from qat_lib.engines.agreement import (
     LABEL_BOUND,
+    Comparison,
     bound_of,
-    differences,
+    compare,
     moved_answers,
     other_labels,
-    widened_bounds,
 )
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.check_requests import Batch, random_batches, real_batches
@@ -128,10 +129,10 @@ def check_engine(
                 bound = bound_of(manifest, half=read_summary(onnx).half)
                 verdicts.append(_judge(part, found, reference, bound, first, manifest.quantized))
         # The one that is nearest to its bound, or furthest past it, decides.
-        worst = max(verdicts, key=lambda verdict: verdict.largest / verdict.bound)
+        worst = max(verdicts, key=lambda verdict: verdict.worst.excess)
         # Labels of random requests mean nothing: the share counts for real inputs alone.
         labels = verdicts[-1] if inputs is not None else None
-        passed = all(verdict.largest <= verdict.bound for verdict in verdicts)
+        passed = all(verdict.worst.agrees for verdict in verdicts)
         passed = passed and (labels is None or labels.other_labels <= labels.label_bound)
         departures: tuple[TensorDeparture, ...] = ()
         is_quick = get_backend(manifest.backend).rebuilds
@@ -144,11 +145,11 @@ def check_engine(
     departing = first_departing(departures)
     return EngineCheck(
         passed=passed,
-        message=_message(path, worst, labels, len(parts[0]), samples)
+        message=_message(path, worst.worst, labels, len(parts[0]), samples)
         + _layers_message(departures, passed),
         requests=sum(map(len, parts)),
-        largest_difference=worst.largest,
-        bound=worst.bound,
+        largest_difference=worst.worst.difference,
+        bound=worst.worst.bound,
         label_agreement=1 - (labels or worst).other_labels,
         load_seconds=loaded,
         memory_mib=memory,
@@ -175,10 +176,9 @@ def _check_source(path: Path, manifest: EngineManifest, onnx: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Verdict:
-    """Answers to some requests: largest difference and share of other labels, with bounds."""
+    """Answers to some requests: the worst output, and the share of other labels."""
 
-    largest: float
-    bound: float
+    worst: Comparison
     other_labels: float
     label_bound: float
 
@@ -192,35 +192,37 @@ def _judge(
     quantized: bool,
 ) -> _Verdict:
     expected = list(map(reference.run, batches))
-    whole = differences(answers, expected)
-    bounds, label_bound = dict.fromkeys(whole, bound), LABEL_BOUND
-    pick = itemgetter(first)
+
+    @functools.cache
+    def noisy() -> list[Mapping[str, Array]]:
+        return moved_answers(reference.run, batches)
+
+    compared = compare(answers, expected, bound, noisy if quantized else None)
+    pick, label_bound = itemgetter(first), LABEL_BOUND
     labels = list(map(pick, expected))
     other = other_labels(list(map(pick, answers)), labels)
-    if quantized and not (max(whole.values()) <= bound and other <= label_bound):
-        moved = moved_answers(reference.run, batches)
-        bounds = widened_bounds(bound, moved, expected)
-        label_bound = max(label_bound, 2 * other_labels(list(map(pick, moved)), labels))
+    if quantized and other > label_bound:
+        label_bound = max(label_bound, 2 * other_labels(list(map(pick, noisy())), labels))
     # One sample of a few is no share.
     label_bound = max(label_bound, 1 / sum(map(len, labels)))
     # The output that is nearest to its bound, or furthest past it, decides.
-    worst = max(whole, key=lambda name: whole[name] / bounds[name])
-    return _Verdict(
-        largest=whole[worst], bound=bounds[worst], other_labels=other, label_bound=label_bound
-    )
+    worst = max(compared.values(), key=attrgetter("excess"))
+    return _Verdict(worst=worst, other_labels=other, label_bound=label_bound)
 
 
 def _message(
-    path: Path, worst: _Verdict, labels: _Verdict | None, requests: int, samples: int
+    path: Path, worst: Comparison, labels: _Verdict | None, requests: int, samples: int
 ) -> str:
     asked = [f"{requests} random requests"] if requests else []
     asked += [f"{samples} real inputs"] if samples else []
-    relation = "within" if worst.largest <= worst.bound else "outside"
+    relation = "within" if worst.difference <= worst.bound else "outside"
     text = (
         f"{path.name}, loaded in a fresh process, answered {' and '.join(asked)}; the "
-        f"largest difference from the ONNX reference is {worst.largest:.2g} of the outputs' "
+        f"largest difference from the ONNX reference is {worst.difference:.2g} of the outputs' "
         f"spread, {relation} the bound of {worst.bound:.2g}."
     )
+    if worst.is_shifted:
+        text += " The outputs' means are shifted, which rounding does not explain."
     if labels is not None and labels.other_labels > labels.label_bound:
         text += (
             f" {labels.other_labels:.1%} of the real inputs get another label than from the "
@@ -239,8 +241,8 @@ def _layers_message(departures: Sequence[TensorDeparture], passed: bool) -> str:
     if passed or not departures:
         return ""
     return (
-        " In an engine built again from the ONNX file it agrees: the engine file is of another "
-        "graph. Build it again."
+        " An engine built again from the ONNX file agrees: the engine file is not what the "
+        "backend makes of that file. Build it again."
     )
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qat_lib.engines.agreement import bound_of, differences, moved_answers, widened_bounds
+from qat_lib.engines.agreement import Comparison, bound_of, compare, moved_answers
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest import EngineManifest
@@ -136,25 +137,25 @@ class _Probe:
 
     def compared(self, tensors: Sequence[str]) -> tuple[TensorDeparture, ...]:
         """Return the differences of tensors that are handed out together."""
-        whole, bounds = self._differences(tensors)
+        compared = self._compared(tensors)
         departures = []
         for tensor in tensors:
             departures.append(
                 TensorDeparture(
                     layer=self.graph.keras_layer(tensor),
                     tensor=tensor,
-                    difference=whole[tensor],
-                    bound=bounds[tensor],
+                    difference=compared[tensor].difference,
+                    bound=compared[tensor].bound,
                 )
             )
         return tuple(departures)
 
     def answers_differ(self, tensors: Sequence[str]) -> bool:
         """Whether an output of the model departs."""
-        whole, bounds = self._differences(tensors)
-        return any(not whole[name] <= bounds[name] for name in self.graph.outputs)
+        compared = self._compared(tensors)
+        return any(not compared[name].agrees for name in self.graph.outputs)
 
-    def _differences(self, tensors: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+    def _compared(self, tensors: Sequence[str]) -> dict[str, Comparison]:
         with tempfile.TemporaryDirectory(prefix="qatline-layers-") as folder:
             file = Path(folder) / "probe.onnx"
             with_outputs(self.onnx, tensors, file)
@@ -165,12 +166,8 @@ class _Probe:
             with load_engine(built.path, rebuild=False) as engine:
                 answers = list(map(engine.infer, self.requests))
             bound = bound_of(self.manifest, half=read_summary(self.onnx).half)
-            whole = differences(answers, expected)
-            bounds = dict.fromkeys(whole, bound)
-            if self.manifest.quantized:
-                moved = moved_answers(reference.run, self.requests)
-                bounds = widened_bounds(bound, moved, expected)
-        return whole, bounds
+            noisy = partial(moved_answers, reference.run, self.requests)
+            return compare(answers, expected, bound, noisy if self.manifest.quantized else None)
 
 
 def _bisected(

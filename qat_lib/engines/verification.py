@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qat_lib.engines.agreement import bound_of, differences, moved_answers, widened_bounds
+from qat_lib.engines.agreement import Comparison, bound_of, compare, differences, moved_answers
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
@@ -53,19 +54,17 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
         expected.append(truth)
         answers.append(engine.infer(request))
         found.append((shapes, differences(answers[-1:], expected[-1:])))
-    whole = differences(answers, expected)
-    bounds = dict.fromkeys(whole, bound)
-    if engine.manifest.quantized and not max(whole.values()) <= bound:
-        bounds = widened_bounds(bound, moved_answers(reference.run, requests), expected)
-    wrong = {name: size for name, size in whole.items() if not size <= bounds[name]}
-    if wrong:
-        bound = bounds[max(wrong, key=wrong.__getitem__)]
-        raise EngineBuildError(_explain(engine, wrong, bound, found))
+    quantized = engine.manifest.quantized
+    noisy = partial(moved_answers, reference.run, requests) if quantized else None
+    compared = compare(answers, expected, bound, noisy)
+    worst = max(compared, key=lambda name: compared[name].excess)
+    if not compared[worst].agrees:
+        raise EngineBuildError(_explain(engine, worst, compared[worst], found))
     return {
         "reference": f"onnxruntime {reference.version}",
         "requests": [_text(shapes) for shapes, _ in found],
-        "differences": whole,
-        "bound": max(bounds.values()),
+        "differences": map_values(attrgetter("difference"), compared),
+        "bound": max(each.bound for each in compared.values()),
     }
 
 
@@ -104,17 +103,18 @@ def _ask(
 
 def _explain(
     engine: Engine,
-    wrong: Mapping[str, float],
-    bound: float,
+    name: str,
+    worst: Comparison,
     found: list[tuple[dict[str, Shape], dict[str, float]]],
 ) -> str:
-    name, size = max(wrong.items(), key=lambda item: item[1])
     by_shape = "; ".join(f"{_text(shapes)}: {one[name]:.2g}" for shapes, one in found)
+    shifted = ", and noise does not shift the mean over the samples" if worst.is_shifted else ""
     return (
         f"The engine does not answer as its ONNX graph does. Its output {name} differs from ONNX "
-        f"Runtime's by {size:.2g} of the spread; {bound:g} is what the engine's precision explains "
-        f"(by shape: {by_shape}). The fault is in {engine.manifest.backend} "
-        f"{engine.manifest.backend_version}, and nothing was written. Build for a largest batch "
+        f"Runtime's by {worst.difference:.2g} of the spread; {worst.bound:.2g} is what the "
+        f"engine's precision explains{shifted} (by shape: {by_shape}). The fault is in "
+        f"{engine.manifest.backend} {engine.manifest.backend_version} on "
+        f"{engine.manifest.device['name']}, and nothing was written. Build for a largest batch "
         "that still agrees, or with another backend (backend='onnxruntime'); verify=False "
         "(--no-verify) builds without this comparison."
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.export.choice import choose_unsigned, engine_dependencies, target_dependencies
+from components.export.choice import choose_integers, engine_dependencies, target_dependencies
 from components.export_onnx import export_onnx_step
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
-from qat_lib.engines import choose_backend
+from qat_lib.engines import choose_backend, cpu_kind
 from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError, VerificationError
 
 keras = pytest.importorskip("keras")
@@ -187,12 +187,12 @@ def test_the_sign_follows_the_target(unsigned, target, backend, expected):
         ExportSettings(target=target),
         EngineSettings(backend=backend),
     )
-    assert choose_unsigned(*sections) is expected
+    assert choose_integers(*sections)["unsigned"] is expected
 
 
 def test_unsigned_integers_for_tensorrt_are_refused():
     with pytest.raises(ConfigError, match=r"Set quantization\.unsigned to auto or never"):
-        choose_unsigned(
+        choose_integers(
             QuantizationSettings(unsigned="always"),
             ExportSettings(),
             EngineSettings(backend="tensorrt"),
@@ -202,30 +202,30 @@ def test_unsigned_integers_for_tensorrt_are_refused():
 def test_a_gpu_that_auto_finds_gets_signed_integers(monkeypatch):
     monkeypatch.setattr("qat_lib.engines.choose_backend", lambda wanted: "tensorrt")
     sections = ExportSettings(target="onnxruntime"), EngineSettings()
-    assert not choose_unsigned(QuantizationSettings(), *sections)
+    assert not choose_integers(QuantizationSettings(), *sections)["unsigned"]
     with pytest.raises(ConfigError, match=r"Received: engine\.backend=tensorrt"):
-        choose_unsigned(QuantizationSettings(unsigned="always"), *sections)
+        choose_integers(QuantizationSettings(unsigned="always"), *sections)
 
 
-def test_choose_unsigned_without_backend_is_signed(monkeypatch):
+def test_choose_integers_without_backend_is_signed(monkeypatch):
     def none(wanted):
         raise BackendUnavailableError("none here")
 
     monkeypatch.setattr("qat_lib.engines.choose_backend", none)
-    assert not choose_unsigned(QuantizationSettings(), ExportSettings(), EngineSettings())
-    assert choose_unsigned(
-        QuantizationSettings(unsigned="always"), ExportSettings(), EngineSettings()
-    )
+    sections = ExportSettings(), EngineSettings()
+    assert not choose_integers(QuantizationSettings(), *sections)["unsigned"]
+    assert choose_integers(QuantizationSettings(unsigned="always"), *sections)["unsigned"]
 
 
 def test_target_dependencies_select_target_settings():
     facts = target_dependencies(
         {"target": "auto", "opset": 18}, {"backend": "openvino", "fp16": "always", "threads": 2}
     )
-    assert facts == {"export": {"target": "auto"}, "engine": {"backend": "openvino"}}
+    engine = {"backend": "openvino", "cpu": cpu_kind()}
+    assert facts == {"export": {"target": "auto"}, "engine": engine}
     assert target_dependencies({}, {}) == {
         "export": {},
-        "engine": {"backend": choose_backend("auto")},
+        "engine": {"backend": choose_backend("auto"), "cpu": cpu_kind()},
     }
 
 

@@ -8,13 +8,14 @@ from components.export import choice as export_choice
 from components.export.choice import (
     ExportChoice,
     choose_export,
-    choose_unsigned,
+    choose_integers,
     engine_dependencies,
     sign_problem,
     target_dependencies,
     target_problem,
 )
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
+from qat_lib.engines import cpu_kind
 from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError
 
 BACKENDS = ("tensorrt", "openvino", "onnxruntime")
@@ -31,6 +32,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return str(request.param)
 
     monkeypatch.setattr(export_choice, "_choose", choose)
+    monkeypatch.setattr("qat_lib.engines.choose_backend", choose)
     return request.param
 
 
@@ -42,11 +44,12 @@ def test_engine_dependencies_are_backend_and_fp16(machine: str | None) -> None:
     assert engine_dependencies({}) == {"backend": machine or "auto"}
     assert engine_dependencies({"backend": "onnxruntime"}) == {"backend": "onnxruntime"}
     assert target_dependencies(
-        {"target": "auto", "opset": 17}, {"backend": "openvino", "fp16": "auto"}
+        {"target": "auto", "opset": 17}, {"backend": "openvino", "fp16": "auto", "cpu": "avx2"}
     ) == {
         "export": {"target": "auto"},
-        "engine": {"backend": "openvino"},
+        "engine": {"backend": "openvino", "cpu": "avx2"},
     }
+    assert target_dependencies({}, {})["engine"]["cpu"] == cpu_kind()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -93,22 +96,32 @@ def test_choose_export_refuses_int4_weights_for_tensorrt() -> None:
 
 
 @pytest.mark.parametrize("unsigned", ["auto", "always", "never"])
-def test_choose_unsigned_goes_by_the_machine(machine: str | None, unsigned: Any) -> None:
+def test_choose_integers_goes_by_the_machine(machine: str | None, unsigned: Any) -> None:
     asked = QuantizationSettings(unsigned=unsigned), ExportSettings(), EngineSettings()
     if unsigned == "always" and machine == "tensorrt":
         with pytest.raises(ConfigError, match=r"Received: engine\.backend=tensorrt"):
-            choose_unsigned(*asked)
+            choose_integers(*asked)
         return
     expected = {"never": False, "always": True, "auto": machine not in (None, "tensorrt")}
-    assert choose_unsigned(*asked) is expected[unsigned]
+    found = choose_integers(*asked)
+    assert found["unsigned"] is expected[unsigned]
+    assert found["cpu"] == (None if machine == "tensorrt" else cpu_kind())
+
+
+@pytest.mark.parametrize("cpu", ["avx2", "vnni", "arm"])
+def test_choose_integers_takes_the_cpu_of_the_engines(cpu: Any) -> None:
+    settings = QuantizationSettings(), ExportSettings()
+    assert choose_integers(*settings, EngineSettings(backend="openvino", cpu=cpu))["cpu"] == cpu
+    assert choose_integers(*settings, EngineSettings(backend="tensorrt", cpu=cpu))["cpu"] is None
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("target", ["tensorrt", "onnxruntime"])
-def test_choose_unsigned_is_false_for_tensorrt(target: Any, backend: Any) -> None:
+def test_choose_integers_is_false_for_tensorrt(target: Any, backend: Any) -> None:
     asked = ExportSettings(target=target), EngineSettings(backend=backend)
     expected = "tensorrt" not in (target, backend)
-    assert choose_unsigned(QuantizationSettings(unsigned="auto"), *asked) is expected
+    found = choose_integers(QuantizationSettings(unsigned="auto"), *asked)
+    assert found["unsigned"] is expected
     assert (sign_problem("always", target, backend) is None) is expected
     assert sign_problem("auto", target, backend) is None
 

@@ -40,15 +40,15 @@ def test_export_options_by_default() -> None:
 
 
 def test_export_options_from_the_command_line() -> None:
-    done = call("a", "--target", "openvino", "--opset", "18", "--channels-first", "--loud")
+    done = call("a", "--opset", "18", "--channels-first", "--loud")
     assert done.exit_code == 0, done.output
     ((_, loud, options, _),) = seen
     assert loud
-    assert options() == ExportOptions(target="openvino", opset=18, channels_first_input=True)
+    assert options() == ExportOptions(opset=18, channels_first_input=True)
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--opset", "12"), ("--target", "x"), ("--embed-preprocessing",)]
+    "arguments", [("--opset", "12"), ("--weights", "x"), ("--embed-preprocessing",)]
 )
 def test_export_options_out_of_range_are_refused(arguments: tuple[str, ...]) -> None:
     assert call("a", *arguments).exit_code == 2
@@ -57,7 +57,7 @@ def test_export_options_out_of_range_are_refused(arguments: tuple[str, ...]) -> 
 
 def test_export_options_show_help_in_their_order() -> None:
     text = call("--help").stdout
-    places = [text.index(name) for name in ("--target", "--opset", "--weights", "--loud")]
+    places = [text.index(name) for name in ("--opset", "--weights", "--loud")]
     assert places == sorted(places)
     assert "[13<=x<=21]" in text
 

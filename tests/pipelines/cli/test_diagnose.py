@@ -32,7 +32,17 @@ def test_diagnose_names_the_planted_layer_first(folder: Path, tmp_path: Path) ->
     before = set(folder.iterdir())
     arguments = [str(folder / "m.keras"), "--data", str(folder / "x.npy"), "--samples", "16"]
     done = runner.invoke(
-        app, ["diagnose", *arguments, "--html", str(html), "--save-spec", str(spec)]
+        app,
+        [
+            "diagnose",
+            *arguments,
+            "--html",
+            str(html),
+            "--save-spec",
+            str(spec),
+            "--backend",
+            "tensorrt",
+        ],
     )
     assert done.exit_code == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -62,7 +62,7 @@ def test_quantize_output_is_calibrated_and_exportable(folder: Path, tmp_path: Pa
     assert "4 quantizers" in exported.stdout
 
 
-def test_unsigned_integers_on_request(folder: Path, tmp_path: Path) -> None:
+def test_sign_of_integers_follows_the_backend(folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "q.keras"
     arguments = [
         str(folder / "m.keras"),
@@ -70,19 +70,34 @@ def test_unsigned_integers_on_request(folder: Path, tmp_path: Path) -> None:
         str(model),
         "--data",
         str(folder / "x.npy"),
-        "--unsigned",
+        "--backend",
+        "openvino",
     ]
     assert runner.invoke(app, ["quantize", *arguments]).exit_code == 0
     found = qat_lib.model_quantizers(qat_lib.load_model(model))
     (name,) = [name for name, quantizer in found.items() if quantizer.unsigned]
     assert name.startswith("flatten")
-    refused = runner.invoke(app, ["export", str(model), "-o", str(tmp_path / "q.onnx")])
+    command = ["export", str(model), "-o", str(tmp_path / "q.onnx")]
+    refused = runner.invoke(app, [*command, "--target", "tensorrt"])
     assert refused.exit_code == 1
     assert "TensorRT runs no unsigned integers" in refused.stderr
-    done = runner.invoke(
-        app, ["export", str(model), "-o", str(tmp_path / "q.onnx"), "--target", "openvino"]
-    )
+    done = runner.invoke(app, [*command, "--target", "openvino"])
     assert done.exit_code == 0, done.stderr
+    arguments[-1] = "tensorrt"
+    assert runner.invoke(app, ["quantize", *arguments]).exit_code == 0
+    found = qat_lib.model_quantizers(qat_lib.load_model(model))
+    assert not any(quantizer.unsigned for quantizer in found.values())
+
+
+def test_plan_is_for_the_cpu_of_the_engine(folder: Path) -> None:
+    for cpu, pairs in (("avx2", True), ("vnni", False)):
+        command = ["quantize", str(folder / "m.keras"), "--backend", "openvino", "--cpu", cpu]
+        done = runner.invoke(app, [*command, "--json"])
+        assert done.exit_code == 0, done.stderr
+        plan = json.loads(done.stdout)["plan"]
+        assert plan["cpu"] == cpu
+        weights = [entry for entry in plan["quantizers"] if entry["kind"] == "weight"]
+        assert any(e["pair_axis"] is not None or e["num_bits"] == 7 for e in weights) is pairs
 
 
 def test_export_takes_the_old_name_of_float_precision(folder: Path, tmp_path: Path) -> None:

@@ -206,24 +206,3 @@ def test_engine_of_one_shape_answers_several_requests(
             engine.random_request({"input": (2, 1, 8, 8)}, seed=seed) for seed in (0, 1)
         )
     assert not np.array_equal(first["input"], second["input"])
-
-
-def test_narrow_cpu_that_answers_worse_is_named(
-    int8_onnx: Path, tmp_path: Path, spoil: Spoil, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def spread(answers: dict[str, Any]) -> dict[str, Any]:
-        return {name: value + 0.3 * value.std() for name, value in answers.items()}
-
-    spoil(OnnxRuntimeEngine, spread)
-    device = {"kind": "cpu", "architecture": "x86_64", "name": "An old CPU", "flags": ["avx2"]}
-    monkeypatch.setattr("qat_lib.engines.onnxruntime.cpu_device", lambda: device)
-    artifact = build_engine(
-        int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "m.engine"
-    )
-    assert any(
-        "An old CPU has neither VNNI nor AMX, and the engine's answers" in text
-        for text in artifact.warnings
-    )
-    device["flags"] = ["avx512_vnni"]  # type: ignore[assignment]
-    with pytest.raises(EngineBuildError, match="does not answer"):
-        build_engine(int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "m.engine")

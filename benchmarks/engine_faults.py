@@ -4,7 +4,7 @@ Faults are planted between an ONNX file and its OpenVINO engine, as a backend th
 would make them. Each wrong engine is judged by the build (random requests) and by the check of
 engine files (random requests and real inputs), and its accuracy on the same inputs is measured.
 
-    uv run python benchmarks/planted_faults.py --json benchmarks/results/planted_faults.json
+    uv run python benchmarks/engine_faults.py --json benchmarks/results/engine_faults.json
 
 ``ONEDNN_MAX_CPU_ISA=AVX2`` in front makes OpenVINO compute as on a CPU without VNNI. The networks
 are a digits ResNet trained here, and ResNet-20 and MobileNetV2 with the weights in
@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 import record
 from applications_images import SHARED
-from planted_graphs import planted_faults
+from wrong_graphs import wrong_graphs
 
 COSTLY = 0.5
 """Points of accuracy from which on a fault must be caught."""
@@ -85,7 +85,7 @@ def measure(name: str, folder: Path) -> list[dict[str, Any]]:
     path = Path(qat_lib.export_onnx(quantized, folder / "m.onnx", target="openvino").path)
     rows = [judge(path, None, "honest", images)]
     truth = rows[0]["labels"] if labels is None else labels
-    faults = planted_faults(onnx.load(path))
+    faults = wrong_graphs(onnx.load(path))
     rows += [judge(path, wrong, fault, images) for fault, wrong in faults]
     honest = float(np.mean(rows[0]["labels"] == truth))
     for row in rows:

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 WEIGHTED = ("Conv", "MatMul", "Gemm")
 
 
-def planted_faults(
+def wrong_graphs(
     model: ModelProto, *, layers: int = 6, seed: int = 1
 ) -> Iterator[tuple[str, ModelProto]]:
     """Yield wrong copies of a graph, each with a name for its fault.
