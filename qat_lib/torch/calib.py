@@ -214,7 +214,7 @@ def calibrate_weights(
         CalibrationError: the model has no such module, the method is not known, the percentile is
             out of range, or a weight is not finite.
     """
-    found = []
+    found: list[tuple[Any, int | None, torch.Tensor]] = []
     for module in model.modules():
         quantizer, weight = (getattr(module, name, None) for name in ("weight_quantizer", "weight"))
         if quantizer is None or weight is None:
@@ -236,5 +236,5 @@ def calibrate_weights(
         raise CalibrationError(
             f"The model {type(model).__name__!r} has no module with a weight_quantizer."
         )
-    for quantizer, axis, amax in found:
-        quantizer.set_granularity(axis, amax)
+    for quantizer, kept, amax in found:
+        quantizer.set_granularity(kept, amax)

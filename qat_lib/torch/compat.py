@@ -6,14 +6,14 @@ and ``qat_lib.torch.nn.modules.clip``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 from qat_lib.errors import SpecError
 
-Bound = torch.Tensor | float
+Bound: TypeAlias = torch.Tensor | float
 
 
 def reduce_amax(

@@ -66,10 +66,6 @@ def enable_onnx_export() -> Iterator[None]:
 
     Raises:
         ExportError: in ``torch.onnx.export``: a quantizer can't be written, or ``dynamo=False``.
-
-    Examples:
-        >>> with qat_lib.torch.enable_onnx_export():
-        ...     torch.onnx.export(model, (example,), "model.onnx", opset_version=19)
     """
     token = _writing.set(True)
     try:

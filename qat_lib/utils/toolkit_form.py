@@ -99,8 +99,8 @@ def _enters_layer(reader: onnx.NodeProto, source: onnx.NodeProto) -> bool:
     The export calls the nodes of quantized layers ``quant_<layer>/<operator>``.
     """
     layer = reader.name.rpartition("/")[0]
-    quantized = layer.rpartition("/")[2].startswith("quant_")
-    return quantized and layer != source.name.rpartition("/")[0]
+    quantized: bool = layer.rpartition("/")[2].startswith("quant_")
+    return quantized and bool(layer != source.name.rpartition("/")[0])
 
 
 def _carried_range(view: OnnxGraph, tensor: str) -> str | None:
