@@ -226,12 +226,21 @@ def tensor_quant(
         The integers, with the shape and data type of ``inputs``, and the number of integers in a
         unit, ``127 / amax``: ``integers / scale`` dequantizes. The gradient of the integers is that
         of ``fake_tensor_quant``.
+
+    Raises:
+        SpecError: ``inputs`` are float16, and the scale is too large for it.
     """
     low, high = integer_bounds(num_bits, narrow_range, unsigned)
     range_ = torch.as_tensor(amax, dtype=torch.float32, device=inputs.device).detach()
     range_ = range_.clamp(min=AMAX_FLOOR)
     integers: torch.Tensor = _MaskedIntegers.apply(inputs.float(), range_, low, high)
-    return integers.to(inputs.dtype), (high / range_).to(inputs.dtype)
+    scale = high / range_
+    if inputs.dtype == torch.float16 and bool((scale > torch.finfo(torch.float16).max).any()):
+        raise SpecError(
+            "The scale is too large for FP16: expected a range of at least "
+            f"{high / torch.finfo(torch.float16).max:.4g}. Received: {amax!r}."
+        )
+    return integers.to(inputs.dtype), scale.to(inputs.dtype)
 
 
 legacy_fake_tensor_quant = fake_tensor_quant

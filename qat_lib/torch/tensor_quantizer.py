@@ -33,10 +33,10 @@ class TensorQuantizer(RangeState):
         quant_desc: how to quantize. Default: 8 bits, one range.
         disabled: whether tensors pass unchanged. Default False.
         if_quant: whether to quantize. Default True.
-        if_calib: whether the quantizer's own calibrator collects. Default False.
         if_clip: whether tensors are clipped to the trained range, also where they are not quantized,
             so that the range is learned first. Default False. The quantization of a trained range
             clips and trains it, too.
+        if_calib: whether the quantizer's own calibrator collects. Default False.
 
     Raises:
         SpecError: ``if_clip`` is set without a trained range.
@@ -55,11 +55,10 @@ class TensorQuantizer(RangeState):
     def __init__(
         self,
         quant_desc: QuantDescriptor = QUANT_DESC_8BIT_PER_TENSOR,
-        *,
         disabled: bool = False,
         if_quant: bool = True,
-        if_calib: bool = False,
         if_clip: bool = False,
+        if_calib: bool = False,
     ) -> None:
         super().__init__()
         self.name = quant_desc.name or ""

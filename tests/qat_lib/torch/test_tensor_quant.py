@@ -169,6 +169,14 @@ def test_legacy_fake_tensor_quant_is_the_same() -> None:
     torch.testing.assert_close(legacy_fake_tensor_quant(x, 1.0, 4), expected, rtol=0, atol=0)
 
 
+def test_tensor_quant_names_scale_beyond_fp16() -> None:
+    x = torch.ones(3).half()
+    with pytest.raises(SpecError, match=r"scale is too large for FP16.*0\.001939"):
+        tensor_quant.tensor_quant(x, 1e-4)
+    assert tensor_quant.tensor_quant(x, 0.01)[1].dtype == torch.float16
+    assert torch.isfinite(fake_tensor_quant(x, 1e-4)).all()
+
+
 def test_scaled_e4m3_is_fp8_alone() -> None:
     x = torch.tensor([-1.8, 0.2, 0.4, 500.0])
     assert scaled_e4m3(x).tolist() == [-1.75, 0.203125, 0.40625, 448.0]
