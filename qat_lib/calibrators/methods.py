@@ -90,7 +90,7 @@ def check_method(method: str, percentile: float) -> None:
         )
     if not 0 < percentile <= 100:
         raise CalibrationError(
-            f"percentile is out of range: it must be in (0, 100]. Received: {percentile!r}."
+            f"percentile must be in (0, 100]. Received: {percentile!r}, which is out of range."
         )
 
 
