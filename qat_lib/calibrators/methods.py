@@ -14,7 +14,7 @@ from qat_lib.calibrators.histogram import MagnitudeHistogram
 from qat_lib.errors import CalibrationError
 
 CANDIDATES = 100
-"""Ranges among which the mean squared error is least."""
+"""Ranges among which the squared error is least; the values of a tensor with few ones, too."""
 ENTROPY_BINS = 2048
 """Bins of the histogram that entropy is taken of, as published."""
 PERCENTILE = 99.99
@@ -27,7 +27,7 @@ def range_from_histogram(
     histogram: MagnitudeHistogram,
     method: str,
     percentile: float = PERCENTILE,
-    num_bits: int = 8,
+    num_bits: int | tuple[int, int] = 8,
     *,
     unsigned: bool = False,
 ) -> float:
@@ -42,14 +42,23 @@ def range_from_histogram(
             outputs of the layers that read the tensor: each element's error counts with the gain
             of its channel, where the histogram has gains.
         percentile: in (0, 100]. Default 99.99.
-        num_bits: width of the integers. Default 8.
+        num_bits: width of the integers; a tuple is that of floating-point values (FP8), whose
+            range only ``"max"`` and ``"percentile"`` take. Default 8.
         unsigned: whether the integers are unsigned, with twice as many steps over the range.
             Default False.
 
     Raises:
-        CalibrationError: the method is not known or the percentile is out of range.
+        CalibrationError: the method is not known, not one for ``num_bits``, or the percentile is out
+            of range.
     """
     check_method(method, percentile)
+    if isinstance(num_bits, tuple):
+        if method not in ("max", "percentile"):
+            raise CalibrationError(
+                f"Expected the method max or percentile for FP8. Received: {method!r}, which weighs "
+                "the errors of integers."
+            )
+        num_bits = 8
     if histogram.upper == 0.0:
         return 0.0
     steps = 2 ** (num_bits if unsigned else num_bits - 1) - 1
@@ -80,7 +89,9 @@ def check_method(method: str, percentile: float) -> None:
             f"Expected a calibrator among {', '.join(METHODS)}. Received: {method!r}."
         )
     if not 0 < percentile <= 100:
-        raise CalibrationError(f"percentile must be in (0, 100]. Received: {percentile!r}.")
+        raise CalibrationError(
+            f"percentile must be in (0, 100]. Received: {percentile!r}, which is out of range."
+        )
 
 
 def _maximum(histogram: MagnitudeHistogram, *_: float) -> float:
@@ -108,6 +119,10 @@ def _least_error(histogram: MagnitudeHistogram, costs: np.ndarray, steps: int) -
     candidates = np.linspace(
         histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES
     )
+    filled = centers[histogram.counts > 0]
+    if len(filled) <= CANDIDATES:
+        # The best range of a tensor with few values is one of them, between two candidates.
+        candidates = np.union1d(candidates, np.minimum(filled, histogram.observed_max))
     errors = []
     for amax in candidates:
         scale = amax / steps

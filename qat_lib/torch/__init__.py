@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qat_lib.torch.calibration import calibrate
     from qat_lib.torch.correction import correct_bias
     from qat_lib.torch.export import export_onnx
+    from qat_lib.torch.export_mode import enable_onnx_export
     from qat_lib.torch.fake_quantization import fake_quantize
     from qat_lib.torch.folding import folded_weights
     from qat_lib.torch.naming import model_quantizers
@@ -39,6 +40,7 @@ __all__ = [
     "calibrate",
     "check_parity",
     "correct_bias",
+    "enable_onnx_export",
     "export_onnx",
     "fake_quantize",
     "folded_weights",
@@ -52,6 +54,7 @@ _HOMES = {
     "apply_plan": "qat_lib.torch.apply",
     "calibrate": "qat_lib.torch.calibration",
     "correct_bias": "qat_lib.torch.correction",
+    "enable_onnx_export": "qat_lib.torch.export_mode",
     "export_onnx": "qat_lib.torch.export",
     "fake_quantize": "qat_lib.torch.fake_quantization",
     "folded_weights": "qat_lib.torch.folding",

@@ -8,12 +8,22 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
+from qat_lib.calibrators.histogram import BINS
 from qat_lib.calibrators.methods import range_from_histogram
 from qat_lib.errors import CalibrationError
 from qat_lib.ranges import reduced_axes
 from qat_lib.torch.histogram import Histogram
 from qat_lib.torch.tensor_quant import QuantDescriptor
+
+
+class NothingCollectedError(CalibrationError, RuntimeError):
+    """A calibrator collected nothing; a RuntimeError, as in pytorch-quantization."""
+
+
+class ShapeChangedError(CalibrationError, RuntimeError):
+    """Tensors of a calibrator have other channels than before; a RuntimeError, too."""
 
 
 class Calibrator(Protocol):
@@ -39,7 +49,7 @@ class MaxCalibrator:
     """The largest magnitude of all tensors, or of each kept channel.
 
     Args:
-        num_bits: width of the integers.
+        num_bits: width of the integers, which the range does not depend on.
         axis: axes that keep a range of their own; None = one range.
         unsigned: whether the integers are unsigned.
         track_amax: whether to keep the range of each tensor in ``amaxs``. Default False.
@@ -47,7 +57,7 @@ class MaxCalibrator:
 
     def __init__(
         self,
-        num_bits: int = 8,
+        num_bits: Any = 8,
         axis: int | tuple[int, ...] | None = None,
         unsigned: bool = False,
         track_amax: bool = False,
@@ -67,7 +77,7 @@ class MaxCalibrator:
         """Take note of a tensor.
 
         Raises:
-            CalibrationError: the kept axes have other sizes than before.
+            ShapeChangedError: the kept axes have other sizes than before.
         """
         x = x.detach().float()
         magnitude = x.relu() if self.unsigned else x.abs()
@@ -79,8 +89,8 @@ class MaxCalibrator:
         if self._amax is None:
             self._amax = seen
         elif self._amax.shape != seen.shape:
-            raise CalibrationError(
-                f"Expected a range of the shape {tuple(self._amax.shape)}, as of the tensors "
+            raise ShapeChangedError(
+                f"The range's shape changed: expected {tuple(self._amax.shape)}, as of the tensors "
                 f"before. Received: {tuple(seen.shape)}."
             )
         else:
@@ -97,28 +107,48 @@ class HistogramCalibrator:
     """A histogram of magnitudes, from which several methods take a range.
 
     Args:
-        num_bits: width of the integers.
+        num_bits: width of the integers, or ``(4, 3)`` for FP8, whose range is taken by ``"max"`` or
+            ``"percentile"``.
         axis: must be None: a histogram has one range.
         unsigned: whether the integers are unsigned.
+        num_bins: least number of bins that span the data, at least 1; it is rounded up to a
+            multiple of 2048. Default 2048.
+        grow_method: ignored: bins merge in pairs as the data grow.
+        skip_zeros: whether zeros are not counted. Default False.
+        torch_hist: ignored: tensors are counted on their device, with the same counts on each.
 
     Raises:
-        CalibrationError: ``axis`` is given.
+        CalibrationError: ``axis`` is given, or ``num_bins`` is less than 1.
     """
 
-    def __init__(self, num_bits: int = 8, axis: Any = None, unsigned: bool = False) -> None:
+    def __init__(
+        self,
+        num_bits: Any = 8,
+        axis: Any = None,
+        unsigned: bool = False,
+        num_bins: int = BINS // 2,
+        grow_method: str | None = None,  # noqa: ARG002 - of pytorch-quantization, without effect
+        skip_zeros: bool = False,
+        torch_hist: bool = True,  # noqa: ARG002
+    ) -> None:
         if axis is not None:
             raise CalibrationError(
                 "A histogram gives one range: use calib_method='max' with an axis. Received: "
                 f"axis={axis!r}."
             )
+        if num_bins < 1:
+            raise CalibrationError(f"Expected num_bins of at least 1. Received: {num_bins!r}.")
         self.num_bits = num_bits
         self.axis = axis
         self.unsigned = unsigned
+        self.num_bins = num_bins
+        self.skip_zeros = skip_zeros
         self.reset()
 
     def reset(self) -> None:
         """Forget what was collected."""
-        self.histogram = Histogram()
+        # After the data have grown, half of the bins span it.
+        self.histogram = Histogram(-(-2 * self.num_bins // BINS) * BINS)
 
     def collect(self, x: torch.Tensor) -> None:
         """Count the magnitudes of a tensor.
@@ -128,6 +158,10 @@ class HistogramCalibrator:
         """
         magnitude = x.detach().float()
         magnitude = magnitude.relu() if self.unsigned else magnitude.abs()
+        if self.skip_zeros:
+            magnitude = magnitude[magnitude != 0]
+        if magnitude.numel() == 0:
+            return
         largest = float(magnitude.amax())
         if not largest < float("inf"):
             raise CalibrationError(
@@ -155,3 +189,52 @@ class HistogramCalibrator:
                 self.histogram, method, percentile, self.num_bits, unsigned=self.unsigned
             )
         )
+
+
+def calibrate_weights(
+    model: nn.Module,
+    method: str = "percentile",
+    perchannel: bool = True,
+    percentile: float = 99.99,
+    num_bins: int = BINS // 2,
+) -> None:
+    """Set the weight ranges of quantized modules from histograms of the weights.
+
+    ``qat_lib.torch.calibrate`` sets weight ranges to the largest magnitudes, which engines do best
+    with; this is for the other methods.
+
+    Args:
+        model: a model with quantized modules. Their weight quantizers keep the ranges from now on.
+        method: ``"percentile"`` (default), ``"mse"``, ``"entropy"`` or ``"max"``.
+        perchannel: whether each output channel has a range of its own. Default True.
+        percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
+        num_bins: see ``HistogramCalibrator``. Default 2048.
+
+    Raises:
+        CalibrationError: the model has no such module, the method is not known, the percentile is
+            out of range, or a weight is not finite.
+    """
+    found: list[tuple[Any, int | None, torch.Tensor]] = []
+    for module in model.modules():
+        quantizer, weight = (getattr(module, name, None) for name in ("weight_quantizer", "weight"))
+        if quantizer is None or weight is None:
+            continue
+        # The weight of a transposed convolution is (in, out, ...).
+        axis = 1 if getattr(module, "transposed", False) else 0
+        channels = weight.detach().unbind(axis) if perchannel else (weight.detach(),)
+        ranges = []
+        for channel in channels:
+            calibrator = HistogramCalibrator(
+                quantizer.num_bits, None, quantizer.unsigned, num_bins=num_bins
+            )
+            calibrator.collect(channel)
+            ranges.append(calibrator.compute_amax(method, percentile=percentile))
+        shape = [len(ranges) if perchannel and i == axis else 1 for i in range(weight.dim())]
+        amax = torch.stack([torch.as_tensor(each) for each in ranges])
+        found.append((quantizer, axis if perchannel else None, amax.reshape(shape)))
+    if not found:
+        raise CalibrationError(
+            f"The model {type(model).__name__!r} has no module with a weight_quantizer."
+        )
+    for quantizer, kept, amax in found:
+        quantizer.set_granularity(kept, amax)

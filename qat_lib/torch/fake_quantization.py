@@ -12,15 +12,25 @@ import torch
 
 from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
 
+FP8 = (4, 3)
+"""``num_bits`` of FP8: bits of the exponent and of the mantissa (E4M3, ``torch.float8_e4m3fn``)."""
+FP8_HIGH = 448.0
+"""Largest value of FP8."""
+
+
+def greatest_value(num_bits: Any, unsigned: bool) -> float:
+    """Return the greatest integer of a width, or of FP8 the largest value."""
+    return FP8_HIGH if num_bits == FP8 else greatest_integer(num_bits, unsigned)
+
 
 def quantization_scale(
-    amax: torch.Tensor, num_bits: int = 8, unsigned: bool = False
+    amax: torch.Tensor, num_bits: Any = 8, unsigned: bool = False
 ) -> torch.Tensor:
     """Return a range's float32 scale, at least ``AMAX_FLOOR``'s.
 
-    It is ``max(amax, AMAX_FLOOR)`` over the greatest integer.
+    It is ``max(amax, AMAX_FLOOR)`` over the greatest integer, or over FP8's largest value.
     """
-    return scale_of(amax.float().clamp(min=AMAX_FLOOR), greatest_integer(num_bits, unsigned))
+    return scale_of(amax.float().clamp(min=AMAX_FLOOR), greatest_value(num_bits, unsigned))
 
 
 def scale_of(amax: torch.Tensor, high: float) -> torch.Tensor:
@@ -66,6 +76,23 @@ def fake_quantize(
     return quantized.to(x.dtype)
 
 
+def fake_quantize_fp8(x: torch.Tensor, amax: torch.Tensor | float) -> torch.Tensor:
+    """Round to FP8 (E4M3) values, scaled so that ``amax`` is the largest, and back.
+
+    Args:
+        x: float tensor of any shape, on any device.
+        amax: range, a number or a tensor that broadcasts against ``x``; values below
+            ``AMAX_FLOOR`` count as that.
+
+    Returns:
+        A tensor with the shape and data type of ``x``. NaN stays NaN, infinities saturate. The
+        gradient is the clip-mask straight-through estimator.
+    """
+    range_ = torch.as_tensor(amax, dtype=torch.float32, device=x.device).clamp(min=AMAX_FLOOR)
+    quantized: torch.Tensor = _Fp8Quantize.apply(x.float(), range_.detach())
+    return quantized.to(x.dtype)
+
+
 def quantized_integers(
     x: torch.Tensor, amax: torch.Tensor, low: float, high: float
 ) -> torch.Tensor:
@@ -94,6 +121,23 @@ class _MaskedQuantize(torch.autograd.Function):
     def backward(ctx: Any, dy: Any) -> Any:
         (inside,) = ctx.saved_tensors
         return torch.where(inside, dy, 0.0), None, None, None
+
+
+class _Fp8Quantize(torch.autograd.Function):
+    """FP8 rounding with a fixed range."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, amax: Any) -> Any:
+        ctx.save_for_backward(inside_range(x, amax, -1.0))
+        scale = scale_of(amax, FP8_HIGH)
+        # Devices differ in whether the cast saturates or gives NaN.
+        kept = (x / scale).clamp_(-FP8_HIGH, FP8_HIGH)
+        return kept.to(torch.float8_e4m3fn).float().mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        (inside,) = ctx.saved_tensors
+        return torch.where(inside, dy, 0.0), None
 
 
 class _LearnedQuantize(torch.autograd.Function):

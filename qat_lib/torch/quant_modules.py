@@ -14,6 +14,7 @@ import torch
 
 from qat_lib.errors import SpecError
 from qat_lib.torch import nn as quant_nn
+from qat_lib.torch.export_mode import enable_onnx_export
 
 REPLACED = (
     "Conv1d",
@@ -34,6 +35,14 @@ REPLACED = (
 )
 """Names in ``torch.nn`` that are replaced. Pooling by maximum moves values and needs no quantizer;
 an instance normalization is better left in floating point."""
+
+__all__ = [
+    "QuantModuleReplacementHelper",
+    "deactivate",
+    "enable_onnx_export",
+    "initialize",
+    "quantized_modules",
+]
 
 Replacement = tuple[Any, str, type]
 _originals: dict[tuple[int, str], Replacement] = {}
@@ -70,6 +79,32 @@ def initialize(
     for place, name, quantized in replacements:
         _originals.setdefault((id(place), name), (place, name, getattr(place, name)))
         setattr(place, name, quantized)
+
+
+class QuantModuleReplacementHelper:
+    """``initialize`` and ``deactivate`` in three steps, as pytorch-quantization has them.
+
+    ``quantized_modules`` does the same within a block.
+    """
+
+    def __init__(self) -> None:
+        self._arguments: tuple[Any, Any] = (None, None)
+
+    def prepare_state(
+        self,
+        float_module_list: Iterable[str] | None = None,
+        custom_map: Iterable[Replacement] | None = None,
+    ) -> None:
+        """Store the arguments of ``initialize`` for ``apply_quant_modules``."""
+        self._arguments = (float_module_list, custom_map)
+
+    def apply_quant_modules(self) -> None:
+        """Replace the modules' names; see ``initialize``."""
+        initialize(*self._arguments)
+
+    def restore_float_modules(self) -> None:
+        """Give the names their own classes again; see ``deactivate``."""
+        deactivate()
 
 
 def deactivate() -> None:

@@ -14,6 +14,7 @@ from qat_lib.errors import ExportError
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.ranges import AMAX_FLOOR, range_shape
 from qat_lib.torch.capture import Example
+from qat_lib.torch.fake_quantization import FP8
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.naming import quantizers_of
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
@@ -49,6 +50,12 @@ def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
             module(*example.args, **example.kwargs)
     read: list[RangeOwner] = []
     for quantizer in quantizers:
+        if quantizer.enabled and quantizer.num_bits == FP8:
+            raise ExportError(
+                f"Expected quantizers with integers. Received: {quantizer.name!r} with FP8. Engines of "
+                "the backends here are INT8. For an FP8 file call torch.onnx.export(..., "
+                "opset_version=19) within qat_lib.torch.enable_onnx_export()."
+            )
         amax = quantizer.amax if _has_range(quantizer) else now.ranges.get(quantizer)
         if amax is None and quantizer.enabled and quantizer in now.seen:
             raise ExportError(
@@ -102,8 +109,8 @@ class _Now:
         if amax is not None and quantizer.range_policy != "current":
             shape = (
                 ()
-                if quantizer.axis is None
-                else range_shape(tensor.shape, quantizer.axis, quantizer.name)
+                if quantizer.axes is None
+                else range_shape(tensor.shape, quantizer.axes, quantizer.name)
             )
             self.ranges[quantizer] = amax.reshape(shape)
         elif quantizer.of_weight or isinstance(tensor, nn.Parameter):

@@ -15,37 +15,40 @@ from torch import nn
 from qat_lib.ranges import (
     AMAX_FLOOR,
     checked_range,
-    greatest_integer,
     least_step,
     range_shape,
     reduced_axes,
 )
+from qat_lib.torch.fake_quantization import greatest_value
 
 RANGE, STEP, SWITCHES = "_amax", "_step", "_switches"
+FACTOR = "_pre_quant_scale"
 
 
 class RangeState(nn.Module):
     """A module with a range: none, a buffer, or LSQ's step.
 
-    LSQ trains the step. The state of a model holds ``_amax`` or ``_step``, and ``_switches``:
-    whether the quantizer is enabled, follows the data, and is calibrated. A state without them
+    LSQ trains the step. The state of a model holds ``_amax`` or ``_step``, ``_pre_quant_scale`` if
+    set, and ``_switches``: whether the quantizer is enabled, follows the data, and is calibrated. A state without them
     loads too, such as that of the float model.
     """
 
-    num_bits: int
+    num_bits: Any
     unsigned: bool
-    axis: tuple[int, ...] | None
+    axis: int | tuple[int, ...] | None
     name: str
     range_policy: str
     pair_axis: int | None
     scale_amax: float | None
     _owner: tuple[Any] | None
     _amax: torch.Tensor | None
+    _pre_quant_scale: torch.Tensor | None
     _step: Any
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer(RANGE, None)
+        self.register_buffer(FACTOR, None)
         self.register_parameter(STEP, None)
         self._disabled = False
         self._tracking = True
@@ -55,7 +58,12 @@ class RangeState(nn.Module):
 
     @property
     def _high(self) -> float:
-        return greatest_integer(self.num_bits, self.unsigned)
+        return greatest_value(self.num_bits, self.unsigned)
+
+    @property
+    def axes(self) -> tuple[int, ...] | None:
+        """The axes with a range of their own, as a tuple; None = one range."""
+        return (self.axis,) if isinstance(self.axis, int) else self.axis
 
     @property
     def _learned(self) -> bool:
@@ -67,7 +75,8 @@ class RangeState(nn.Module):
 
         None until calibration, training or hand sets it: the tensor's own range then counts, which
         of a weight is known. Set it to set the range by hand, which counts as calibration; None
-        forgets it.
+        forgets it. An array for a quantizer with one range sets its ``axis``, too: the axes along
+        which the array has more than one value; of a flat array, the last axis.
         """
         if self._step is not None:
             return self._step.detach() * self._high
@@ -84,9 +93,15 @@ class RangeState(nn.Module):
         if isinstance(value, torch.Tensor):
             value = value.detach().float().cpu().numpy()
         old = self.amax
-        shape = () if self.axis is None else None if old is None else tuple(old.shape)
         if self.axis is None and np.size(value) == 1:
             value = np.reshape(value, ())
+        shape = None if old is None else tuple(old.shape)
+        if self.axis is None and np.ndim(value) and not self._learned:
+            sizes = np.shape(value)
+            self.axis = tuple(i - len(sizes) for i, size in enumerate(sizes) if size > 1)
+            shape = None
+        elif self.axis is None:
+            shape = ()
         array = torch.from_numpy(np.array(checked_range(self.name, value, shape), np.float32))
         self._set_range(array if old is None else array.to(old.device))
         self._is_set = True
@@ -103,6 +118,23 @@ class RangeState(nn.Module):
         else:
             with torch.no_grad():
                 self._step.copy_(step)
+
+    def set_granularity(self, axis: int | None, amax: torch.Tensor) -> None:
+        """Set the axis with a range of its own, None for one range, and a fixed range for it.
+
+        Args:
+            axis: the axis, or None.
+            amax: range that broadcasts against the tensor.
+        """
+        device = None if self.amax is None else self.amax.device
+        if not self._learned:
+            self.range_policy = "frozen"
+        self.axis, self._amax = axis, None
+        self._step = None
+        self._set_range(
+            amax.clamp(min=AMAX_FLOOR).to(device).reshape(() if axis is None else amax.shape)
+        )
+        self._is_set = True
 
     def bind_weight(self, owner: Any) -> None:
         """Set the module whose weight this quantizes: its ``quantized_weight`` gives the weight."""
@@ -143,11 +175,11 @@ class RangeState(nn.Module):
         With a ``pair_axis`` it is the largest sum of a pair. The other axes have size 1.
         """
         magnitude = self.magnitude(x) if self.pair_axis is None else _pair_sums(x, self.pair_axis)
-        if self.axis is None:
+        if self.axes is None:
             amax = magnitude.amax()
         else:
-            range_shape(x.shape, self.axis, self.name)
-            axes = reduced_axes(x.dim(), self.axis)
+            range_shape(x.shape, self.axes, self.name)
+            axes = reduced_axes(x.dim(), self.axes)
             amax = magnitude.amax(axes, keepdim=True) if axes else magnitude
         return amax if self.scale_amax is None else amax * self.scale_amax
 
@@ -156,11 +188,13 @@ class RangeState(nn.Module):
 
         Half precision would change it.
         """
-        kept = [None if x is None else x.detach().clone() for x in (self._amax, self._step)]
+        held = (self._amax, self._pre_quant_scale, self._step)
+        kept = [None if x is None else x.detach().clone() for x in held]
         super()._apply(fn, recurse)
         moved: Any
         before: Any
-        for moved, before in zip((self._amax, self._step), kept, strict=True):
+        held = (self._amax, self._pre_quant_scale, self._step)
+        for moved, before in zip(held, kept, strict=True):
             if moved is not None and moved.dtype != torch.float32:
                 moved.data = before.to(moved.device)
         return self
@@ -191,11 +225,13 @@ class RangeState(nn.Module):
             self._refit()
         elif self._is_set and strict:
             missing_keys.append(prefix + RANGE)
+        if (factor := state_dict.get(prefix + FACTOR)) is not None:
+            self._pre_quant_scale = factor.detach().float().clone()
         if switches is not None:
             enabled, self._tracking, self._is_set = map(bool, switches.tolist())
             self._disabled = not enabled
         if strict:
-            known = {prefix + key for key in (RANGE, STEP, SWITCHES)}
+            known = {prefix + key for key in (RANGE, STEP, FACTOR, SWITCHES)}
             own = {key for key in state_dict if key.startswith(prefix)}
             unexpected_keys.extend(sorted(own - known))
 

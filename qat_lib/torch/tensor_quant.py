@@ -1,4 +1,4 @@
-"""QuantDescriptor and the two quantization functions, as pytorch-quantization names them."""
+"""QuantDescriptor and the quantization functions, as pytorch-quantization names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import yaml
 from qat_lib.errors import SpecError
 from qat_lib.layer_config import CALIBRATORS
 from qat_lib.ranges import AMAX_FLOOR, check_settings, integer_bounds
-from qat_lib.torch.fake_quantization import fake_quantize, inside_range, quantized_integers
+from qat_lib.torch.fake_quantization import (
+    FP8,
+    FP8_HIGH,
+    fake_quantize,
+    fake_quantize_fp8,
+    inside_range,
+    quantized_integers,
+)
 
 CALIB_METHODS = ("max", "histogram")
 _Plain: TypeAlias = dict[str, Any]
@@ -23,7 +30,8 @@ class QuantDescriptor:
     """How a tensor is quantized, as a value.
 
     Args:
-        num_bits: width of the integers, 2 to 16. Default 8.
+        num_bits: width of the integers, 2 to 16, or ``(4, 3)`` for FP8 (E4M3) with the largest value
+            448 at ``amax``. Default 8.
         name: name of the quantizer. Default None: its place in the model names it.
         fake_quant: whether to dequantize again. Default True; False gives integers as floats.
         axis: axes that keep a range of their own, an integer or a tuple. Default None: one range.
@@ -52,7 +60,7 @@ class QuantDescriptor:
         'axis: [0]\\nnum_bits: 4\\n'
     """
 
-    num_bits: int = 8
+    num_bits: Any = 8
     name: str | None = None
     _: KW_ONLY
     fake_quant: bool = True
@@ -72,10 +80,16 @@ class QuantDescriptor:
         """Check the values and settle those that follow from others."""
         if not isinstance(self.name, str | None):
             raise TypeError(f"name must be a string or None. Received: {self.name!r}.")
+        if isinstance(self.num_bits, list):
+            object.__setattr__(self, "num_bits", tuple(self.num_bits))
+        if isinstance(self.num_bits, tuple) and self.num_bits != FP8:
+            raise TypeError(f"num_bits must be an integer or (4, 3). Received: {self.num_bits!r}.")
         if isinstance(self.axis, list):
             object.__setattr__(self, "axis", tuple(self.axis))
         if not all(isinstance(axis, int) for axis in self.axes or ()):
             raise TypeError(f"axis must be an integer or a tuple of them. Received: {self.axis!r}.")
+        if isinstance(self.amax, str | bytes):
+            raise TypeError(f"amax must be float, list or ndarray. Received: {self.amax!r}.")
         if self.amax is not None:
             object.__setattr__(self, "amax", np.array(self.amax, np.float32))
         if self.range_policy is None:
@@ -87,7 +101,13 @@ class QuantDescriptor:
 
     def _check(self) -> None:
         policy = str(self.range_policy)
-        check_settings(self.num_bits, self.narrow_range, self.unsigned, policy, self.momentum)
+        if self.num_bits == FP8 and (self.unsigned or not self.fake_quant or policy == "learned"):
+            raise SpecError(
+                "FP8 is signed, fake-quantized, and its range is not trained. Received: "
+                f"unsigned={self.unsigned}, fake_quant={self.fake_quant}, range_policy={policy!r}."
+            )
+        width = 8 if self.num_bits == FP8 else self.num_bits
+        check_settings(width, self.narrow_range, self.unsigned, policy, self.momentum)
         if self.learn_amax and policy != "learned":
             raise SpecError(
                 f"learn_amax=True means the range policy 'learned'. Received: {policy!r}."
@@ -125,6 +145,8 @@ class QuantDescriptor:
         plain = self.dict()
         if self.axes is not None:
             plain["axis"] = list(self.axes)
+        if self.num_bits == FP8:
+            plain["num_bits"] = list(FP8)
         return yaml.safe_dump(plain, width=120, default_flow_style=None)
 
     @classmethod
@@ -207,12 +229,91 @@ def tensor_quant(
         The integers, with the shape and data type of ``inputs``, and the number of integers in a
         unit, ``127 / amax``: ``integers / scale`` dequantizes. The gradient of the integers is that
         of ``fake_tensor_quant``.
+
+    Raises:
+        SpecError: ``inputs`` are float16, and the scale is too large for it.
     """
     low, high = integer_bounds(num_bits, narrow_range, unsigned)
     range_ = torch.as_tensor(amax, dtype=torch.float32, device=inputs.device).detach()
     range_ = range_.clamp(min=AMAX_FLOOR)
     integers: torch.Tensor = _MaskedIntegers.apply(inputs.float(), range_, low, high)
-    return integers.to(inputs.dtype), (high / range_).to(inputs.dtype)
+    scale = high / range_
+    if inputs.dtype == torch.float16 and bool((scale > torch.finfo(torch.float16).max).any()):
+        raise SpecError(
+            "The scale is too large for FP16: expected a range of at least "
+            f"{high / torch.finfo(torch.float16).max:.4g}. Received: {amax!r}."
+        )
+    return integers.to(inputs.dtype), scale.to(inputs.dtype)
+
+
+legacy_fake_tensor_quant = fake_tensor_quant
+"""pytorch-quantization's name of the variant without a CUDA extension, which is the only one here."""
+
+
+def fake_affine_tensor_quant(
+    inputs: torch.Tensor,
+    min_range: torch.Tensor | float,
+    max_range: torch.Tensor | float,
+    num_bits: int = 8,
+) -> torch.Tensor:
+    """Quantize a tensor with a zero point, and dequantize it again.
+
+    For experiments: quantized modules and exported files have no zero points.
+
+    Args:
+        inputs: float tensor of any shape.
+        min_range: value of the least integer, a number or scalar tensor.
+        max_range: value of the greatest integer, above ``min_range``.
+        num_bits: width of the integers, 2 to 16. Default 8.
+
+    Returns:
+        A tensor with the shape and data type of ``inputs``: multiples of
+        ``(max_range - min_range) / (2**num_bits - 1)``, so that zero is kept exactly. The gradient
+        is 1 from ``min_range`` to ``max_range``, else 0.
+
+    Raises:
+        SpecError: the range is empty or not finite, or ``num_bits`` is out of range.
+    """
+    low, high = (torch.as_tensor(x).detach().to(inputs).float() for x in (min_range, max_range))
+    if not bool(torch.isfinite(high - low).all() and (high > low).all()):
+        raise SpecError(
+            "Expected finite bounds with min_range below max_range. Received: "
+            f"{min_range!r}, {max_range!r}."
+        )
+    check_settings(num_bits, narrow_range=False, unsigned=False, range_policy="frozen", momentum=0)
+    step = (high - low) / (2.0**num_bits - 1.0)
+    first = torch.round(low / step)
+    x = inputs.float()
+    quantized = (torch.round(x / step).clamp(first, first + 2.0**num_bits - 1.0) * step).detach()
+    passed = torch.where((x >= low) & (x <= high), x, x.detach())
+    return (quantized + passed - passed.detach()).to(inputs.dtype)
+
+
+def scaled_e4m3(
+    inputs: torch.Tensor,
+    amax: torch.Tensor | float | None = None,
+    E: int = 4,  # noqa: N803 - pytorch-quantization's names
+    M: int = 3,  # noqa: N803
+) -> torch.Tensor:
+    """Round a tensor to FP8 (E4M3) values and back.
+
+    Args:
+        inputs: float tensor of any shape.
+        amax: magnitude that becomes FP8's largest value, 448: a number, or a tensor that broadcasts
+            against ``inputs``. Default None: 448, the values of FP8 themselves.
+        E: bits of the exponent; must be 4.
+        M: bits of the mantissa; must be 3.
+
+    Returns:
+        A tensor with the shape and data type of ``inputs``; magnitudes above ``amax`` saturate. The
+        gradient is 1 within ``amax``, else 0.
+
+    Raises:
+        NotImplementedError: ``E`` and ``M`` are not 4 and 3.
+    """
+    if (E, M) != FP8:
+        raise NotImplementedError(f"FP8 is E4M3: expected E=4, M=3. Received: E={E}, M={M}.")
+    return fake_quantize_fp8(inputs, FP8_HIGH if amax is None else amax)
 
 
 class _MaskedIntegers(torch.autograd.Function):

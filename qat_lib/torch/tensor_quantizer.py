@@ -7,11 +7,17 @@ from typing import Any
 import torch
 
 from qat_lib.calibrators.collecting import active_collector
-from qat_lib.errors import CalibrationError
+from qat_lib.errors import CalibrationError, ExportError, SpecError
 from qat_lib.ranges import AMAX_FLOOR, INITIAL_AMAX, SHARED_FALL, range_shape
-from qat_lib.torch.calib import Calibrator, create_calibrator
-from qat_lib.torch.export_mode import is_exporting, mark
-from qat_lib.torch.fake_quantization import fake_quantize, quantization_scale
+from qat_lib.torch.calib import Calibrator, NothingCollectedError, create_calibrator
+from qat_lib.torch.compat import Clip
+from qat_lib.torch.export_mode import is_exporting, mark, write_pair, writes_pairs
+from qat_lib.torch.fake_quantization import (
+    FP8,
+    fake_quantize,
+    fake_quantize_fp8,
+    quantization_scale,
+)
 from qat_lib.torch.range_state import RangeState
 from qat_lib.torch.tensor_quant import (
     QUANT_DESC_8BIT_PER_TENSOR,
@@ -27,7 +33,13 @@ class TensorQuantizer(RangeState):
         quant_desc: how to quantize. Default: 8 bits, one range.
         disabled: whether tensors pass unchanged. Default False.
         if_quant: whether to quantize. Default True.
+        if_clip: whether tensors are clipped to the trained range, also where they are not quantized,
+            so that the range is learned first. Default False. The quantization of a trained range
+            clips and trains it, too.
         if_calib: whether the quantizer's own calibrator collects. Default False.
+
+    Raises:
+        SpecError: ``if_clip`` is set without a trained range.
 
     Without a range the tensor's own counts, at each call. ``qat_lib.torch.calibrate``,
     ``load_calib_amax()``, setting ``amax`` or, with the policies ``"ema"`` and ``"last"``, the
@@ -43,14 +55,14 @@ class TensorQuantizer(RangeState):
     def __init__(
         self,
         quant_desc: QuantDescriptor = QUANT_DESC_8BIT_PER_TENSOR,
-        *,
         disabled: bool = False,
         if_quant: bool = True,
+        if_clip: bool = False,
         if_calib: bool = False,
     ) -> None:
         super().__init__()
         self.name = quant_desc.name or ""
-        self.axis = quant_desc.axes
+        self.axis = quant_desc.axis
         self.num_bits = quant_desc.num_bits
         self.unsigned = quant_desc.unsigned
         self.narrow_range = quant_desc.narrow_range
@@ -64,14 +76,19 @@ class TensorQuantizer(RangeState):
         self._disabled = disabled
         self._if_quant = if_quant
         self._if_calib = if_calib
+        self._if_clip = False
         self._calibrator: Calibrator | None = create_calibrator(quant_desc)
         if quant_desc.amax is not None:
             self.amax = quant_desc.amax * (quant_desc.scale_amax or 1.0)
         elif self._learned and self.axis is None:
             self._set_range(torch.tensor(INITIAL_AMAX))
+        if if_clip:
+            self.enable_clip()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Quantize ``inputs``; shape and data type stay."""
+        """Quantize ``inputs``, times ``pre_quant_scale`` if set; shape and data type stay."""
+        if self._pre_quant_scale is not None:
+            inputs = inputs * self._pre_quant_scale.to(inputs)
         if (collector := active_collector()) is not None:
             collector.observe(self, inputs)
             return inputs
@@ -81,9 +98,38 @@ class TensorQuantizer(RangeState):
             return mark(inputs, self.name) if self._if_quant else inputs
         if inputs.numel() == 0:
             return inputs
+        if writes_pairs():
+            return self._write_pair(inputs) if self._if_quant else inputs
         if self._if_calib:
             self._collect(inputs)
+        if self._if_clip:
+            inputs = self.clip(inputs)
         return self._quantize(inputs) if self._if_quant else inputs
+
+    def _write_pair(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.of_weight and self.amax is None:
+            raise ExportError(
+                f"Expected a range for the quantizer {self.name!r}. Received: none. Calibrate the "
+                "model before the export."
+            )
+        axes = self.axes or ()
+        if len(axes) > 1:
+            raise ExportError(
+                f"Expected one range or one axis, which ONNX has. Received: axis={self.axis!r} of the "
+                f"quantizer {self.name!r}."
+            )
+        scale = quantization_scale(self._range_for(x), self.num_bits, self.unsigned)
+        return write_pair(x, scale, axes[0] % x.dim() if axes else None, self._stored_type())
+
+    def _stored_type(self) -> torch.dtype:
+        if self.num_bits == FP8:
+            return torch.float8_e4m3fn
+        if self.num_bits != 8:
+            raise ExportError(
+                f"Expected 8 bits, which ONNX's QuantizeLinear has. Received: {self.num_bits} of the "
+                f"quantizer {self.name!r}. qat_lib.torch.export_onnx stores weights of fewer bits."
+            )
+        return torch.uint8 if self.unsigned else torch.int8
 
     def _collect(self, x: torch.Tensor) -> None:
         if self._calibrator is None:
@@ -92,6 +138,8 @@ class TensorQuantizer(RangeState):
 
     def _quantize(self, x: torch.Tensor) -> torch.Tensor:
         amax = self._range_for(x)
+        if self.num_bits == FP8:
+            return fake_quantize_fp8(x, amax)
         if not self.fake_quant:
             narrow = self.narrow_range
             return tensor_quant(x, amax, self.num_bits, self.unsigned, narrow)[0]
@@ -125,8 +173,10 @@ class TensorQuantizer(RangeState):
         """
         if amax.device != x.device:
             self._amax = amax = amax.to(x.device)
-        if self.axis is not None and amax.dim() != x.dim():
-            self._amax = amax = amax.reshape(range_shape(x.shape, self.axis, self.name))
+        if self.axes is not None and amax.dim() != x.dim():
+            shape = range_shape(x.shape, self.axes, self.name)
+            single = amax.numel() == 1  # one range for every channel
+            self._amax = amax = amax.expand(shape).clone() if single else amax.reshape(shape)
         return amax
 
     def _track(self, x: torch.Tensor) -> None:
@@ -175,6 +225,75 @@ class TensorQuantizer(RangeState):
     def disable_calib(self) -> None:
         """Stop collecting."""
         self._if_calib = False
+
+    def enable_clip(self) -> None:
+        """Clip tensors to the trained range from now on.
+
+        Raises:
+            SpecError: the range is not trained.
+        """
+        if not self._learned:
+            raise SpecError(
+                f"Only a trained range clips. Received: the range policy {self.range_policy!r} of "
+                f"the quantizer {self.name!r}. Use QuantDescriptor(learn_amax=True)."
+            )
+        self._if_clip = True
+
+    def disable_clip(self) -> None:
+        """Stop clipping; the quantization of a trained range clips nonetheless."""
+        self._if_clip = False
+
+    @property
+    def clip(self) -> Clip:
+        """Clipping to the trained range; its bounds are of the range as it is now.
+
+        Raises:
+            AttributeError: the range is not trained, or is not known yet.
+        """
+        if self._step is None:
+            raise AttributeError(f"The quantizer {self.name!r} has no trained range to clip to.")
+        amax = self._step * self._high
+        return Clip(-amax, amax)
+
+    def init_learn_amax(self) -> None:
+        """Do nothing: ``load_calib_amax`` and ``amax`` set a trained range themselves.
+
+        Raises:
+            SpecError: the range is not trained.
+        """
+        if not self._learned:
+            raise SpecError(
+                f"Only a quantizer with learn_amax=True has a range to initialize. Received: "
+                f"the range policy {self.range_policy!r} of {self.name!r}."
+            )
+
+    @property
+    def pre_quant_scale(self) -> torch.Tensor | None:
+        """Factor on the tensor in front of its quantization, as SmoothQuant uses it.
+
+        A number or a tensor that broadcasts against the quantized tensor; None (default) without.
+        It also counts where the quantizer is disabled, and is saved with the model.
+
+        Raises:
+            SpecError: the factor is not finite, or the quantizer is that of a weight: scale the
+                weight itself.
+        """
+        return self._pre_quant_scale
+
+    @pre_quant_scale.setter
+    def pre_quant_scale(self, value: Any) -> None:
+        if value is None:
+            self._pre_quant_scale = None
+            return
+        if self.of_weight:
+            raise SpecError(
+                f"{self.name!r} quantizes a weight: multiply the weight itself, and set "
+                "pre_quant_scale of the input's quantizer."
+            )
+        factor = torch.as_tensor(value).detach().float().clone()
+        if not bool(torch.isfinite(factor).all()):
+            raise SpecError(f"pre_quant_scale must be finite. Received: {value!r}.")
+        self._pre_quant_scale = factor
 
     def freeze(self) -> None:
         """Keep the range as it is from now on (``"ema"`` and ``"last"``)."""
@@ -226,9 +345,10 @@ class TensorQuantizer(RangeState):
         amax = self._calibrator.compute_amax(*args, **kwargs)
         if amax is None:
             if strict:
-                raise CalibrationError(
-                    f"The calibrator of quantizer {self.name!r} collected no tensor: call the model "
-                    "after enable_calib(), or pass strict=False to keep the range as it is."
+                raise NothingCollectedError(
+                    f"Calibrator returned None: that of quantizer {self.name!r} collected no tensor. "
+                    "Call the model after enable_calib(), or pass strict=False to keep the range as "
+                    "it is."
                 )
             return
         self.amax = amax * (self.scale_amax or 1.0)
@@ -237,11 +357,13 @@ class TensorQuantizer(RangeState):
         """Return the settings and the range in a line."""
         if self._disabled:
             return "disabled"
-        words = ["unsigned "[: 9 * self.unsigned] + f"{self.num_bits}bit"]
+        width = "FP8" if self.num_bits == FP8 else f"{self.num_bits}bit"
+        words = ["unsigned "[: 9 * self.unsigned] + width]
         words += ["narrow"] * self.narrow_range + ["fake"] * self.fake_quant
         words.append("per-tensor" if self.axis is None else f"axis={self.axis}")
         words += [f"amax={self._short_amax()}", self.range_policy]
-        words += ["quant"] * self._if_quant + ["calib"] * self._if_calib
+        words += ["pre_quant_scale"] * (self._pre_quant_scale is not None)
+        words += ["quant"] * self._if_quant + ["clip"] * self._if_clip + ["calib"] * self._if_calib
         return " ".join(words)
 
     def _short_amax(self) -> str:

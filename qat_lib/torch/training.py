@@ -103,14 +103,15 @@ class WeightOscillation:
         module: a quantized module.
         freeze_above: frequency of oscillation, in (0, 1], from which a weight is frozen at the
             integer that it had most; None, the default, only measures. Weights that are computed,
-            such as an LSTM's joined ones, are measured only.
+            such as an LSTM's joined ones, are measured only. FP8 weights are left out.
     """
 
     def __init__(self, module: nn.Module, *, freeze_above: float | None = None) -> None:
         self._tracker = OscillationTracker(freeze_above=freeze_above)
         self._quantizers: dict[str, Any] = {}
         for name, quantizer in model_quantizers(module).items():
-            if quantizer.of_weight and quantizer.enabled and quantizer.weight is not None:
+            has_integers = isinstance(quantizer.num_bits, int)
+            if quantizer.enabled and has_integers and quantizer.weight is not None:
                 self._quantizers[name] = quantizer
         self._tracker.observe(self._integers())
 

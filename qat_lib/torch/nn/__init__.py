@@ -7,7 +7,14 @@ Each derives from its original and takes its arguments, ``quant_desc_input`` and
 from __future__ import annotations
 
 from qat_lib.torch.nn.modules._utils import QuantInputMixin, QuantMixin, pop_quant_desc_in_kwargs
+from qat_lib.torch.nn.modules.clip import Clip
 from qat_lib.torch.nn.modules.quant_conv import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     QuantConv1d,
     QuantConv2d,
     QuantConv3d,
@@ -16,12 +23,27 @@ from qat_lib.torch.nn.modules.quant_conv import (
     QuantConvTranspose3d,
 )
 from qat_lib.torch.nn.modules.quant_instancenorm import (
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
     QuantInstanceNorm1d,
     QuantInstanceNorm2d,
     QuantInstanceNorm3d,
 )
-from qat_lib.torch.nn.modules.quant_linear import QuantLinear
+from qat_lib.torch.nn.modules.quant_linear import (
+    Linear,
+    QuantLinear,
+)
 from qat_lib.torch.nn.modules.quant_pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
     QuantAdaptiveAvgPool1d,
     QuantAdaptiveAvgPool2d,
     QuantAdaptiveAvgPool3d,
@@ -32,21 +54,13 @@ from qat_lib.torch.nn.modules.quant_pooling import (
     QuantMaxPool2d,
     QuantMaxPool3d,
 )
-from qat_lib.torch.nn.modules.quant_rnn import QuantLSTM, QuantLSTMCell
+from qat_lib.torch.nn.modules.quant_rnn import (
+    LSTM,
+    LSTMCell,
+    QuantLSTM,
+    QuantLSTMCell,
+)
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
-
-# The originals' names, as pytorch-quantization has them beside its own.
-Conv1d, Conv2d, Conv3d = QuantConv1d, QuantConv2d, QuantConv3d
-ConvTranspose1d, ConvTranspose2d = QuantConvTranspose1d, QuantConvTranspose2d
-ConvTranspose3d = QuantConvTranspose3d
-Linear = QuantLinear
-LSTM, LSTMCell = QuantLSTM, QuantLSTMCell
-MaxPool1d, MaxPool2d, MaxPool3d = QuantMaxPool1d, QuantMaxPool2d, QuantMaxPool3d
-AvgPool1d, AvgPool2d, AvgPool3d = QuantAvgPool1d, QuantAvgPool2d, QuantAvgPool3d
-AdaptiveAvgPool1d, AdaptiveAvgPool2d = QuantAdaptiveAvgPool1d, QuantAdaptiveAvgPool2d
-AdaptiveAvgPool3d = QuantAdaptiveAvgPool3d
-InstanceNorm1d, InstanceNorm2d = QuantInstanceNorm1d, QuantInstanceNorm2d
-InstanceNorm3d = QuantInstanceNorm3d
 
 __all__ = [
     "LSTM",
@@ -56,6 +70,7 @@ __all__ = [
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
+    "Clip",
     "Conv1d",
     "Conv2d",
     "Conv3d",

@@ -45,12 +45,14 @@ def test_percentile_is_9999_hundredths_by_default() -> None:
 
 
 def published_mse(counts: np.ndarray, upper: float, observed_max: float, steps: int) -> float:
-    """The least of a hundred ranges, one value after the other."""
+    """The least of a hundred ranges and of the values, one value after the other."""
+    width = upper / len(counts)
+    values = [min((i + 0.5) * width, observed_max) for i, count in enumerate(counts) if count]
     best, range_ = np.inf, 0.0
-    for amax in np.linspace(observed_max / 100, observed_max, 100):
+    for amax in sorted([*np.linspace(observed_max / 100, observed_max, 100), *values]):
         error = 0.0
         for index, count in enumerate(counts):
-            center = (index + 0.5) * upper / len(counts)
+            center = (index + 0.5) * width
             integer = min(max(round(center / (amax / steps)), 0), steps)
             error += count * (center - integer * amax / steps) ** 2
         if error < best:
@@ -61,13 +63,19 @@ def published_mse(counts: np.ndarray, upper: float, observed_max: float, steps: 
 @pytest.mark.parametrize(
     ("bits", "unsigned", "steps"), [(3, False, 3), (3, True, 7), (4, False, 7), (8, False, 127)]
 )
-def test_mse_is_least_of_hundred_ranges(bits: int, unsigned: bool, steps: int) -> None:
+def test_mse_is_least_of_hundred_ranges_and_values(bits: int, unsigned: bool, steps: int) -> None:
     counts = np.random.default_rng(1).integers(0, 9, 48) * np.linspace(5, 0, 48).astype(int)
     counts[-1] = 1
     found = range_from_histogram(
         histogram(counts, 3.0, 2.97), "mse", num_bits=bits, unsigned=unsigned
     )
     assert found == pytest.approx(published_mse(counts, 3.0, 2.97, steps))
+
+
+def test_mse_of_many_values_is_one_of_hundred_ranges() -> None:
+    counts = np.random.default_rng(0).integers(1, 9, CANDIDATES + 1)
+    found = range_from_histogram(histogram(counts, 2.0), "mse", num_bits=4)
+    assert found * CANDIDATES / 2.0 == pytest.approx(round(found * CANDIDATES / 2.0))
 
 
 def test_mse_and_entropy_have_the_published_resolution() -> None:

@@ -10,11 +10,17 @@ import pytest
 import torch
 from torch import nn
 
+import qat_lib.torch
 from qat_lib.calibrators.methods import range_from_histogram
 from qat_lib.errors import CalibrationError
 from qat_lib.torch import calib
 from qat_lib.torch import nn as quant_nn
-from qat_lib.torch.calib import HistogramCalibrator, MaxCalibrator, create_calibrator
+from qat_lib.torch.calib import (
+    HistogramCalibrator,
+    MaxCalibrator,
+    calibrate_weights,
+    create_calibrator,
+)
 from qat_lib.torch.calibration import calibrate
 from qat_lib.torch.naming import model_quantizers
 from qat_lib.torch.tensor_quant import QuantDescriptor
@@ -170,3 +176,96 @@ def test_create_calibrator_goes_by_the_descriptor() -> None:
     made = create_calibrator(QuantDescriptor(calib_method="histogram", num_bits=5, unsigned=True))
     assert isinstance(made, HistogramCalibrator)
     assert (made.num_bits, made.unsigned) == (5, True)
+
+
+@pytest.mark.parametrize(("bins", "made"), [(1, 4096), (2048, 4096), (2049, 8192), (5000, 12288)])
+def test_num_bins_is_least_resolution(bins: int, made: int) -> None:
+    calibrator = HistogramCalibrator(8, None, False, num_bins=bins, torch_hist=False)
+    for size in (1.0, 1.1):
+        calibrator.collect(torch.linspace(0, size, 50))
+    assert len(calibrator.histogram.counts) == made
+    for method in ("percentile", "mse", "entropy"):
+        assert 0 < calibrator.compute_amax(method).item() <= np.float32(1.1)
+    with pytest.raises(CalibrationError, match=r"num_bins of at least 1\. Received: 0"):
+        HistogramCalibrator(num_bins=0)
+
+
+def test_skip_zeros_counts_other_values() -> None:
+    for skip, expected in ((True, 5.0), (False, 0.0)):
+        calibrator = HistogramCalibrator(8, None, False, grow_method="stretch", skip_zeros=skip)
+        calibrator.collect(torch.tensor([0, 0, 0, 0, 0, 1, 2, 3, 4, 5]))
+        calibrator.collect(torch.tensor([0, 0, 0, 0, 0, 6, 7, 8, 9, 10]))
+        assert calibrator.compute_amax("percentile", percentile=50).item() == pytest.approx(
+            expected, abs=10 / 2048
+        )
+        calibrator.collect(torch.zeros(3))
+
+
+@pytest.mark.parametrize(("value", "unsigned"), [(255.0, False), (512.0, True)])
+def test_mse_finds_the_value_that_nearly_all_have(value: float, unsigned: bool) -> None:
+    x = torch.full((2541,), value)
+    x[3] = value + 1
+    calibrator = HistogramCalibrator(8, None, unsigned)
+    calibrator.collect(x)
+    assert calibrator.compute_amax("mse").item() == pytest.approx(value, abs=0.1)
+
+
+def test_fp8_ranges_come_from_max_and_percentile() -> None:
+    calibrator = HistogramCalibrator((4, 3))
+    calibrator.collect(X)
+    assert calibrator.compute_amax("max").item() == 4.0
+    for method in ("mse", "entropy"):
+        with pytest.raises(CalibrationError, match="max or percentile for FP8"):
+            calibrator.compute_amax(method)
+
+
+def weighted_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        quant_nn.QuantConv2d(3, 4, 3), quant_nn.QuantConvTranspose2d(4, 5, 3), nn.ReLU()
+    )
+
+
+@pytest.mark.parametrize("method", ["max", "percentile", "mse", "entropy"])
+@pytest.mark.parametrize("perchannel", [True, False])
+def test_calibrate_weights_equals_calibrators(method: str, perchannel: bool) -> None:
+    model = weighted_model()
+    calibrate_weights(model, method, perchannel, percentile=90.0)
+    for layer, axis in ((model[0], 0), (model[1], 1)):
+        count = layer.weight.shape[axis]
+        shape = [count if i == axis else 1 for i in range(4)] if perchannel else []
+        amax = layer.weight_quantizer.amax
+        assert list(amax.shape) == shape
+        for channel in range(count if perchannel else 1):
+            calibrator = HistogramCalibrator()
+            weight = layer.weight.detach()
+            calibrator.collect(weight.select(axis, channel) if perchannel else weight)
+            expected = calibrator.compute_amax(method, percentile=90.0)
+            assert amax.flatten()[channel] == expected
+        quantized = layer.weight_quantizer(layer.weight).detach().abs()
+        assert (quantized <= amax * (1 + 1e-6)).all()
+    assert model(torch.randn(1, 3, 8, 8)).shape == (1, 5, 8, 8)
+
+
+def test_calibrate_weights_keeps_ranges_in_training() -> None:
+    model = qat_lib.torch.quantize_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()))
+    (quantizer,) = [q for q in model_quantizers(model).values() if q.of_weight]
+    assert quantizer.range_policy == "current"
+    calibrate_weights(model, percentile=50.0)
+    found = quantizer.amax.clone()
+    with torch.no_grad():
+        quantizer.weight.mul_(2.0)
+    torch.testing.assert_close(quantizer.amax, found)
+    assert (found < quantizer.range_of(quantizer.weight)).all()
+
+
+def test_calibrate_weights_refuses_before_it_changes_ranges() -> None:
+    model = weighted_model()
+    before = model[0].weight_quantizer.amax.clone()
+    with torch.no_grad():
+        model[1].weight[0] = float("nan")
+    with pytest.raises(CalibrationError, match="NaN"):
+        calibrate_weights(model)
+    torch.testing.assert_close(model[0].weight_quantizer.amax, before)
+    with pytest.raises(CalibrationError, match="'Linear' has no module with a weight_quantizer"):
+        calibrate_weights(nn.Linear(2, 2))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import quantization_oracle as oracle
@@ -10,7 +11,7 @@ import torch
 
 from qat_lib import fake_quantize as keras_fake_quantize
 from qat_lib.ranges import AMAX_FLOOR, greatest_integer
-from qat_lib.torch.fake_quantization import fake_quantize, quantization_scale
+from qat_lib.torch.fake_quantization import fake_quantize, fake_quantize_fp8, quantization_scale
 
 KINDS = [
     {},
@@ -116,3 +117,21 @@ def test_quantization_scale_has_the_floor_of_ranges() -> None:
     scale = quantization_scale(torch.tensor([0.0, 127.0, 1.0]))
     np.testing.assert_array_equal(scale.numpy(), oracle.scale([0.0, 127.0, 1.0]))
     assert quantization_scale(torch.tensor(15.0), 4, unsigned=True).item() == 1.0
+
+
+@pytest.mark.parametrize("amax", [0.0, 1e-3, 1.7, 448.0, 1e4])
+def test_fp8_is_bit_equal_to_numpy(amax: float) -> None:
+    x = hard_values(amax)
+    scale = np.float32(max(np.float32(amax), np.float32(AMAX_FLOOR))) / np.float32(448)
+    with np.errstate(over="ignore"):
+        kept = np.clip(x / scale, np.float32(-448), np.float32(448))
+    expected = kept.astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+    same_bits(fake_quantize_fp8(torch.from_numpy(x), amax).numpy(), expected)
+
+
+def test_fp8_gradient_is_clip_mask() -> None:
+    x = torch.linspace(-3, 3, 31, requires_grad=True)
+    fake_quantize_fp8(x, 2.0).sum().backward()
+    assert x.grad is not None
+    assert x.grad.bool().tolist() == (x.abs() <= 2.0).tolist()
+    assert torch.isnan(fake_quantize_fp8(torch.tensor(float("nan")), 1.0))

@@ -106,3 +106,17 @@ def test_float_checkpoint_loads_into_replaced_model() -> None:
     target.load_state_dict(source.state_dict())
     for name, parameter in source.named_parameters():
         torch.testing.assert_close(target.get_parameter(name), parameter)
+
+
+def test_replacement_helper_replaces_and_restores() -> None:
+    helper = quant_modules.QuantModuleReplacementHelper()
+    helper.prepare_state(["Linear"], [(nn, "Identity", nn.Flatten)])
+    assert nn.Conv2d is ORIGINALS["Conv2d"]
+    identity = nn.Identity
+    helper.apply_quant_modules()
+    assert nn.Conv2d is quant_nn.QuantConv2d
+    assert nn.Linear is ORIGINALS["Linear"]
+    assert nn.Identity is nn.Flatten
+    helper.restore_float_modules()
+    assert nn.Conv2d is ORIGINALS["Conv2d"]
+    assert nn.Identity is identity

@@ -75,3 +75,11 @@ def test_read_quantizers_has_a_shared_one_once() -> None:
     shared = TensorQuantizer(QuantDescriptor(name="q", amax=1.0, unsigned=True))
     found = read_quantizers(nn.Sequential(shared, nn.ReLU(), shared), EXAMPLE)
     assert [(owner.name, owner.unsigned) for owner in found] == [("q", True)]
+
+
+def test_fp8_quantizers_name_the_other_export() -> None:
+    module = Weighted({}, {"num_bits": (4, 3), "amax": 1.0})
+    with pytest.raises(ExportError, match=r"'x' with FP8.*enable_onnx_export\(\)"):
+        read_quantizers(module, EXAMPLE)
+    module.data_q.disable()
+    read_quantizers(module, EXAMPLE)

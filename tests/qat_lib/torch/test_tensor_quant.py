@@ -8,7 +8,13 @@ import torch
 
 from qat_lib.errors import SpecError
 from qat_lib.torch import tensor_quant
-from qat_lib.torch.tensor_quant import QuantDescriptor, fake_tensor_quant
+from qat_lib.torch.tensor_quant import (
+    QuantDescriptor,
+    fake_affine_tensor_quant,
+    fake_tensor_quant,
+    legacy_fake_tensor_quant,
+    scaled_e4m3,
+)
 
 
 def published_input() -> torch.Tensor:
@@ -81,6 +87,7 @@ def test_predefined_descriptors_keep_axes_of_output_channels() -> None:
     [
         {},
         {"num_bits": 4, "axis": 0},
+        {"num_bits": (4, 3)},
         {"num_bits": 8, "axis": (0, 2), "unsigned": True, "name": "q"},
         {"amax": [1.0, 2.5], "axis": 1, "scale_amax": 0.5, "calib_method": "histogram"},
         {"learn_amax": True, "amax": 3.0, "fake_quant": False},
@@ -106,7 +113,9 @@ def test_quant_descriptor_takes_learned_from_either_side() -> None:
     ("options", "message"),
     [
         ({"num_bits": 1}, "num_bits must be an integer from 2 to 16"),
-        ({"num_bits": (4, 3)}, "num_bits must be an integer from 2 to 16"),
+        ({"num_bits": (4, 3), "unsigned": True}, "FP8 is signed.*unsigned=True"),
+        ({"num_bits": (4, 3), "fake_quant": False}, "FP8 is signed.*fake_quant=False"),
+        ({"num_bits": (4, 3), "learn_amax": True}, "FP8 is signed.*'learned'"),
         ({"unsigned": True, "narrow_range": True}, "unsigned integers have no narrow range"),
         ({"calib_method": "mse"}, "calib_method must be one of max, histogram"),
         ({"calibrator": "histogram"}, "calibrator must be one of max, percentile"),
@@ -120,6 +129,11 @@ def test_quant_descriptor_refuses_bad_values(options: dict[str, Any], message: s
 
 
 def test_quant_descriptor_refuses_bad_types() -> None:
+    for width in ((5, 2), (4, 3, 0)):
+        with pytest.raises(TypeError, match=r"num_bits must be an integer or \(4, 3\)"):
+            QuantDescriptor(num_bits=width)
+    with pytest.raises(TypeError, match=r"amax must be float, list or ndarray\. Received: 'oops'"):
+        QuantDescriptor(amax="oops")
     with pytest.raises(TypeError, match="name must be a string or None"):
         QuantDescriptor(name=3)
     for axis in ("0", 1.0, (0, None)):
@@ -127,3 +141,44 @@ def test_quant_descriptor_refuses_bad_types() -> None:
             QuantDescriptor(axis=axis)
     with pytest.raises(TypeError, match="axes"):
         QuantDescriptor(axes=0)
+
+
+def test_fake_affine_tensor_quant_keeps_zero_and_bounds() -> None:
+    x = torch.tensor([-1.0, -13.0, -128.0, 0.0, 2.0, 111.0, 127.0])
+    torch.testing.assert_close(fake_affine_tensor_quant(x, x.min(), x.max()), x)
+    found = fake_affine_tensor_quant(torch.tensor([-9.0, 0.0, 0.1, 1.4, 9.0]), -1.0, 2.0, 2)
+    assert found.tolist() == pytest.approx([-1, 0, 0, 1, 2])
+
+
+def test_fake_affine_gradient_is_clip_mask() -> None:
+    x = torch.linspace(-2, 2, 21, requires_grad=True)
+    fake_affine_tensor_quant(x, -0.5, 1.0, 4).sum().backward()
+    assert x.grad is not None
+    assert x.grad.bool().tolist() == ((x >= -0.5) & (x <= 1.0)).tolist()
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 1.0), (1.0, -1.0), (0.0, float("inf"))])
+def test_fake_affine_refuses_bad_bounds(bounds: tuple[float, float]) -> None:
+    with pytest.raises(SpecError, match="min_range below max_range"):
+        fake_affine_tensor_quant(torch.ones(1), *bounds)
+
+
+def test_legacy_fake_tensor_quant_is_the_same() -> None:
+    x = torch.linspace(-2, 2, 33)
+    expected = fake_tensor_quant(x, 1.0, 4)
+    torch.testing.assert_close(legacy_fake_tensor_quant(x, 1.0, 4), expected, rtol=0, atol=0)
+
+
+def test_tensor_quant_names_scale_beyond_fp16() -> None:
+    x = torch.ones(3).half()
+    with pytest.raises(SpecError, match=r"scale is too large for FP16.*0\.001939"):
+        tensor_quant.tensor_quant(x, 1e-4)
+    assert tensor_quant.tensor_quant(x, 0.01)[1].dtype == torch.float16
+    assert torch.isfinite(fake_tensor_quant(x, 1e-4)).all()
+
+
+def test_scaled_e4m3_is_fp8_alone() -> None:
+    x = torch.tensor([-1.8, 0.2, 0.4, 500.0])
+    assert scaled_e4m3(x).tolist() == [-1.75, 0.203125, 0.40625, 448.0]
+    with pytest.raises(NotImplementedError, match="Received: E=5, M=2"):
+        scaled_e4m3(x, None, 5, 2)

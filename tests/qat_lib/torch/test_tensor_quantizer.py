@@ -18,7 +18,7 @@ from qat_lib.errors import CalibrationError, SpecError
 from qat_lib.ranges import AMAX_FLOOR
 from qat_lib.torch.export_mode import export_mode
 from qat_lib.torch.fake_quantization import fake_quantize
-from qat_lib.torch.tensor_quant import QuantDescriptor
+from qat_lib.torch.tensor_quant import QuantDescriptor, scaled_e4m3
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 X = torch.linspace(-3, 3, 25).reshape(5, 5)
@@ -99,7 +99,75 @@ def test_amax_keeps_its_shape_and_floor() -> None:
     with pytest.raises(SpecError, match=r"'q' has the shape \(2, 1\). Received: \(3,\)"):
         quantizer.amax = [1.0, 2.0, 3.0]
     with pytest.raises(SpecError, match=r"has the shape \(\). Received: \(2,\)"):
-        made().amax = [1.0, 2.0]
+        made(learn_amax=True, amax=1.0).amax = [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("amax", "axis"), [([1.0] * 4 + [2.0], 1), (torch.arange(1.0, 6.0).reshape(5, 1), 0)]
+)
+def test_array_for_one_range_sets_the_axis(amax: Any, axis: int) -> None:
+    quantizer, twin = made(amax=1.5), made(axis=axis)
+    quantizer.amax = twin.amax = amax
+    torch.testing.assert_close(quantizer(X), twin(X), rtol=0, atol=0)
+    restored = made()
+    restored.load_state_dict(quantizer.state_dict())
+    torch.testing.assert_close(restored(X), twin(X), rtol=0, atol=0)
+
+
+def test_fp8_rounds_to_scaled_e4m3() -> None:
+    quantizer = made(num_bits=(4, 3), amax=2.0, name="q")
+    torch.testing.assert_close(quantizer(X), scaled_e4m3(X, 2.0), rtol=0, atol=0)
+    assert quantizer.scale.item() == np.float32(2) / 448
+    assert "(FP8 fake" in repr(quantizer)
+    per_row = made(num_bits=(4, 3), axis=0)
+    torch.testing.assert_close(per_row(X)[1], scaled_e4m3(X[1], X[1].abs().max()), rtol=0, atol=0)
+
+
+def test_pre_quant_scale_multiplies_the_tensor() -> None:
+    quantizer, plain = made(amax=127.0, axis=1), made(amax=127.0, axis=1)
+    x = torch.tensor([[0.0, 0.4, 1.1, 2.0]])
+    assert quantizer.pre_quant_scale is None
+    quantizer.pre_quant_scale = 2.0
+    assert quantizer(x).tolist() == [[0, 1, 2, 4]]
+    quantizer.pre_quant_scale = [[1.0, 2.0, 3.0, 4.0]]
+    assert quantizer(x).tolist() == [[0, 1, 3, 8]]
+    plain.load_state_dict(quantizer.state_dict())
+    assert plain(x).tolist() == [[0, 1, 3, 8]]
+    assert plain.half().pre_quant_scale.dtype == torch.float32
+    quantizer.disable()
+    torch.testing.assert_close(quantizer(x), x * torch.arange(1.0, 5.0))
+    quantizer.pre_quant_scale = None
+    assert quantizer(x) is x
+
+
+def test_pre_quant_scale_refuses_weights_and_infinity() -> None:
+    quantizer = made(name="q")
+    with pytest.raises(SpecError, match=r"must be finite\. Received: inf"):
+        quantizer.pre_quant_scale = float("inf")
+    quantizer.bind_weight(Owner())
+    with pytest.raises(SpecError, match="'q' quantizes a weight: multiply the weight"):
+        quantizer.pre_quant_scale = 2.0
+
+
+def test_if_clip_trains_range_before_quantization() -> None:
+    descriptor = QuantDescriptor(learn_amax=True, amax=2.0)
+    quantizer = TensorQuantizer(descriptor, if_quant=False, if_clip=True)
+    clipped = quantizer(X)
+    torch.testing.assert_close(clipped, X.clamp(-2, 2))
+    clipped.abs().sum().backward()
+    (step,) = quantizer.parameters()
+    assert step.grad.item() == pytest.approx(127 * int((X.abs() >= 2).sum()))
+    assert (quantizer.clip.clip_value_min, quantizer.clip.clip_value_max) == (-2, 2)
+    quantizer.init_learn_amax()
+    quantizer.disable_clip()
+    assert quantizer(X) is X
+
+
+def test_only_trained_ranges_clip() -> None:
+    assert not hasattr(made(amax=1.0), "clip")
+    for act in (made().enable_clip, made().init_learn_amax):
+        with pytest.raises(SpecError, match=r"range policy 'frozen'"):
+            act()
 
 
 def test_amax_none_forgets_the_range() -> None:
@@ -309,5 +377,5 @@ def test_repr_says_settings_and_range() -> None:
     assert repr(made()) == "TensorQuantizer(8bit fake per-tensor amax=dynamic frozen quant)"
     assert " amax=2.5000 " in repr(made(amax=2.5))
     text = repr(made(unsigned=True, num_bits=4, axis=0, amax=[1.0, 2.0], range_policy="ema"))
-    assert "unsigned 4bit fake axis=(0,) amax=[1.0000, 2.0000](2) ema quant" in text
+    assert "unsigned 4bit fake axis=0 amax=[1.0000, 2.0000](2) ema quant" in text
     assert repr(TensorQuantizer(disabled=True)) == "TensorQuantizer(disabled)"

@@ -1,6 +1,7 @@
 """Checks by tensorflow-quantization users: in-place spec changes, and the ONNX graph."""
 
 from pathlib import Path
+from typing import get_args
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from keras import layers
 from qat_lib import ResNetV1QDQCase, calibrate, quantize_model, utils
 from qat_lib.errors import ExportError, SpecError
 from qat_lib.quantize import LayerConfig, QuantizationSpec
+from qat_lib.utils.onnx_files import Form
 
 Graph = tuple[dict[str, onnx.NodeProto], onnx.GraphProto]
 
@@ -128,6 +130,52 @@ def test_both_forms_compute_the_same(
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert len(onnx.load(converted).graph.node) > len(onnx.load(tmp_path / "own.onnx").graph.node)
     assert {p.name for p in converted.parent.iterdir()} == {"model.onnx"}
+
+
+def moving_network() -> keras.Model:
+    """Return a small network: operators that keep a range between layers that read it."""
+    image = keras.Input((12, 12, 3), name="image")
+    x = layers.Conv2D(8, 3, padding="same", name="stem")(image)
+    x = layers.BatchNormalization(name="bn")(x)
+    pooled = layers.MaxPooling2D(2, name="pool")(x)
+    x = layers.ReLU(name="active")(pooled)
+    x = layers.Conv2D(8, 3, padding="same", name="main")(x)
+    x = layers.Add(name="add")([x, pooled])
+    x = layers.MaxPooling2D(2, name="padded_pool")(
+        layers.ZeroPadding2D(1, name="pad")(layers.MaxPooling2D(2, name="second_pool")(x))
+    )
+    x = layers.Flatten(name="flatten")(x)
+    return keras.Model(image, layers.Dense(4, name="scores")(x))
+
+
+def test_layers_behind_carried_ranges_have_pairs(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(0)
+    spec = QuantizationSpec().add("MaxPooling2D", is_keras_class=True, quantize_weight=False)
+    spec.add("add", quantization_index=[1], quantize_weight=False)
+    model = quantize_model(moving_network(), quantization_spec=spec)
+    images = np.random.default_rng(0).normal(size=(8, 12, 12, 3)).astype(np.float32)
+    calibrate(model, images, method="max")
+    graphs: dict[str, onnx.GraphProto] = {}
+    outputs: dict[str, np.ndarray] = {}
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for form in get_args(Form):
+        path = tmp_path / f"{form}.onnx"
+        utils.convert_keras_model_to_onnx(model, path, form=form)
+        graphs[form] = onnx.load(path).graph
+        session = onnxruntime.InferenceSession(str(path), options)
+        (outputs[form],) = session.run(None, {"image": images})
+    theirs, ours = graphs["toolkit"], graphs["qatline"]
+    assert above(ours, of_layer(ours, "main", "Conv"))[0] == "Relu"
+    assert above(theirs, of_layer(theirs, "main", "Conv"))[0] == "DequantizeLinear"
+    assert above(theirs, of_layer(theirs, "add", "Add"))[1] == "DequantizeLinear"
+    for pool in ("pool", "second_pool", "padded_pool"):
+        assert above(theirs, of_layer(theirs, pool, "MaxPool")) == ["DequantizeLinear"]
+    assert above(theirs, of_layer(theirs, "scores", "MatMul"))[0] == "DequantizeLinear"
+    # Float layers between them have none.
+    (pad,) = [node for node in theirs.node if node.op_type == "Pad"]
+    assert above(theirs, pad)[0] == "MaxPool"
+    np.testing.assert_array_equal(outputs["toolkit"], outputs["qatline"])
 
 
 def test_unknown_form_is_refused(tmp_path: Path) -> None:

@@ -170,6 +170,6 @@ def _descriptor(value: Any) -> QuantDescriptor:
 def _fake(descriptor: QuantDescriptor) -> QuantDescriptor:
     if not descriptor.fake_quant:
         raise SpecError(
-            "A quantized module computes with fake-quantized tensors. Received: fake_quant=False."
+            "Only fake quantization is supported in quantized modules. Received: fake_quant=False."
         )
     return descriptor

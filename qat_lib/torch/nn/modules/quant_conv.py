@@ -97,3 +97,12 @@ class QuantConvTranspose3d(_QuantConvTranspose, nn.ConvTranspose3d):
 
     default_quant_desc_weight = tensor_quant.QUANT_DESC_8BIT_CONVTRANSPOSE3D_WEIGHT_PER_CHANNEL
     transposed_convolution = staticmethod(F.conv_transpose3d)
+
+
+# The names of the originals, as pytorch-quantization has them beside its own.
+Conv1d = QuantConv1d
+Conv2d = QuantConv2d
+Conv3d = QuantConv3d
+ConvTranspose1d = QuantConvTranspose1d
+ConvTranspose2d = QuantConvTranspose2d
+ConvTranspose3d = QuantConvTranspose3d

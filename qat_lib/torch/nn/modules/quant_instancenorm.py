@@ -17,3 +17,9 @@ class QuantInstanceNorm2d(QuantizedInput, nn.InstanceNorm2d):
 
 class QuantInstanceNorm3d(QuantizedInput, nn.InstanceNorm3d):
     """``nn.InstanceNorm3d`` of a quantized input."""
+
+
+# The names of the originals, as pytorch-quantization has them beside its own.
+InstanceNorm1d = QuantInstanceNorm1d
+InstanceNorm2d = QuantInstanceNorm2d
+InstanceNorm3d = QuantInstanceNorm3d

@@ -21,3 +21,7 @@ class QuantLinear(QuantizedWeight, nn.Linear):
         """Multiply the quantized input with the quantized weight."""
         quant_input, quant_weight = self._quant(input)
         return F.linear(quant_input, quant_weight, self.bias)
+
+
+# The names of the originals, as pytorch-quantization has them beside its own.
+Linear = QuantLinear

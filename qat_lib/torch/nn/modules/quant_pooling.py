@@ -41,3 +41,15 @@ class QuantAdaptiveAvgPool2d(QuantizedInput, nn.AdaptiveAvgPool2d):
 
 class QuantAdaptiveAvgPool3d(QuantizedInput, nn.AdaptiveAvgPool3d):
     """``nn.AdaptiveAvgPool3d`` of a quantized input."""
+
+
+# The names of the originals, as pytorch-quantization has them beside its own.
+MaxPool1d = QuantMaxPool1d
+MaxPool2d = QuantMaxPool2d
+MaxPool3d = QuantMaxPool3d
+AvgPool1d = QuantAvgPool1d
+AvgPool2d = QuantAvgPool2d
+AvgPool3d = QuantAvgPool3d
+AdaptiveAvgPool1d = QuantAdaptiveAvgPool1d
+AdaptiveAvgPool2d = QuantAdaptiveAvgPool2d
+AdaptiveAvgPool3d = QuantAdaptiveAvgPool3d

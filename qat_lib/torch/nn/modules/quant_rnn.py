@@ -204,3 +204,8 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         if reverse:
             outputs.reverse()
         return outputs, state, memory
+
+
+# The names of the originals, as pytorch-quantization has them beside its own.
+LSTM = QuantLSTM
+LSTMCell = QuantLSTMCell

@@ -1,0 +1,7 @@
+"""``clip`` under the path that pytorch-quantization gives it."""
+
+from __future__ import annotations
+
+from qat_lib.torch.compat import clip
+
+__all__ = ["clip"]
