@@ -21,6 +21,7 @@ from components.gate_settings import GateSettings
 _ROUNDING = 1e-9
 # Two engines of equal speed differ by a few percent from one measurement to the next.
 _AS_FAST = 0.95
+_MOST_NAMES = 5
 
 
 def judge(
@@ -47,7 +48,8 @@ def judge(
         analysis: Findings of the fusion analysis, likewise.
         chance: Test of the row against chance, or None if it was not made. An engine that is not
             better than chance never passes, whatever the settings say.
-        classes: Accuracies by class, for the floor.
+        classes: Accuracies by class. A class that was not measured fails the floor; a class that
+            the reference recognizes and the engine never does is named, with or without a floor.
         comparison: The candidate beside the champion; None where nothing is registered.
         candidate: Name of the row that is judged.
 
@@ -55,7 +57,8 @@ def judge(
         ``promote`` if every check passed, else ``reject``. Bounds that are not set give no reason.
     """
     row = rows.get(candidate, ResultRow())
-    reasons = [_accuracy_drop(row, rows.get(REFERENCE, ResultRow()), settings)]
+    lost = _lost_classes(classes, candidate)
+    reasons = [_accuracy_drop(row, rows.get(REFERENCE, ResultRow()), settings, lost)]
     reasons.append(_chance(chance))
     if settings.min_accuracy is not None:
         reasons.append(_min_accuracy(row, settings.min_accuracy))
@@ -83,7 +86,9 @@ def speedup(row: ResultRow, reference: ResultRow) -> float | None:
     return theirs / ours if ours and theirs else None
 
 
-def _accuracy_drop(row: ResultRow, reference: ResultRow, settings: GateSettings) -> Reason:
+def _accuracy_drop(
+    row: ResultRow, reference: ResultRow, settings: GateSettings, lost: str
+) -> Reason:
     ours, theirs = row.accuracy, reference.accuracy
     fp32 = reference_title(reference.backend)
     expected = f"at most {settings.max_accuracy_drop:.2%} below {fp32}"
@@ -109,7 +114,7 @@ def _accuracy_drop(row: ResultRow, reference: ResultRow, settings: GateSettings)
         passed=passed,
         expected=expected,
         received=f"{ours:.2%} against {theirs:.2%}",
-        message=f"The INT8 engine {moved} {fp32} ({ours:.2%} against {theirs:.2%}).",
+        message=f"The INT8 engine {moved} {fp32} ({ours:.2%} against {theirs:.2%}).{lost}",
     )
 
 
@@ -152,20 +157,51 @@ def _chance(test: ChanceTest | None) -> Reason:
 
 
 def _class_floor(classes: Sequence[ClassAccuracy], candidate: str, bound: float) -> Reason:
-    measured = []
+    measured, unmeasured = [], []
     for each in classes:
         accuracy = each.accuracy.get(candidate)
-        if accuracy is not None:
+        if accuracy is None:
+            unmeasured.append(str(each.name))
+        else:
             measured.append((accuracy, str(each.name)))
     worst, name = min(measured, default=(None, ""))
     received = "not measured" if worst is None else f"{worst:.2%} on {name}"
+    message = f"Worst class of the INT8 engine: {received}; required: at least {bound:.2%}."
+    if unmeasured:
+        missing = f"not measured on {_listed(unmeasured)}"
+        received = missing if worst is None else f"{received}; {missing}"
+        message = (
+            f"The INT8 engine was {missing}: add test samples of each of these classes, or remove "
+            f"gate.min_class_accuracy. {message}"
+        )
     return Reason(
         check="class_accuracy",
-        passed=worst is not None and worst >= bound - _ROUNDING,
+        passed=worst is not None and worst >= bound - _ROUNDING and not unmeasured,
         expected=f"at least {bound:.2%} on each class",
         received=received,
-        message=f"Worst class of the INT8 engine: {received}; required: at least {bound:.2%}.",
+        message=message,
     )
+
+
+def _lost_classes(classes: Sequence[ClassAccuracy], candidate: str) -> str:
+    """Return a sentence on classes that FP32 recognizes and the engine never does, or nothing.
+
+    The overall accuracy hides them where they are rare.
+    """
+    lost = []
+    for each in classes:
+        before = each.accuracy.get(REFERENCE)
+        if before and each.accuracy.get(candidate) == 0:
+            lost.append(f"{each.name} from {before:.2%} to 0.00% ({each.samples or 0:.0f} samples)")
+    if not lost:
+        return ""
+    return f" Lost classes: {_listed(lost)}; gate.min_class_accuracy rejects such engines."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Join up to ``_MOST_NAMES`` names; count the others."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _int8_fraction(row: ResultRow, settings: GateSettings) -> Reason:

@@ -12,6 +12,7 @@ from components.artifacts import ResultRow, Verdict
 from components.artifacts.comparison import ChanceTest
 from components.artifacts.evaluation import ClassAccuracy, FileCheck
 from components.artifacts.exported import FindingRecord
+from components.artifacts.promotion import Reason
 from components.gate import judge, speedup
 from components.settings import GateSettings
 
@@ -237,18 +238,52 @@ def test_judge_without_chance_test_rejects() -> None:
     assert failed(verdict) == ["chance"]
 
 
-@pytest.mark.parametrize(("bound", "passed"), [(0.5, True), (0.51, False)])
-def test_class_floor_holds_for_the_worst_class(bound: float, passed: bool) -> None:
-    classes = []
-    for name, accuracy in (("cat", 0.9), ("dog", 0.5), ("empty", None)):
-        row = {"class": name, "accuracy": {"qat_engine": accuracy}}
-        classes.append(ClassAccuracy.model_validate(row))
+def by_class(**accuracies: float | None) -> list[ClassAccuracy]:
+    """Return classes of three samples that FP32 recognizes, with the engine's accuracies."""
+    found = []
+    for name, accuracy in accuracies.items():
+        measured = {"fp32": 1.0, "qat_engine": accuracy}
+        row = {"class": name, "samples": 3, "accuracy": measured}
+        found.append(ClassAccuracy.model_validate(row))
+    return found
+
+
+def judge_classes(classes: list[ClassAccuracy], **bounds: Any) -> dict[str, Reason]:
     rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
-    verdict = judge(rows, settings(min_class_accuracy=bound), **SOUND, classes=classes)
-    assert failed(verdict) == ([] if passed else ["class_accuracy"])
-    assert (
-        "50.00% on dog" in next(r for r in verdict.reasons if r.check == "class_accuracy").message
-    )
+    reasons = judge(rows, settings(**bounds), **SOUND, classes=classes).reasons
+    return {reason.check: reason for reason in reasons}
+
+
+@pytest.mark.parametrize(
+    ("bound", "worst", "passed"),
+    [(0.5, 0.5, True), (0.51, 0.5, False), (0.5, 0.0, False), (0.0, 0.0, True)],
+)
+def test_class_floor_holds_for_the_worst_class(bound: float, worst: float, passed: bool) -> None:
+    reason = judge_classes(by_class(cat=0.9, dog=worst), min_class_accuracy=bound)["class_accuracy"]
+    assert reason.passed == passed
+    assert f"{worst:.2%} on dog" in reason.message
+
+
+@pytest.mark.parametrize("accuracy", [None, math.nan])
+def test_class_floor_fails_unmeasured_classes(accuracy: float | None) -> None:
+    classes = by_class(cat=0.9, rare=accuracy, dog=0.8)
+    reason = judge_classes(classes, min_class_accuracy=0.5)["class_accuracy"]
+    assert not reason.passed
+    assert reason.received == "80.00% on dog; not measured on rare"
+    assert "add test samples" in reason.message
+    assert "remove gate.min_class_accuracy" in reason.message
+
+
+def test_class_floor_counts_many_unmeasured_classes() -> None:
+    classes = by_class(**dict.fromkeys("abcdefg"))
+    reason = judge_classes(classes, min_class_accuracy=0.0)["class_accuracy"]
+    assert reason.received == "not measured on a, b, c, d, e and 2 more"
+
+
+def test_lost_class_is_named_without_a_floor() -> None:
+    reason = judge_classes(by_class(cat=1.0, rare=0.0))["accuracy_drop"]
+    assert "Lost classes: rare from 100.00% to 0.00% (3 samples)" in reason.message
+    assert "Lost" not in judge_classes(by_class(cat=1.0, rare=0.1))["accuracy_drop"].message
 
 
 def test_class_floor_without_classes_rejects() -> None:
