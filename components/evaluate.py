@@ -28,7 +28,14 @@ from components.evaluation import metrics as figures
 from components.evaluation.against_champion import compare_with_current
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.evaluation.rows import CANDIDATE, CHAMPION, CONTROL, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import (
+    CANDIDATE,
+    CHAMPION,
+    CONTROL,
+    FP32_ENGINE,
+    REFERENCE,
+    row_title,
+)
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.evaluation.speed import speed_sentences
 from components.registry.access import champion_digest
@@ -80,7 +87,7 @@ def evaluate_step(
         The figures of each row as ``<row>_<figure>``, where they are numbers.
 
     Raises:
-        DataError: the reference predictions do not fit the test part.
+        DataError: the reference predictions do not fit the test part, or an engine gives NaN.
         EngineLoadError: an engine is missing or can't be used here.
     """
     info, fp32, built = Dataset(dataset).info(), Baseline(baseline), Engines(engines)
@@ -91,6 +98,9 @@ def evaluate_step(
         labels, outputs, worst = _predict(
             dataset, classifiers, reference, list(info.classes), progress
         )
+        for row, values in outputs.items():
+            output = classifiers[row].output
+            figures.check_outputs(values, f"the {row_title(row)} (output {output})")
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
         device = loaded[CANDIDATE].manifest.device

@@ -22,6 +22,7 @@ from components.settings import EngineSettings
 from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
+from qat_lib.engines.openvino import OpenVINOEngine
 from qat_lib.engines.saturation import is_narrow
 from qat_lib.errors import DataError, EngineLoadError
 from qat_lib.preprocessing import Preprocessing
@@ -78,6 +79,25 @@ def evaluated(
 ) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("evaluation")
     return out, evaluate_step(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
+
+
+def test_engine_that_answers_nan_is_refused(
+    steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN would count as class 0."""
+    run = OpenVINOEngine._run
+
+    def broken(self: Any, request: Any, values: Any) -> dict[str, Any]:
+        answers = run(self, request, values)
+        if self.manifest.quantized:
+            answers["logits"][-1] = np.nan  # one sample of each batch of 4
+        return answers
+
+    monkeypatch.setattr(OpenVINOEngine, "_run", broken)
+    message = r"PTQ INT8 engine \(output logits\)\. Its outputs are NaN for 6 of 22 samples"
+    with pytest.raises(DataError, match=message):
+        evaluate_step(**steps, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+    assert not (tmp_path / "evaluation.json").exists()
 
 
 def test_fp16_engine_has_row_and_passes_check(
