@@ -13,7 +13,7 @@ from components.artifacts import Dataset, Engines, Exported
 from components.artifacts.engines import BuildSummary, EngineBuild
 from components.runtime.events import Progress
 from components.settings import EngineSettings
-from components.variants import CANDIDATE_VARIANT, REQUIRED, Variant
+from components.variants import CANDIDATE_VARIANT, HALF, REQUIRED, Variant
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path
 from qat_lib.engines import build_engine as build
 from qat_lib.engines.backend import get_backend
@@ -100,10 +100,11 @@ def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> 
 def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
     """Return ONNX file and spec of each engine to build.
 
-    The three variants, and FP16 where it can be had.
+    The three variants, and FP16 and BF16 where the backend computes in them: it is the fastest
+    float engine that INT8 must outrun.
 
-    Where FP16 is the backend's choice, the FP32 graph is built with it; else a graph in FP16 asks
-    for it.
+    Where the precision is the backend's choice, the FP32 graph is built with it; else a graph in
+    FP16 asks for it.
     """
     if missing := exported.missing([variant.onnx for variant in REQUIRED]):
         raise EngineBuildError(
@@ -113,10 +114,14 @@ def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple
     own_graph = exported.graph(Variant.FP16)
     if fp16 == "never":
         return jobs
-    if spec.backend != "auto" and "fp16" in get_backend(spec.backend).float_precisions():
-        half = replace(spec, float_precision="fp16")
-        jobs[Variant.FP16] = (exported.graph(Variant.FP32), half)
-    elif own_graph.is_file():
+    precisions = () if spec.backend == "auto" else get_backend(spec.backend).float_precisions()
+    for variant in HALF:
+        if variant in precisions:
+            half = replace(spec, float_precision=variant.value)
+            jobs[variant] = (exported.graph(Variant.FP32), half)
+    if Variant.FP16 in jobs:
+        return jobs
+    if own_graph.is_file():
         jobs[Variant.FP16] = (own_graph, spec)
     elif fp16 == "always":
         raise EngineBuildError(

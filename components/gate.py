@@ -14,13 +14,19 @@ from components.artifacts.exported import FindingRecord
 from components.artifacts.promotion import Reason, Verdict
 from components.champion_gate import judge_against_champion
 from components.evaluation.paired import LEVEL
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, reference_title
+from components.evaluation.rows import (
+    CANDIDATE,
+    FLOAT_ENGINES,
+    FP32_ENGINE,
+    REFERENCE,
+    reference_title,
+)
 from components.gate_settings import GateSettings
 
 # Accuracies are ratios of counts: two that are meant to be equal can differ in the last bit.
 _ROUNDING = 1e-9
 # Two engines of equal speed differ by a few percent from one measurement to the next.
-_AS_FAST = 0.95
+_FASTER = 1.02
 _MOST_NAMES = 5
 
 
@@ -39,8 +45,9 @@ def judge(
     """Judge an engine.
 
     Args:
-        rows: Rows of the evaluation by name; ``fp32`` is the reference, ``fp32_engine`` the
-            engine that the speedup is measured against.
+        rows: Rows of the evaluation by name; ``fp32`` is the reference of the accuracy. The speed
+            is compared with the fastest float engine (``fp32_engine``, ``fp16_engine``,
+            ``bf16_engine``) whose own accuracy is within ``max_accuracy_drop``.
         settings: The bounds.
         infrastructure: The check of the engine file in a fresh process, or None if it was not run.
         verification: Findings about the exported graph, or None if it was not verified. One of
@@ -65,11 +72,7 @@ def judge(
     if settings.min_class_accuracy is not None:
         reasons.append(_class_floor(classes, candidate, settings.min_class_accuracy))
     reasons.append(_int8_fraction(row, settings))
-    reference = rows.get(FP32_ENGINE, ResultRow())
-    if settings.min_speedup is not None:
-        reasons.append(_speedup(row, reference, settings.min_speedup))
-    else:
-        reasons.append(_not_slower(row, reference))
+    reasons.append(_speedup(row, _float_engines(rows, settings), settings.min_speedup))
     reasons.append(_infrastructure(infrastructure))
     reasons.append(_verification(verification))
     reasons.append(_analysis(analysis))
@@ -225,35 +228,56 @@ def _int8_fraction(row: ResultRow, settings: GateSettings) -> Reason:
     )
 
 
-def _speedup(row: ResultRow, reference: ResultRow, bound: float) -> Reason:
-    ratio = speedup(row, reference)
-    received = "not measured" if ratio is None else f"{ratio:.2f} times"
-    return Reason(
-        check="speedup",
-        passed=ratio is not None and ratio >= bound,
-        expected=f"at least {bound:.2f} times the FP32 engine's speed",
-        received=received,
-        message=f"Speed at batch 1 against the FP32 engine, by median latency: {received}.",
-    )
+def _float_engines(
+    rows: Mapping[str, ResultRow], settings: GateSettings
+) -> list[tuple[str, ResultRow]]:
+    """Return precision and row of each float engine that could be used in place of INT8.
+
+    FP32 always counts; 16-bit engines only with an accuracy that the gate would accept.
+    """
+    expected, found = rows.get(REFERENCE, ResultRow()).accuracy, []
+    for name, precision in FLOAT_ENGINES.items():
+        row = rows.get(name, ResultRow())
+        is_accurate = (
+            row.accuracy is not None
+            and expected is not None
+            and expected - row.accuracy <= settings.max_accuracy_drop + _ROUNDING
+        )
+        if name == FP32_ENGINE or is_accurate:
+            found.append((precision, row))
+    return found
 
 
-def _not_slower(row: ResultRow, reference: ResultRow) -> Reason:
-    """Refuse an engine that is slower than the float one at both measured batch sizes."""
-    ratios: list[float] = []
-    words: list[str] = []
-    if (single := speedup(row, reference)) is not None:
-        ratios.append(single)
-        words.append(f"{single:.2f} times at batch 1")
-    if row.throughput and reference.throughput:
-        ratios.append(row.throughput / reference.throughput)
-        words.append(f"{ratios[-1]:.2f} times at batch {row.batch_size or '?'}")
-    received = ", ".join(words) or "not measured"
+def _speedup(
+    row: ResultRow, engines: Sequence[tuple[str, ResultRow]], bound: float | None
+) -> Reason:
+    """Compare the speed with that of the fastest float engine, for each batch size by itself.
+
+    A bound that is set holds at batch 1; else one batch size must be faster.
+    """
+    single = [(ratio, name) for name, each in engines if (ratio := speedup(row, each)) is not None]
+    batch = []
+    for name, each in engines:
+        if row.throughput and each.throughput and row.batch_size == each.batch_size != 1:
+            batch.append((row.throughput / each.throughput, name))
+    sizes = [("batch 1", single)]
+    if bound is None:
+        sizes.append((f"batch {row.batch_size or '?'}", batch))
+    # The smallest ratio is the one over the fastest engine.
+    measured = [(size, *min(ratios)) for size, ratios in sizes if ratios]
+    received = ", ".join(f"{ratio:.2f} times {name} at {size}" for size, ratio, name in measured)
+    least, where = (_FASTER, "one batch size") if bound is None else (bound, "batch 1")
+    passed = any(ratio >= least for _, ratio, _ in measured)
+    message = f"Speed of INT8 against the fastest float engine: {received or 'not measured'}."
+    if measured and not passed:
+        names = " or ".join(dict.fromkeys(name for _, _, name in measured))
+        message += f" INT8 gains too little on this machine: keep {names}."
     return Reason(
         check="speedup",
-        passed=any(ratio >= _AS_FAST for ratio in ratios),
-        expected=f"at least {_AS_FAST:.2f} times the FP32 engine's speed at one batch size",
-        received=received,
-        message=f"Speed against the FP32 engine: {received}.",
+        passed=passed,
+        expected=f"at least {least:.2f} times the fastest float engine's speed at {where}",
+        received=received or "not measured",
+        message=message,
     )
 
 

@@ -92,8 +92,8 @@ class GateSettings(Settings):
         None,
         gt=0,
         description=(
-            "Minimum speedup over the FP32 engine at batch 1, by median latency. Default: not "
-            "slower than it, at batch 1 or at engine.batch_size."
+            "Minimum speedup over the fastest float engine at batch 1, by median latency. "
+            "Default: 1.02 times its speed, at batch 1 or at engine.batch_size."
         ),
     )
     champion: ChampionSettings = Field(default_factory=ChampionSettings)

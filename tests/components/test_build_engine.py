@@ -19,6 +19,7 @@ from components.build_engine import _jobs, _warn_of_float, build_engine_step
 from components.data.info import DatasetInfo
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
+from components.variants import Variant
 from qat_lib.engines import BuildSpec, read_manifest
 from qat_lib.engines.backend import get_backend
 from qat_lib.errors import EngineBuildError
@@ -138,6 +139,31 @@ def test_engine_without_real_fp16_is_named(progress: Any, precision: str, warned
     assert [f"computes the FP16 graph in {precision}" in text for text in progress.warnings] == [
         True
     ] * warned
+
+
+@pytest.mark.parametrize(
+    ("precisions", "setting", "built"),
+    [
+        (("fp32",), "auto", set()),
+        (("fp32", "bf16"), "auto", {"bf16"}),
+        (("fp32", "fp16", "bf16"), "auto", {"fp16", "bf16"}),
+        (("fp32", "fp16", "bf16"), "never", set()),
+    ],
+)
+def test_half_precisions_are_built_where_the_backend_has_them(
+    export: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precisions: tuple[str, ...],
+    setting: str,
+    built: set[str],
+) -> None:
+    backend = SimpleNamespace(float_precisions=lambda: precisions)
+    monkeypatch.setattr("components.build_engine.get_backend", lambda name: backend)
+    jobs = _jobs(Exported(export), BuildSpec(backend="openvino"), setting)
+    assert set(jobs) - {"fp32", "ptq", "qat"} == built
+    for name in built:
+        path, spec = jobs[Variant(name)]
+        assert (path.name, spec.float_precision) == ("fp32.onnx", name)
 
 
 @pytest.mark.parametrize(
