@@ -32,6 +32,7 @@ from components.evaluation.rows import (
     CANDIDATE,
     CHAMPION,
     CONTROL,
+    FLOAT_ENGINES,
     FP32_ENGINE,
     REFERENCE,
     row_title,
@@ -129,6 +130,7 @@ def evaluate_step(
     )
     if comparison is not None and comparison.champion.accuracy is not None:
         rows[CHAMPION] = comparison.champion
+    floats = {title: rows[name] for name, title in FLOAT_ENGINES.items() if name in rows}
     measurements = Measurements(
         version=1,
         samples=len(labels),
@@ -143,7 +145,7 @@ def evaluate_step(
         comparison=comparison,
         identity=uuid.uuid4().hex,
         infrastructure_check=summarize_check(checks, CANDIDATE),
-        speed=speed_sentences(rows[CANDIDATE], rows[FP32_ENGINE], device),
+        speed=speed_sentences(rows[CANDIDATE], floats, device),
     )
     evaluation.write_measurements(measurements)
     return row_metrics(rows, separator="_")
