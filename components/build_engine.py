@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from components.artifacts import Dataset, Engines, Exported
 from components.artifacts.engines import BuildSummary, EngineBuild
@@ -20,7 +20,7 @@ from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.spec import BACKENDS
 from qat_lib.errors import EngineBuildError, QatlineError
-from qat_lib.options import Backend
+from qat_lib.options import Backend, EnginePrecision
 
 
 def build_engine_step(
@@ -117,7 +117,7 @@ def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple
     precisions = () if spec.backend == "auto" else get_backend(spec.backend).float_precisions()
     for variant in HALF:
         if variant in precisions:
-            half = replace(spec, float_precision=variant.value)
+            half = replace(spec, float_precision=cast(EnginePrecision, variant.value))
             jobs[variant] = (exported.graph(Variant.FP32), half)
     if Variant.FP16 in jobs:
         return jobs
