@@ -48,7 +48,8 @@ def build_engine_step(
         of its weighted layers run in INT8.
 
     Raises:
-        EngineError: a variant is missing, can't be built, or answers otherwise than its ONNX graph.
+        EngineError: a variant is missing, can't be built, or answers otherwise than its ONNX graph;
+            for one in 16 bits that was not asked for, a warning.
     """
     exported, engines = Exported(onnx), Engines(out)
     spec = build_spec(engine, dataset, backend=_backend(engine, exported, progress))
@@ -57,13 +58,20 @@ def build_engine_step(
     builds: dict[str, EngineBuild] = {}
     for index, (variant, (file, variant_spec)) in enumerate(jobs.items()):
         progress.update("building", index, len(jobs))
-        artifact = build(
-            file,
-            variant_spec,
-            output=engines.engine(variant),
-            seed=seed,
-            on_progress=lambda phase, current, total: progress.update(phase, current, total),
-        )
+        try:
+            artifact = build(
+                file,
+                variant_spec,
+                output=engines.engine(variant),
+                seed=seed,
+                on_progress=lambda phase, current, total: progress.update(phase, current, total),
+            )
+        except EngineBuildError as error:
+            # Engines in 16 bits are only there to be compared with.
+            if variant not in HALF or (variant is Variant.FP16 and engine.fp16 == "always"):
+                raise
+            progress.warn(f"{variant}: no engine, so INT8 is not compared with it: {error}")
+            continue
         for warning in artifact.warnings:
             progress.warn(f"{variant}: {warning}")
         if variant is Variant.FP16:

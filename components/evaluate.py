@@ -42,7 +42,7 @@ from components.evaluation.speed import speed_sentences
 from components.registry.access import champion_digest
 from components.runtime.events import Progress
 from components.settings import EngineSettings, RegistrySettings, Settings
-from components.variants import CANDIDATE_VARIANT, REQUIRED
+from components.variants import CANDIDATE_VARIANT, HALF, REQUIRED
 from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
@@ -108,6 +108,12 @@ def evaluate_step(
     control = FineTuned(qat).control()
     outputs = {REFERENCE: reference, **_control_outputs(control), **outputs}
     checks = _check_files(built, Exported(onnx), dataset, seed, progress)
+    for half in HALF:
+        if half.row in checks and not checks[half.row].passed:
+            # It is only there to be compared with, and wrong answers are no reason to prefer it.
+            progress.warn(f"{row_title(half.row)}, which is left out: {checks[half.row].message}")
+            for measured in (checks, rows, outputs, latencies):
+                measured.pop(half.row)
     for name, check in checks.items():
         rows[name] = rows[name].with_memory(check.memory_mib)
     if CONTROL in outputs:

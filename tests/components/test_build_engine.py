@@ -20,7 +20,7 @@ from components.data.info import DatasetInfo
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
 from components.variants import Variant
-from qat_lib.engines import BuildSpec, read_manifest
+from qat_lib.engines import BuildSpec, build_engine, read_manifest
 from qat_lib.engines.backend import get_backend
 from qat_lib.errors import EngineBuildError
 from qat_lib.preprocessing import Preprocessing
@@ -85,6 +85,38 @@ def test_fp16_is_built_where_the_backend_has_it(
     pin_fp16(has_fp16, monkeypatch)
     metrics = build_engine_step(export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
     assert ("fp16_bytes" in metrics) == (tmp_path / "fp16.engine").is_file() == has_fp16
+
+
+@pytest.mark.parametrize(("setting", "fails"), [("auto", False), ("always", True)])
+def test_half_engine_that_fails_is_left_out(
+    export: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pin_fp16: Any,
+    progress: Any,
+    setting: str,
+    fails: bool,
+) -> None:
+    """It is only compared with: a CPU that can't run it, or runs it wrongly, stops no run."""
+
+    def refusing(file: Path, spec: BuildSpec, **options: Any) -> Any:
+        if spec.float_precision == "fp16":
+            raise EngineBuildError("no kernel for stem_pool")
+        return build_engine(file, spec, **options)
+
+    pin_fp16(True, monkeypatch)
+    monkeypatch.setattr("components.build_engine.build", refusing)
+    settings = SETTINGS.model_copy(update={"fp16": setting})
+    if fails:
+        with pytest.raises(EngineBuildError, match="stem_pool"):
+            build_engine_step(export, tmp_path, engine=settings, seed=0, progress=progress)
+        return
+    metrics = build_engine_step(export, tmp_path, engine=settings, seed=0, progress=progress)
+    assert "fp16_bytes" not in metrics
+    assert progress.warnings == [
+        "fp16: no engine, so INT8 is not compared with it: no kernel for stem_pool"
+    ]
+    assert (tmp_path / "qat.engine").is_file()
 
 
 def test_openvino_precisions_match_the_cpu(

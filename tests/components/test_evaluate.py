@@ -81,6 +81,33 @@ def evaluated(
     return out, evaluate_step(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
 
 
+def test_half_engine_that_fails_its_check_is_left_out(
+    steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
+) -> None:
+    engines, out = tmp_path / "engines", tmp_path / "evaluation"
+    engines.mkdir()
+    out.mkdir()
+    pin_fp16(True, monkeypatch)
+    build_engine_step(steps["onnx"], engines, engine=SETTINGS, seed=0, progress=NullProgress())
+    monkeypatch.setattr(
+        "components.evaluate.check_in_fresh_process",
+        lambda engine, *_, **__: FileCheck(passed=engine.name != "fp16.engine", message="wrong"),
+    )
+    told: list[str] = []
+
+    class Listener(NullProgress):
+        def warn(self, message: str) -> None:
+            told.append(message)
+
+    evaluate_step(
+        **{**steps, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=Listener()
+    )
+    report = json.loads((out / "evaluation.json").read_text())
+    assert "fp16_engine" not in {*report["results"], *report["latency"], *report["confusion"]}
+    assert report["infrastructure_check"]["passed"]
+    assert told == ["FP16 engine, which is left out: wrong"]
+
+
 def test_engine_that_answers_nan_is_refused(
     steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
