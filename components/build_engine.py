@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from components.artifacts import Dataset, Engines, Exported
 from components.artifacts.engines import BuildSummary, EngineBuild
 from components.runtime.events import Progress
 from components.settings import EngineSettings
-from components.variants import CANDIDATE_VARIANT, REQUIRED, Variant
+from components.variants import CANDIDATE_VARIANT, HALF, REQUIRED, Variant
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path
 from qat_lib.engines import build_engine as build
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.spec import BACKENDS
 from qat_lib.errors import EngineBuildError, QatlineError
-from qat_lib.options import Backend
+from qat_lib.options import Backend, EnginePrecision
 
 
 def build_engine_step(
@@ -48,7 +48,8 @@ def build_engine_step(
         of its weighted layers run in INT8.
 
     Raises:
-        EngineError: a variant is missing, can't be built, or answers otherwise than its ONNX graph.
+        EngineError: a variant is missing, can't be built, or answers otherwise than its ONNX graph;
+            for one in 16 bits that was not asked for, a warning.
     """
     exported, engines = Exported(onnx), Engines(out)
     spec = build_spec(engine, dataset, backend=_backend(engine, exported, progress))
@@ -57,13 +58,20 @@ def build_engine_step(
     builds: dict[str, EngineBuild] = {}
     for index, (variant, (file, variant_spec)) in enumerate(jobs.items()):
         progress.update("building", index, len(jobs))
-        artifact = build(
-            file,
-            variant_spec,
-            output=engines.engine(variant),
-            seed=seed,
-            on_progress=lambda phase, current, total: progress.update(phase, current, total),
-        )
+        try:
+            artifact = build(
+                file,
+                variant_spec,
+                output=engines.engine(variant),
+                seed=seed,
+                on_progress=lambda phase, current, total: progress.update(phase, current, total),
+            )
+        except EngineBuildError as error:
+            # Engines in 16 bits are only there to be compared with.
+            if variant not in HALF or (variant is Variant.FP16 and engine.fp16 == "always"):
+                raise
+            progress.warn(f"{variant}: no engine, so INT8 is not compared with it: {error}")
+            continue
         for warning in artifact.warnings:
             progress.warn(f"{variant}: {warning}")
         if variant is Variant.FP16:
@@ -100,10 +108,11 @@ def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> 
 def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
     """Return ONNX file and spec of each engine to build.
 
-    The three variants, and FP16 where it can be had.
+    The three variants, and FP16 and BF16 where the backend computes in them: it is the fastest
+    float engine that INT8 must outrun.
 
-    Where FP16 is the backend's choice, the FP32 graph is built with it; else a graph in FP16 asks
-    for it.
+    Where the precision is the backend's choice, the FP32 graph is built with it; else a graph in
+    FP16 asks for it.
     """
     if missing := exported.missing([variant.onnx for variant in REQUIRED]):
         raise EngineBuildError(
@@ -113,10 +122,14 @@ def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple
     own_graph = exported.graph(Variant.FP16)
     if fp16 == "never":
         return jobs
-    if spec.backend != "auto" and "fp16" in get_backend(spec.backend).float_precisions():
-        half = replace(spec, float_precision="fp16")
-        jobs[Variant.FP16] = (exported.graph(Variant.FP32), half)
-    elif own_graph.is_file():
+    precisions = () if spec.backend == "auto" else get_backend(spec.backend).float_precisions()
+    for variant in HALF:
+        if variant in precisions:
+            half = replace(spec, float_precision=cast(EnginePrecision, variant.value))
+            jobs[variant] = (exported.graph(Variant.FP32), half)
+    if Variant.FP16 in jobs:
+        return jobs
+    if own_graph.is_file():
         jobs[Variant.FP16] = (own_graph, spec)
     elif fp16 == "always":
         raise EngineBuildError(

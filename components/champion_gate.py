@@ -34,7 +34,7 @@ def judge_against_champion(
         return [Reason(check="champion", passed=True, received="the same", message=message)]
     if comparison.problem:
         return [_unmeasured(comparison)]
-    reasons = [_accuracy(comparison, settings), *_classes(comparison.classes, settings)]
+    reasons = [_accuracy(comparison, settings), _classes(comparison.classes, settings)]
     reasons.append(_latency(comparison, settings))
     reasons.append(_size(comparison, settings))
     if settings.require == "better":
@@ -96,30 +96,41 @@ def _p(value: float | None) -> str:
     return "?" if value is None else f"{value:.2g}"
 
 
-def _classes(tests: Sequence[ClassTest], settings: ChampionSettings) -> list[Reason]:
-    """Check the floor of each class; no reason without classes."""
-    if not tests:
-        return []
-    failed, expected = [], f"no class significantly worse (McNemar, level {settings.level:g})"
+def _classes(tests: Sequence[ClassTest], settings: ChampionSettings) -> Reason:
+    """Check the floor of each class.
+
+    A class without test samples fails a bound, but no significance test: it shows no loss.
+    """
+    expected = f"no class significantly worse (McNemar, level {settings.level:g})"
     if settings.max_class_drop is not None:
         expected = f"at most {settings.max_class_drop:.2%} below the champion on each class"
+    if not tests:
+        return _not_measured("champion_classes", expected, "accuracy by class")
+    failed, empty = [], []
     for test in tests:
-        if _class_fails(test, settings):
+        if not test.samples:
+            empty.append(str(test.name))
+        elif _class_fails(test, settings):
             failed.append(f"{test.name}: {_share(test.candidate)} against {_share(test.champion)}")
-    received = "; ".join(failed[:3]) or "none"
-    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    message = "No class is worse than the champion's by more than is allowed."
+    messages = []
     if failed:
-        message = f"Classes worse than the champion's: {received}{more}."
-    return [
-        Reason(
-            check="champion_classes",
-            passed=not failed,
-            expected=expected,
-            received=received,
-            message=message,
-        )
-    ]
+        more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+        messages.append(f"Classes worse than the champion's: {'; '.join(failed[:3])}{more}.")
+    else:
+        messages.append("No class is worse than the champion's by more than is allowed.")
+    if empty:
+        more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+        messages.append(f"Classes without test samples: {', '.join(empty[:3])}{more}.")
+    received = "; ".join(failed[:3]) or "none"
+    if empty:
+        received += f"; {len(empty)} not measured"
+    return Reason(
+        check="champion_classes",
+        passed=not failed and (not empty or settings.max_class_drop is None),
+        expected=expected,
+        received=received,
+        message=" ".join(messages),
+    )
 
 
 def _class_fails(test: ClassTest, settings: ChampionSettings) -> bool:

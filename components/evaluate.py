@@ -28,13 +28,21 @@ from components.evaluation import metrics as figures
 from components.evaluation.against_champion import compare_with_current
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.evaluation.rows import CANDIDATE, CHAMPION, CONTROL, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import (
+    CANDIDATE,
+    CHAMPION,
+    CONTROL,
+    FLOAT_ENGINES,
+    FP32_ENGINE,
+    REFERENCE,
+    row_title,
+)
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.evaluation.speed import speed_sentences
 from components.registry.access import champion_digest
 from components.runtime.events import Progress
 from components.settings import EngineSettings, RegistrySettings, Settings
-from components.variants import CANDIDATE_VARIANT, REQUIRED
+from components.variants import CANDIDATE_VARIANT, HALF, REQUIRED
 from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
@@ -80,7 +88,7 @@ def evaluate_step(
         The figures of each row as ``<row>_<figure>``, where they are numbers.
 
     Raises:
-        DataError: the reference predictions do not fit the test part.
+        DataError: the reference predictions do not fit the test part, or an engine gives NaN.
         EngineLoadError: an engine is missing or can't be used here.
     """
     info, fp32, built = Dataset(dataset).info(), Baseline(baseline), Engines(engines)
@@ -91,12 +99,21 @@ def evaluate_step(
         labels, outputs, worst = _predict(
             dataset, classifiers, reference, list(info.classes), progress
         )
+        for row, values in outputs.items():
+            output = classifiers[row].output
+            figures.check_outputs(values, f"the {row_title(row)} (output {output})")
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
         device = loaded[CANDIDATE].manifest.device
     control = FineTuned(qat).control()
     outputs = {REFERENCE: reference, **_control_outputs(control), **outputs}
     checks = _check_files(built, Exported(onnx), dataset, seed, progress)
+    for half in HALF:
+        if half.row in checks and not checks[half.row].passed:
+            # It is only there to be compared with, and wrong answers are no reason to prefer it.
+            progress.warn(f"{row_title(half.row)}, which is left out: {checks[half.row].message}")
+            for measured in (checks, rows, outputs, latencies):
+                measured.pop(half.row)
     for name, check in checks.items():
         rows[name] = rows[name].with_memory(check.memory_mib)
     if CONTROL in outputs:
@@ -119,6 +136,7 @@ def evaluate_step(
     )
     if comparison is not None and comparison.champion.accuracy is not None:
         rows[CHAMPION] = comparison.champion
+    floats = {title: rows[name] for name, title in FLOAT_ENGINES.items() if name in rows}
     measurements = Measurements(
         version=1,
         samples=len(labels),
@@ -133,7 +151,7 @@ def evaluate_step(
         comparison=comparison,
         identity=uuid.uuid4().hex,
         infrastructure_check=summarize_check(checks, CANDIDATE),
-        speed=speed_sentences(rows[CANDIDATE], rows[FP32_ENGINE], device),
+        speed=speed_sentences(rows[CANDIDATE], floats, device),
     )
     evaluation.write_measurements(measurements)
     return row_metrics(rows, separator="_")

@@ -60,7 +60,8 @@ class ChampionSettings(Settings):
         ge=0,
         le=1,
         description=(
-            "Largest loss of accuracy on any class; null: no class may be significantly worse."
+            "Largest loss of accuracy on any class, which a class without test samples fails; "
+            "null: no class may be significantly worse."
         ),
     )
 
@@ -79,7 +80,10 @@ class GateSettings(Settings):
     )
     min_accuracy: float | None = Field(None, ge=0, le=1)
     min_class_accuracy: float | None = Field(
-        None, ge=0, le=1, description="Minimum accuracy on each class of the test part."
+        None,
+        ge=0,
+        le=1,
+        description="Minimum accuracy on each class; a class without test samples fails it.",
     )
     min_int8_fraction: float = Field(
         0.5, ge=0, le=1, description="Minimum share of the weighted layers that run in INT8."
@@ -88,8 +92,8 @@ class GateSettings(Settings):
         None,
         gt=0,
         description=(
-            "Minimum speedup over the FP32 engine at batch 1, by median latency. Default: not "
-            "slower than it, at batch 1 or at engine.batch_size."
+            "Minimum speedup over the fastest float engine at batch 1, by median latency. "
+            "Default: 1.02 times its speed, at batch 1 or at engine.batch_size."
         ),
     )
     champion: ChampionSettings = Field(default_factory=ChampionSettings)

@@ -269,8 +269,8 @@ class EngineSettings(Settings):
     fp16: Switch = Field(
         "auto",
         description=(
-            "Whether an FP16 engine is built and measured beside the INT8 ones; auto: where the "
-            "backend computes in FP16."
+            "Whether FP16 and BF16 engines are built and measured beside the INT8 ones; auto: "
+            "where the backend computes in them; always: an FP16 engine in any case."
         ),
     )
     batch_size: Batch = Field(

@@ -15,6 +15,7 @@ class Variant(str, Enum):
     PTQ = "ptq"
     QAT = "qat"
     FP16 = "fp16"
+    BF16 = "bf16"
 
     def __str__(self) -> str:
         return self.value
@@ -36,7 +37,10 @@ class Variant(str, Enum):
 
 
 REQUIRED = (Variant.FP32, Variant.PTQ, Variant.QAT)
-"""The variants that every run has; FP16 comes beside them where the backend has it."""
+"""The variants that every run has; FP16 and BF16 are added where the backend has them."""
+
+HALF = (Variant.FP16, Variant.BF16)
+"""The variants in 16-bit floating point."""
 
 CANDIDATE_VARIANT = Variant.QAT
 """The variant that is judged and promoted."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from components.artifacts.folder import StepFolder
 from components.artifacts.models import ModelFolder, open_plan
 from components.artifacts.record import Measured, Record, Text
-from components.variants import Variant
+from components.variants import HALF, Variant
 
 if TYPE_CHECKING:
     from qat_lib.plan import QuantizationPlan
@@ -125,9 +125,10 @@ class Exported(StepFolder):
     def reference(self, variant: Variant) -> Path:
         """Return the graph that an engine must answer like.
 
-        FP16 that is the backend's choice has no graph of its own and shares that of FP32.
+        FP16 and BF16 that are the backend's choice have no graph of their own and share that of
+        FP32.
         """
-        shared = variant is Variant.FP16 and not self.has(variant.onnx)
+        shared = variant in HALF and not self.has(variant.onnx)
         return self.graph(Variant.FP32 if shared else variant)
 
     def plan(self) -> QuantizationPlan:

@@ -16,6 +16,7 @@ from components.artifacts.comparison import ChampionComparison
 from components.artifacts.result_row import ResultRow
 from components.data.reader import open_split
 from components.evaluation.inference import Classifier
+from components.evaluation.metrics import check_outputs
 from components.evaluation.paired import compare_answers, compare_classes
 from components.registry.package import Champion
 from components.settings import EngineSettings
@@ -162,6 +163,7 @@ def _answers(
                 raise DataError(
                     f"it gives {outputs.shape[1]} classes, {len(each.classes)} are known"
                 )
+            check_outputs(outputs, "the engine")
             found.append(each.classes[outputs.argmax(axis=1)] == part.labels[indices])
     return part.labels, [np.concatenate(found) for found in right]
 

@@ -51,6 +51,11 @@ class Classifier:
             )
 
     @property
+    def output(self) -> str:
+        """Name of the output that is returned: the engine's first."""
+        return self.engine.outputs[0].name
+
+    @property
     def largest_batch(self) -> int:
         """Largest batch that the engine takes."""
         return self._largest
@@ -74,5 +79,5 @@ class Classifier:
             )
         if self._channels_first:
             images = np.ascontiguousarray(np.moveaxis(images, -1, 1))
-        outputs: Array = next(iter(self.engine.infer(images).values()))[:samples]
+        outputs: Array = self.engine.infer(images)[self.output][:samples]
         return outputs

@@ -9,11 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.artifacts.evaluation import Agreement, ClassAccuracy
+from qat_lib.engines.values import nan_samples
+from qat_lib.errors import DataError
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
 
 _BINS = 15
+
+
+def check_outputs(outputs: Floats, model: str) -> None:
+    """Refuse outputs with NaN, whose largest class is not defined.
+
+    Args:
+        outputs: logits or probabilities, (samples, classes).
+        model: what gave them, for the message.
+
+    Raises:
+        DataError: a sample's outputs hold NaN.
+    """
+    if found := nan_samples(outputs):
+        raise DataError(
+            f"Expected numbers from {model}. Its outputs are NaN for {found} of {len(outputs)} "
+            "samples, so its accuracy is not defined. Look for weights that are NaN, a division "
+            "by zero or an overflow (in FP16, values beyond 65504), and correct the model or the "
+            "training."
+        )
 
 
 def accuracy(outputs: Floats, labels: Labels) -> float:

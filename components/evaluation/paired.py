@@ -59,23 +59,26 @@ def compare_answers(candidate: Right, champion: Right) -> PairedTest:
 def compare_classes(
     candidate: Right, champion: Right, labels: Labels, names: Sequence[str]
 ) -> list[ClassTest]:
-    """Test each class by itself; one without samples is left out.
+    """Test each class by itself; the accuracies of a class without samples are None.
 
-    The p-values are those of McNemar's test, times the number of classes (Bonferroni).
+    The p-values are those of McNemar's test, times the number of classes that have samples
+    (Bonferroni).
     """
-    present = [index for index in range(len(names)) if (labels == index).any()]
+    present = len(np.unique(labels))
     found = []
-    for index in present:
+    for index, name in enumerate(names):
         ours, theirs = candidate[labels == index], champion[labels == index]
+        if not len(ours):
+            found.append(ClassTest(name=name, samples=0))
+            continue
         lost, gained = int((theirs & ~ours).sum()), int((ours & ~theirs).sum())
-        p_worse = binomial_tail(lost, lost + gained) * len(present)
         found.append(
             ClassTest(
-                name=names[index],
+                name=name,
                 samples=len(ours),
                 candidate=float(ours.mean()),
                 champion=float(theirs.mean()),
-                p_worse=min(p_worse, 1.0),
+                p_worse=min(binomial_tail(lost, lost + gained) * present, 1.0),
             )
         )
     return found

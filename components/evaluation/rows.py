@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from components.variants import CANDIDATE_VARIANT, Variant
+from components.variants import CANDIDATE_VARIANT, HALF, Variant
 
 REFERENCE = "fp32"
 """FP32 in its framework, on the test part; the row's ``backend`` is the framework's name."""
@@ -21,15 +21,22 @@ ROWS: Mapping[str, str] = {
     CONTROL: "FP32 as long",
     FP32_ENGINE: "FP32 engine",
     Variant.FP16.row: "FP16 engine",
+    Variant.BF16.row: "BF16 engine",
     Variant.PTQ.row: "PTQ INT8 engine",
     CANDIDATE: "QAT INT8 engine",
     CHAMPION: "Champion engine",
 }
 """Title by name.
 
-``fp16_engine`` is there only where an FP16 engine was built, ``champion_engine`` where the
-registry has a champion.
+``fp16_engine`` and ``bf16_engine`` exist only where such an engine was built, ``champion_engine``
+where the registry has a champion.
 """
+
+FLOAT_ENGINES: Mapping[str, str] = {
+    FP32_ENGINE: "FP32",
+    **{variant.row: str(variant).upper() for variant in HALF},
+}
+"""Precision by row of the float engines, which INT8 must outrun."""
 
 _REFERENCES: Mapping[str, str] = {"torch": "FP32 PyTorch"}
 """Title of the reference by framework, where it is not Keras."""

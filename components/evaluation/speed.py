@@ -1,4 +1,4 @@
-"""The speed of the INT8 engine against FP32 in sentences, with the reason where it gains little."""
+"""Sentences on the speed of the INT8 engine against float, with reasons for small gains."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ USUAL_GAIN_BATCH = 2.0
 _MOSTLY_OVERHEAD = 2.0
 
 
-def speed_sentences(row: ResultRow, fp32: ResultRow, device: Mapping[str, Any]) -> tuple[str, ...]:
-    """Compare an INT8 engine with the FP32 engine of the same run.
+def speed_sentences(
+    row: ResultRow, engines: Mapping[str, ResultRow], device: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Compare an INT8 engine with the float engines of the same run.
 
     Args:
         row: the INT8 engine.
-        fp32: the FP32 engine.
-        device: what ran both, as the engine's manifest describes it.
+        engines: the float engines by precision, such as ``FP32``.
+        device: what ran all of them, as the engine's manifest describes it.
 
     Returns:
-        One sentence with the ratios, and one for each known reason why they are below
-        ``USUAL_GAIN_SINGLE`` at batch 1 or ``USUAL_GAIN_BATCH`` in batches. Nothing where neither
-        was measured.
+        One sentence with the ratios for each float engine. After that of FP32, one for each known
+        reason why they are below ``USUAL_GAIN_SINGLE`` at batch 1 or ``USUAL_GAIN_BATCH`` in
+        batches. Nothing where nothing was measured.
     """
-    single, batch = _ratio(fp32.latency_ms_p50, row.latency_ms_p50), None
-    if row.batch_size == fp32.batch_size and row.batch_size != 1:
-        batch = _ratio(row.throughput, fp32.throughput)
-    parts = []
-    if single is not None:
-        parts.append(f"{single:.2f} times as fast at batch 1")
-    if batch is not None:
-        parts.append(f"{batch:.2f} times at batch {row.batch_size:.0f}")
-    if not parts:
-        return ()
-    size = _ratio(row.bytes, fp32.bytes)
-    if size is not None:
-        parts.append(f"{size:.2f} times the size")
-    sentences = [f"INT8 against the FP32 engine: {', '.join(parts)}."]
-    slow_single = single is not None and single < USUAL_GAIN_SINGLE
-    slow_batch = batch is not None and batch < USUAL_GAIN_BATCH
-    if slow_single or slow_batch:
-        sentences += _reasons(row, fp32, device, single_only=not slow_batch)
+    sentences = []
+    for precision, other in engines.items():
+        single, batch = _ratio(other.latency_ms_p50, row.latency_ms_p50), None
+        if row.batch_size == other.batch_size and row.batch_size != 1:
+            batch = _ratio(row.throughput, other.throughput)
+        parts = []
+        if single is not None:
+            parts.append(f"{single:.2f} times as fast at batch 1")
+        if batch is not None:
+            parts.append(f"{batch:.2f} times at batch {row.batch_size:.0f}")
+        if not parts:
+            continue
+        size = _ratio(row.bytes, other.bytes)
+        if size is not None:
+            parts.append(f"{size:.2f} times the size")
+        sentences.append(f"INT8 against the {precision} engine: {', '.join(parts)}.")
+        slow_single = single is not None and single < USUAL_GAIN_SINGLE
+        slow_batch = batch is not None and batch < USUAL_GAIN_BATCH
+        if precision == "FP32" and (slow_single or slow_batch):
+            sentences += _reasons(row, other, device, single_only=not slow_batch)
     return tuple(sentences)
 
 

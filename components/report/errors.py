@@ -90,8 +90,11 @@ def class_names(run: RunData, count: int) -> list[str]:
 
 
 def class_rows(run: RunData) -> list[ClassRow]:
-    """Return the per-class accuracies, the greatest loss first."""
-    entries = [entry for entry in _per_class(run) if (entry.before, entry.after) != (None, None)]
+    """Return the per-class accuracies, the greatest loss first.
+
+    A class that was not measured has dashes.
+    """
+    entries = _per_class(run)
     peak = max((abs(entry.change or 0.0) for entry in entries), default=0.0) or 1.0
     return [_class_row(entry, peak) for entry in sorted(entries, key=lambda e: e.change or 0.0)]
 

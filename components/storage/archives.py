@@ -104,7 +104,8 @@ def _unpack_tar(stream: BinaryIO, folder: Path, wanted: Wanted) -> int:
     packed = stream.read(2) == b"\x1f\x8b"
     stream.seek(0)
     source: Any = gzip.GzipFile(fileobj=stream) if packed else stream
-    with tarfile.open(fileobj=_Bounded(source, size), mode="r|") as archive:  # type: ignore[call-overload]
+    bounded: Any = _Bounded(source, size)
+    with tarfile.open(fileobj=bounded, mode="r|", tarinfo=_Member) as archive:
         for member in archive:
             name = safe_name(member.name) if member.name not in (".", "./") else None
             if member.isdir():
@@ -116,10 +117,36 @@ def _unpack_tar(stream: BinaryIO, folder: Path, wanted: Wanted) -> int:
                 if content is not None:
                     _write(content, folder / name)
                     count += 1
-        # The end is marked by an empty block, which tarfile doesn't ask for.
-        if archive.fileobj is not None and archive.fileobj.tell() <= archive.offset:
-            raise EOFError("it ends without its end mark")
+    # tarfile stops at the end mark, before the checksum that gzip stores behind it.
+    while bounded.read(1 << 20):
+        pass
     return count
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is whole.
+
+    ``tarfile`` takes a damaged or missing header for the end of the archive, where only an empty
+    block is its end mark.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        """Return the member that a header describes.
+
+        Raises:
+            HeaderError: the block is the end mark.
+            ReadError: it is neither the end mark nor a header.
+        """
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if bytes(buf) == bytes(tarfile.BLOCKSIZE):
+                raise
+            reason = (
+                f"the header of a member is damaged ({error})" if buf else "its end mark is missing"
+            )
+            raise tarfile.ReadError(reason) from error
 
 
 class _Bounded:

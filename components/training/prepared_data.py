@@ -9,7 +9,7 @@ import numpy as np
 
 from components.artifacts import Dataset
 from components.data.reader import load_split, numpy_batches, tf_dataset
-from components.evaluation.metrics import accuracy
+from components.evaluation.metrics import accuracy, check_outputs
 
 if TYPE_CHECKING:
     from components.training.framework import Framework
@@ -97,6 +97,11 @@ def split_accuracy(framework: Framework, model: Any, dataset: Path, split: str) 
 
 
 def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
-    """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1]."""
+    """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1].
+
+    Raises:
+        DataError: the outputs hold NaN.
+    """
+    check_outputs(outputs, f"the model on the {split} part")
     _, labels = load_split(dataset, split, raw=True)
     return accuracy(outputs, labels)

@@ -72,7 +72,7 @@ def evaluate_file(
 
     Raises:
         ConfigError: Latency is asked for of a Keras model.
-        DataError: The data does not fit the model.
+        DataError: The data does not fit the model, or the model gives NaN.
         EngineLoadError, ExportError: The file can't be used.
     """
     if model.suffix == ".keras":
@@ -157,6 +157,7 @@ def _measured(
         )
     classes = outputs.shape[1]
     check_labels_fit(part, classes, data)
+    metrics.check_outputs(outputs, str(model))
     return FileEvaluation(
         model=model,
         backend=backend,

@@ -23,6 +23,7 @@ _COLORS = 8
 SHAPES = {
     FP32_ENGINE: "square",
     Variant.FP16.row: "diamond",
+    Variant.BF16.row: "hexagon",
     Variant.PTQ.row: "triangle",
     CANDIDATE_VARIANT.row: "circle",
 }
@@ -173,6 +174,7 @@ def _shape(dot: _Dot, x: float, y: float, scale: float) -> Markup:
     corners = {
         "square": ((-5, -5), (5, -5), (5, 5), (-5, 5)),
         "diamond": ((0, -7), (7, 0), (0, 7), (-7, 0)),
+        "hexagon": ((-6, 0), (-3, -5.2), (3, -5.2), (6, 0), (3, 5.2), (-3, 5.2)),
         "triangle": ((0, -6.5), (6.5, 5.5), (-6.5, 5.5)),
     }[dot.shape]
     places = [f"{x + across * scale:.1f},{y + down * scale:.1f}" for across, down in corners]

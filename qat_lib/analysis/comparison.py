@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.analysis.report import FusionReport
+from qat_lib.engines.tensorrt.inspector import tensor_type
 from qat_lib.errors import ConfigError
 from qat_lib.files.text_files import read_json
 from qat_lib.mappings import map_values
@@ -30,7 +31,6 @@ _CONVERSIONS = frozenset({"Reformat", "Reorder", "FakeQuantize", "Convert"})
 _CONVERTING_KINDS = frozenset({"reformat", "requantize"})
 # The look-behind starts a run of brackets once: else the time is quadratic in its length.
 _BRACKETS = re.compile(r"\bPWN\(|(?<!\))\)+(?=$|,|\s)|\{ForeignNode\[|\]\}|\.\.\.")
-_INT8 = re.compile(r"int8", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,13 +242,13 @@ def _parts(name: str) -> list[str]:
 
 
 def _is_int8(tensors: Any, *, every: bool) -> bool | None:
-    formats = []
+    types = []
     for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
         if isinstance(tensor, Mapping):
-            formats.append(str(tensor.get("Format/Datatype", tensor.get("Datatype", ""))))
-    if not any(formats):
+            types.append(tensor_type(tensor))
+    if not any(types):
         return None
-    found = map(_INT8.search, formats)
+    found = [each == "int8" for each in types]
     return all(found) if every else any(found)
 
 

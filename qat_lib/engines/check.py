@@ -40,7 +40,7 @@ from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.onnxruntime import Reference
-from qat_lib.engines.values import Array
+from qat_lib.engines.values import Array, nan_samples
 from qat_lib.errors import EngineError, QatlineError
 from qat_lib.files.npy import load_npy
 
@@ -121,6 +121,7 @@ def check_engine(
                 parts.append(real_batches(engine, inputs))
             answers = [list(map(engine.infer, part)) for part in parts]
             memory = _resident_mib() - before
+            _refuse_nan(path, answers)
             first = engine.outputs[0].name
         reference = Reference(onnx)
         verdicts = []
@@ -172,6 +173,21 @@ def _check_source(path: Path, manifest: EngineManifest, onnx: Path) -> None:
             f"{built_from[:12]}…. Received {onnx} with {given[:12]}…. Give the file that the "
             f"manifest names ({manifest.source['path']}), or build the engine again."
         )
+
+
+def _refuse_nan(path: Path, parts: Sequence[Sequence[Mapping[str, Array]]]) -> None:
+    """Refuse an engine that answers NaN: a graph that does so too would agree with it.
+
+    Raises:
+        EngineError: there is a NaN.
+    """
+    for answers in parts:
+        for name in answers[0] if answers else ():
+            if found := sum(nan_samples(answer[name]) for answer in answers):
+                raise EngineError(
+                    f"Expected numbers from {path.name}. Received NaN in the output {name} for "
+                    f"{found} samples. Check the weights of its ONNX file."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,17 @@ Array = NDArray[Any]
 Dimension = int | None
 
 
+def nan_samples(values: Array) -> int:
+    """Return the number of samples, along the first axis, with a NaN; 0 for integers.
+
+    An array without axes is one sample.
+    """
+    if values.dtype.kind not in "fV":  # V: bfloat16 and the like
+        return 0
+    missing = np.isnan(values)
+    return int(missing.reshape(len(values), -1).any(axis=1).sum() if values.ndim else missing)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
     """One input or output: name, shape and NumPy dtype name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -15,7 +15,7 @@ from qat_lib.engines.agreement import Comparison, bound_of, compare, differences
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
-from qat_lib.engines.values import Array
+from qat_lib.engines.values import Array, nan_samples
 from qat_lib.errors import EngineBuildError
 from qat_lib.mappings import map_values
 
@@ -54,6 +54,7 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
         expected.append(truth)
         answers.append(engine.infer(request))
         found.append((shapes, differences(answers[-1:], expected[-1:])))
+    _refuse_nan(expected)
     quantized = engine.manifest.quantized
     noisy = partial(moved_answers, reference.run, requests) if quantized else None
     compared = compare(answers, expected, bound, noisy)
@@ -99,6 +100,21 @@ def _ask(
                 raise
     request = engine.random_request(shapes, seed=seed, integers_below=_LARGEST_INTEGERS[-1])
     return request, reference.run(request)
+
+
+def _refuse_nan(expected: Sequence[Mapping[str, Array]]) -> None:
+    """Refuse a graph that answers NaN: an engine that does so too would agree with it."""
+    for name in expected[0]:
+        found = sum(nan_samples(answer[name]) for answer in expected)
+        if found:
+            samples = sum(len(np.atleast_1d(answer[name])) for answer in expected)
+            raise EngineBuildError(
+                f"Expected numbers from the ONNX graph. ONNX Runtime gives NaN in the output {name} "
+                f"for {found} of {samples} random samples, and nothing was written. Look for "
+                "weights that are NaN, a division by zero or an overflow (in FP16, values beyond "
+                "65504), and export the corrected model. For a graph that takes only other inputs, "
+                "such as positive ones, verify=False (--no-verify) builds without this comparison."
+            )
 
 
 def _explain(

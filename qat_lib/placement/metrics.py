@@ -59,13 +59,18 @@ def choose_metric(
     truth = np.asarray(labels)
 
     def accuracy(found: Sequence[np.ndarray], _: Sequence[np.ndarray]) -> float:
-        return float(np.mean(found[0].argmax(axis=1) == truth))
+        return float(np.mean(_labels(found[0]) == truth))
 
     return asked, accuracy
 
 
 def _agreement(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
-    return float(np.mean(outputs[0].argmax(axis=1) == reference[0].argmax(axis=1)))
+    return float(np.mean(_labels(outputs[0]) == _labels(reference[0])))
+
+
+def _labels(outputs: np.ndarray) -> np.ndarray:
+    """Return each sample's class as a float; NaN, which equals nothing, where an output is NaN."""
+    return np.where(np.isnan(outputs).any(axis=1), np.nan, outputs.argmax(axis=1))
 
 
 def _fidelity(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:

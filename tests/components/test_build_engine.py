@@ -19,7 +19,8 @@ from components.build_engine import _jobs, _warn_of_float, build_engine_step
 from components.data.info import DatasetInfo
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
-from qat_lib.engines import BuildSpec, read_manifest
+from components.variants import Variant
+from qat_lib.engines import BuildSpec, build_engine, read_manifest
 from qat_lib.engines.backend import get_backend
 from qat_lib.errors import EngineBuildError
 from qat_lib.preprocessing import Preprocessing
@@ -86,6 +87,38 @@ def test_fp16_is_built_where_the_backend_has_it(
     assert ("fp16_bytes" in metrics) == (tmp_path / "fp16.engine").is_file() == has_fp16
 
 
+@pytest.mark.parametrize(("setting", "fails"), [("auto", False), ("always", True)])
+def test_half_engine_that_fails_is_left_out(
+    export: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pin_fp16: Any,
+    progress: Any,
+    setting: str,
+    fails: bool,
+) -> None:
+    """It is only compared with: a CPU that can't run it, or runs it wrongly, stops no run."""
+
+    def refusing(file: Path, spec: BuildSpec, **options: Any) -> Any:
+        if spec.float_precision == "fp16":
+            raise EngineBuildError("no kernel for stem_pool")
+        return build_engine(file, spec, **options)
+
+    pin_fp16(True, monkeypatch)
+    monkeypatch.setattr("components.build_engine.build", refusing)
+    settings = SETTINGS.model_copy(update={"fp16": setting})
+    if fails:
+        with pytest.raises(EngineBuildError, match="stem_pool"):
+            build_engine_step(export, tmp_path, engine=settings, seed=0, progress=progress)
+        return
+    metrics = build_engine_step(export, tmp_path, engine=settings, seed=0, progress=progress)
+    assert "fp16_bytes" not in metrics
+    assert progress.warnings == [
+        "fp16: no engine, so INT8 is not compared with it: no kernel for stem_pool"
+    ]
+    assert (tmp_path / "qat.engine").is_file()
+
+
 def test_openvino_precisions_match_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -138,6 +171,31 @@ def test_engine_without_real_fp16_is_named(progress: Any, precision: str, warned
     assert [f"computes the FP16 graph in {precision}" in text for text in progress.warnings] == [
         True
     ] * warned
+
+
+@pytest.mark.parametrize(
+    ("precisions", "setting", "built"),
+    [
+        (("fp32",), "auto", set()),
+        (("fp32", "bf16"), "auto", {"bf16"}),
+        (("fp32", "fp16", "bf16"), "auto", {"fp16", "bf16"}),
+        (("fp32", "fp16", "bf16"), "never", set()),
+    ],
+)
+def test_half_precisions_are_built_where_the_backend_has_them(
+    export: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precisions: tuple[str, ...],
+    setting: str,
+    built: set[str],
+) -> None:
+    backend = SimpleNamespace(float_precisions=lambda: precisions)
+    monkeypatch.setattr("components.build_engine.get_backend", lambda name: backend)
+    jobs = _jobs(Exported(export), BuildSpec(backend="openvino"), setting)
+    assert set(jobs) - {"fp32", "ptq", "qat"} == built
+    for name in built:
+        path, spec = jobs[Variant(name)]
+        assert (path.name, spec.float_precision) == ("fp32.onnx", name)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,25 @@ def test_classes_have_a_floor(
     assert failed(found, **margins) == ([] if passed else ["champion_classes"])
 
 
+@pytest.mark.parametrize(("margins", "passed"), [({}, True), ({"max_class_drop": 0.5}, False)])
+def test_class_without_samples_fails_a_bound(margins: dict[str, Any], passed: bool) -> None:
+    tests = [
+        ClassTest(name="dog", samples=9, candidate=0.9, champion=0.9, p_worse=1.0),
+        ClassTest(name="rare", samples=0),
+    ]
+    reasons = judge_against_champion(
+        comparison(classes=tests), ChampionSettings.model_validate(margins)
+    )
+    reason = next(each for each in reasons if each.check == "champion_classes")
+    assert reason.passed == passed
+    assert "Classes without test samples: rare." in reason.message
+
+
+def test_champion_without_classes_rejects() -> None:
+    found = comparison().model_copy(update={"classes": ()})
+    assert failed(found) == ["champion_classes"]
+
+
 def test_worse_classes_are_named() -> None:
     tests = []
     for name in "abcde":

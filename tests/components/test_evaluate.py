@@ -21,6 +21,7 @@ from components.runtime.events import NullProgress
 from components.settings import EngineSettings
 from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
+from qat_lib.engines.openvino import OpenVINOEngine
 from qat_lib.errors import DataError, EngineLoadError
 from qat_lib.preprocessing import Preprocessing
 
@@ -76,6 +77,52 @@ def evaluated(
 ) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("evaluation")
     return out, evaluate_step(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
+
+
+def test_half_engine_that_fails_its_check_is_left_out(
+    steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
+) -> None:
+    engines, out = tmp_path / "engines", tmp_path / "evaluation"
+    engines.mkdir()
+    out.mkdir()
+    pin_fp16(True, monkeypatch)
+    build_engine_step(steps["onnx"], engines, engine=SETTINGS, seed=0, progress=NullProgress())
+    monkeypatch.setattr(
+        "components.evaluate.check_in_fresh_process",
+        lambda engine, *_, **__: FileCheck(passed=engine.name != "fp16.engine", message="wrong"),
+    )
+    told: list[str] = []
+
+    class Listener(NullProgress):
+        def warn(self, message: str) -> None:
+            told.append(message)
+
+    evaluate_step(
+        **{**steps, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=Listener()
+    )
+    report = json.loads((out / "evaluation.json").read_text())
+    assert "fp16_engine" not in {*report["results"], *report["latency"], *report["confusion"]}
+    assert report["infrastructure_check"]["passed"]
+    assert told == ["FP16 engine, which is left out: wrong"]
+
+
+def test_engine_that_answers_nan_is_refused(
+    steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN would count as class 0."""
+    run = OpenVINOEngine._run
+
+    def broken(self: Any, request: Any, values: Any) -> dict[str, Any]:
+        answers = run(self, request, values)
+        if self.manifest.quantized:
+            answers["logits"][-1] = np.nan  # one sample of each batch of 4
+        return answers
+
+    monkeypatch.setattr(OpenVINOEngine, "_run", broken)
+    message = r"PTQ INT8 engine \(output logits\)\. Its outputs are NaN for 6 of 22 samples"
+    with pytest.raises(DataError, match=message):
+        evaluate_step(**steps, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+    assert not (tmp_path / "evaluation.json").exists()
 
 
 def test_fp16_engine_has_row_and_passes_check(

@@ -12,6 +12,7 @@ from components.artifacts import ResultRow, Verdict
 from components.artifacts.comparison import ChanceTest
 from components.artifacts.evaluation import ClassAccuracy, FileCheck
 from components.artifacts.exported import FindingRecord
+from components.artifacts.promotion import Reason
 from components.gate import judge, speedup
 from components.settings import GateSettings
 
@@ -189,26 +190,78 @@ def test_judge_names_the_framework_of_the_reference() -> None:
     assert reason.expected == "at most 1.00% below FP32 PyTorch"
 
 
+def judge_speed(
+    floats: dict[str, dict[str, Any]], candidate: dict[str, Any], **bounds: Any
+) -> Reason:
+    """Judge the speed beside float engines, of which FP32 takes 1 ms and does 100 samples/s."""
+    rows = copy.deepcopy(GOOD)
+    rows["fp32_engine"] |= {"throughput": 100.0, "batch_size": 32}
+    for name, row in floats.items():
+        rows[name] = {"accuracy": 0.98, "batch_size": 32, **row}
+    rows["qat_engine"] |= {"batch_size": 32, **candidate}
+    checked = {name: ResultRow.model_validate(row) for name, row in rows.items()}
+    reasons = judge(checked, settings(**bounds), **SOUND).reasons
+    return next(reason for reason in reasons if reason.check == "speedup")
+
+
 @pytest.mark.parametrize(
     ("latency", "throughput", "passed"),
     [
         (1.2, 80, False),  # slower at both
         (1.2, 120, True),
         (0.9, 80, True),
-        (1.05, 80, True),  # within the noise of a measurement
+        (0.99, 101, False),  # within the noise of a measurement
+        (1 / 1.02, 80, True),
+        (1.0, 101.9, False),
         (None, 120, True),  # an engine for one batch size
         (None, 80, False),
         (None, None, False),
     ],
 )
-def test_judge_refuses_engines_slower_than_float_at_both_batches(
+def test_judge_wants_int8_faster_at_one_batch_size(
     latency: float | None, throughput: float | None, passed: bool
 ) -> None:
-    rows = copy.deepcopy(GOOD)
-    rows["fp32_engine"] |= {"throughput": 100.0, "batch_size": 32}
-    rows["qat_engine"] |= {"latency_ms_p50": latency, "throughput": throughput, "batch_size": 32}
-    checked = {name: ResultRow.model_validate(row) for name, row in rows.items()}
-    assert failed(judge(checked, settings(), **SOUND)) == ([] if passed else ["speedup"])
+    reason = judge_speed({}, {"latency_ms_p50": latency, "throughput": throughput})
+    assert reason.passed == passed
+    assert ("keep FP32" in reason.message) == (not passed and bool(latency or throughput))
+
+
+@pytest.mark.parametrize("half", ["fp16", "bf16"])
+def test_judge_compares_with_the_fastest_float_engine(half: str) -> None:
+    int8 = {"latency_ms_p50": 0.5, "throughput": 200}
+    fast = {"latency_ms_p50": 0.4, "throughput": 250}
+    reason = judge_speed({f"{half}_engine": fast}, int8)
+    assert not reason.passed
+    name = half.upper()
+    assert reason.received == f"0.80 times {name} at batch 1, 0.80 times {name} at batch 32"
+    assert reason.message.endswith(f"INT8 gains too little on this machine: keep {name}.")
+    slow = {"latency_ms_p50": 2.0, "throughput": 50}
+    reason = judge_speed({f"{half}_engine": slow}, int8)
+    assert reason.passed
+    assert reason.received == "2.00 times FP32 at batch 1, 2.00 times FP32 at batch 32"
+    # The fastest engine of each batch size counts.
+    mixed = {"latency_ms_p50": 0.4, "throughput": 50}
+    reason = judge_speed({f"{half}_engine": mixed}, int8)
+    assert reason.received == f"0.80 times {name} at batch 1, 2.00 times FP32 at batch 32"
+    assert reason.passed
+
+
+def test_judge_compares_with_no_inaccurate_float_engine() -> None:
+    fast = {"latency_ms_p50": 0.1, "throughput": 900}
+    int8 = {"latency_ms_p50": 0.5, "throughput": 200}
+    assert judge_speed({"fp16_engine": {**fast, "accuracy": 0.9}}, int8).passed
+    assert judge_speed({"fp16_engine": {**fast, "accuracy": None}}, int8).passed
+    assert not judge_speed({"fp16_engine": {**fast, "accuracy": 0.97}}, int8).passed
+
+
+def test_min_speedup_holds_against_the_fastest_float_engine() -> None:
+    fast = {"bf16_engine": {"latency_ms_p50": 0.75}}
+    int8 = {"latency_ms_p50": 0.5, "throughput": 500}
+    assert judge_speed(fast, int8, min_speedup=1.5).passed
+    reason = judge_speed(fast, int8, min_speedup=1.6)
+    assert not reason.passed
+    assert reason.expected == "at least 1.60 times the fastest float engine's speed at batch 1"
+    assert reason.received == "1.50 times BF16 at batch 1"
 
 
 @pytest.mark.parametrize(
@@ -237,18 +290,52 @@ def test_judge_without_chance_test_rejects() -> None:
     assert failed(verdict) == ["chance"]
 
 
-@pytest.mark.parametrize(("bound", "passed"), [(0.5, True), (0.51, False)])
-def test_class_floor_holds_for_the_worst_class(bound: float, passed: bool) -> None:
-    classes = []
-    for name, accuracy in (("cat", 0.9), ("dog", 0.5), ("empty", None)):
-        row = {"class": name, "accuracy": {"qat_engine": accuracy}}
-        classes.append(ClassAccuracy.model_validate(row))
+def by_class(**accuracies: float | None) -> list[ClassAccuracy]:
+    """Return classes of three samples that FP32 recognizes, with the engine's accuracies."""
+    found = []
+    for name, accuracy in accuracies.items():
+        measured = {"fp32": 1.0, "qat_engine": accuracy}
+        row = {"class": name, "samples": 3, "accuracy": measured}
+        found.append(ClassAccuracy.model_validate(row))
+    return found
+
+
+def judge_classes(classes: list[ClassAccuracy], **bounds: Any) -> dict[str, Reason]:
     rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
-    verdict = judge(rows, settings(min_class_accuracy=bound), **SOUND, classes=classes)
-    assert failed(verdict) == ([] if passed else ["class_accuracy"])
-    assert (
-        "50.00% on dog" in next(r for r in verdict.reasons if r.check == "class_accuracy").message
-    )
+    reasons = judge(rows, settings(**bounds), **SOUND, classes=classes).reasons
+    return {reason.check: reason for reason in reasons}
+
+
+@pytest.mark.parametrize(
+    ("bound", "worst", "passed"),
+    [(0.5, 0.5, True), (0.51, 0.5, False), (0.5, 0.0, False), (0.0, 0.0, True)],
+)
+def test_class_floor_holds_for_the_worst_class(bound: float, worst: float, passed: bool) -> None:
+    reason = judge_classes(by_class(cat=0.9, dog=worst), min_class_accuracy=bound)["class_accuracy"]
+    assert reason.passed == passed
+    assert f"{worst:.2%} on dog" in reason.message
+
+
+@pytest.mark.parametrize("accuracy", [None, math.nan])
+def test_class_floor_fails_unmeasured_classes(accuracy: float | None) -> None:
+    classes = by_class(cat=0.9, rare=accuracy, dog=0.8)
+    reason = judge_classes(classes, min_class_accuracy=0.5)["class_accuracy"]
+    assert not reason.passed
+    assert reason.received == "80.00% on dog; not measured on rare"
+    assert "add test samples" in reason.message
+    assert "remove gate.min_class_accuracy" in reason.message
+
+
+def test_class_floor_counts_many_unmeasured_classes() -> None:
+    classes = by_class(**dict.fromkeys("abcdefg"))
+    reason = judge_classes(classes, min_class_accuracy=0.0)["class_accuracy"]
+    assert reason.received == "not measured on a, b, c, d, e and 2 more"
+
+
+def test_lost_class_is_named_without_a_floor() -> None:
+    reason = judge_classes(by_class(cat=1.0, rare=0.0))["accuracy_drop"]
+    assert "Lost classes: rare from 100.00% to 0.00% (3 samples)" in reason.message
+    assert "Lost" not in judge_classes(by_class(cat=1.0, rare=0.1))["accuracy_drop"].message
 
 
 def test_class_floor_without_classes_rejects() -> None:

@@ -107,7 +107,7 @@ def test_result_has_every_figure(main_job: MainJob) -> None:
     result = main_job.result
     assert [step["name"] for step in result["steps"]] == STEPS
     assert all(step["status"] == "executed" and step["seconds"] >= 0 for step in result["steps"])
-    assert set(result["results"]) == set(ROWS)
+    assert set(ROWS) <= set(result["results"]) <= {*ROWS, "fp16_engine", "bf16_engine"}
     for row in ROWS:
         assert set(KEYS) <= set(result["results"][row])
     fp32, engine, qat = (result["results"][row] for row in ("fp32", "fp32_engine", "qat_engine"))

@@ -1,8 +1,8 @@
 """Read the engine inspector's JSON: layers with their ONNX nodes and precision.
 
-``trtexec --exportLayerInfo`` writes the same format. Precision is read from the text of
-"Format/Datatype" and from the weights' type; ONNX nodes from the "Metadata" that newer versions
-give, else from the layer's name, which joins them with " + ".
+``trtexec --exportLayerInfo`` writes the same format. Precision is read from the types of tensors
+and weights; ONNX nodes from the "Metadata" that newer versions give, else from the layer's name,
+which joins them with " + ".
 """
 
 from __future__ import annotations
@@ -66,6 +66,16 @@ def read_inspector(
     return layers
 
 
+def tensor_type(tensor: Mapping[str, Any]) -> str:
+    """Return the data type of a layer's input or output, such as ``int8``; empty if unknown.
+
+    Up to 10.x one entry, "Format/Datatype", names layout and type: "Row major Int8 format". Since
+    11.0 there are two, "Format" and "Datatype", also written "DataType".
+    """
+    entries = {key.lower(): str(value) for key, value in tensor.items()}
+    return _type(entries.get("format/datatype", entries.get("datatype", "")))
+
+
 def is_detailed(description: Mapping[str, Any]) -> bool:
     """Return whether the description says more than names."""
     return any(not isinstance(layer, str) for layer in description.get("Layers", []))
@@ -108,14 +118,15 @@ def _precision(item: Mapping[str, Any], *, weighted: bool) -> str:
     if not weighted:
         return written or read or "unknown"
     weights = _weights(item)
-    if weights == "int8" and read != "int8":  # INT8 weights that are dequantized for a float kernel
-        return read or weights
+    # INT8 weights may be dequantized for a float kernel: only an INT8 input makes it INT8.
+    if weights == "int8":
+        return read or "unknown"
     return weights or read or "unknown"
 
 
 def _tensors(item: Mapping[str, Any], side: str) -> str:
     tensors: Sequence[Mapping[str, Any]] = item.get(side) or []
-    return _type(str(tensors[0].get("Format/Datatype", ""))) if tensors else ""
+    return tensor_type(tensors[0]) if tensors else ""
 
 
 def _type(text: str) -> str:

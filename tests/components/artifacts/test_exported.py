@@ -12,8 +12,9 @@ from components.variants import Variant
 from qat_lib.errors import StepError
 
 
-def test_fp16_reference_without_graph_is_fp32(tmp_path: Path) -> None:
+def test_half_reference_without_graph_is_fp32(tmp_path: Path) -> None:
     exported = Exported(tmp_path)
+    assert exported.reference(Variant.BF16).name == "fp32.onnx"
     assert exported.reference(Variant.FP16).name == "fp32.onnx"
     assert exported.reference(Variant.QAT).name == "qat.onnx"
     exported.graph(Variant.FP16).write_bytes(b"")

@@ -149,6 +149,23 @@ def test_a_missing_or_cut_shard_is_told(shards: Path) -> None:
         open_split(shards, "test")
 
 
+def test_a_shard_cut_anywhere_is_refused_or_whole(shards: Path) -> None:
+    shard = shards / "test-00000.tar"
+    content, expected = shard.read_bytes(), load_split(shards, "test", raw=True)[0]
+    entries = json.loads((shards / "test_shards.json").read_text())["images"]
+    end = max(offset + size for _, offset, size, _, _ in entries)
+    refused = 0
+    for cut in range(0, len(content), 101):
+        shard.write_bytes(content[:cut])
+        if cut < end:
+            with pytest.raises(DataError, match="outside of its shard"):
+                open_split(shards, "test")
+            refused += 1
+        else:  # only padding is cut
+            np.testing.assert_array_equal(load_split(shards, "test", raw=True)[0], expected)
+    assert refused
+
+
 def test_damaged_bytes_are_told(shards: Path) -> None:
     shard = shards / "test-00000.tar"
     part = open_split(shards, "test")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from components.evaluation import metrics
+from qat_lib.errors import DataError
 
 LABELS = np.array([0, 1, 1, 2])
 OUTPUTS = np.array([[3.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 5.0, 1.0], [0.0, 1.0, 0.5]])
@@ -47,6 +48,16 @@ def test_calibration_error_of_known_confidences() -> None:
     chances = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.6, 0.4]])
     assert metrics.calibration_error(chances, np.array([0, 1, 0, 0])) == pytest.approx(0.4)
     assert metrics.calibration_error(np.eye(3), np.array([0, 1, 2])) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_check_outputs_counts_samples_with_nan(dtype: type) -> None:
+    outputs = OUTPUTS.astype(dtype)
+    metrics.check_outputs(outputs, "the engine")
+    metrics.check_outputs(np.where(outputs > 0, -np.inf, outputs), "the engine")  # masked classes
+    outputs[1], outputs[2, 0] = np.nan, np.nan
+    with pytest.raises(DataError, match=r"the engine\. Its outputs are NaN for 2 of 4 samples"):
+        metrics.check_outputs(outputs, "the engine")
 
 
 def test_agreement_with_itself_is_complete() -> None:

@@ -77,7 +77,8 @@ def test_compare_classes_corrects_for_their_number() -> None:
     labels = np.concatenate([np.zeros(20, np.int64), np.ones(20, np.int64)])
     twice = np.concatenate([candidate, champion]), np.concatenate([champion, champion])
     tests = compare_classes(*twice, labels, ["a", "b", "absent"])
-    assert [test.name for test in tests] == ["a", "b"]
+    assert [test.name for test in tests] == ["a", "b", "absent"]
+    assert (tests[2].samples, tests[2].candidate, tests[2].p_worse) == (0, None, None)
     assert tests[0].p_worse == pytest.approx(2 / 64)
     assert tests[1].p_worse == 1.0
     assert (tests[0].candidate, tests[0].champion) == (0.5, 0.8)
@@ -94,6 +95,13 @@ def test_chance_is_beaten_on_rare_classes_too() -> None:
     assert test is not None
     assert test.p_value is not None
     assert test.p_value < 0.01
+
+
+def test_chance_has_a_p_value_above_zero() -> None:
+    """The observed labels are one of the permutations, so their share is at least 1 in 2000."""
+    test = compare_with_chance((np.eye(10, dtype=np.int64) * 30).tolist())
+    assert test is not None
+    assert test.p_value == 1 / 2000
 
 
 def test_chance_keeps_its_level() -> None:

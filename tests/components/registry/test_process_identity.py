@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from components.registry import process_identity as module
 from components.registry.process_identity import is_gone, process_identity
 
 
@@ -28,6 +30,16 @@ def test_ended_process_is_gone_though_it_was_not_waited_for() -> None:
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert is_gone(identity)
+    assert is_gone(identity)  # its number is free
+
+
+def test_processes_without_proc_count_as_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = process_identity()
+    monkeypatch.setattr(module, "_PROC", tmp_path)
+    assert process_identity() == ""
+    assert not is_gone(identity)
 
 
 @pytest.mark.parametrize("identity", ["", "elsewhere 1 5", "x", "x y z"])

@@ -268,6 +268,20 @@ def test_rollback_goes_back_step_by_step(registry: MemoryRegistry, tmp_path: Pat
     assert history(registry.model_tags)[-2].reason == "slow in line 3"
 
 
+def test_rollback_never_returns_to_what_was_rolled_back(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    """A rollback to version 1 does not make version 2, which it left, its predecessor."""
+    run(registry, tmp_path, "a", 80)
+    run(registry, tmp_path, "b", 90)
+    assert rollback(registry, by="me", lease=60.0).to == 1
+    run(registry, tmp_path, "c", 95)
+    assert rollback(registry, by="me", lease=60.0).to == 1
+    assert registry.aliases == {"champion": 1}
+    with pytest.raises(ConfigError, match="no predecessor"):
+        rollback(registry, by="me", lease=60.0)
+
+
 def test_rollback_without_champion_is_refused(registry: MemoryRegistry) -> None:
     with pytest.raises(ConfigError, match="no champion"):
         rollback(registry, by="me", lease=60.0)

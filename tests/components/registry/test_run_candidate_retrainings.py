@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from tiny_retraining import MARGINS, Retraining, digits
 
+from components.artifacts.evaluation import Measurements
+from components.artifacts.models import ModelInfo
 from components.registry.by_hand import rollback
 from components.registry.journal import history
 from components.registry.mlflow_registry import MlflowRegistry
+from components.registry.run_candidate import RunFiles
 from components.tracking.tracker import ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
@@ -120,6 +123,24 @@ def test_same_files_make_no_second_version(registry: MlflowRegistry, retrain: Ma
     assert (outcome.action, outcome.champion) == ("unchanged", 1)
     assert "The candidate is the champion" in again.verdict.reasons[-1].message
     assert len(registry.versions()) == 1
+
+
+@pytest.mark.parametrize("recipe", [True, False])
+def test_run_files_hold_the_baseline(retrain: Make, tmp_path: Path, recipe: bool) -> None:
+    """A PyTorch baseline is its weights and the recipe of its network; Keras has no recipe."""
+    folder = retrain(40).folder
+    if recipe:
+        (folder / "baseline" / "network.json").write_text("{}")
+    RunFiles(
+        dataset=folder / "dataset",
+        baseline=folder / "baseline",
+        onnx=folder / "onnx",
+        model=ModelInfo(),
+        measured=Measurements(),
+    ).write(tmp_path / "model")
+    stored = {path.name for path in (tmp_path / "model").rglob("*")}
+    assert "model.keras" in stored
+    assert ("network.json" in stored) == recipe
 
 
 @pytest.mark.slow

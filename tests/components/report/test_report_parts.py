@@ -22,6 +22,7 @@ from components.artifacts.models import Epoch, QuantizerRange, RangeHistogram
 from components.report import ReportFolders, numbers, render_report, svg
 from components.report.axis import log_axis, nice_axis
 from components.report.curves import kept_epoch, training_charts
+from components.report.errors import class_rows
 from components.report.graph import read_view, with_analysis
 from components.report.graph_picture import draw_graph
 from components.report.graph_view import GraphView
@@ -258,6 +259,17 @@ def test_the_report_says_which_epoch_is_kept(folders: ReportFolders) -> None:
     page = render_report(folders, verdict=VERDICT, gate=GateSettings(), seed=0)
     assert kept_epoch(second) in page
     assert "the QAT model is the calibrated one" in kept_epoch(epochs(kept=0))
+
+
+def test_class_rows_keep_unmeasured_classes(folders: ReportFolders) -> None:
+    evaluation = json.loads((folders.evaluation / "evaluation.json").read_text())
+    evaluation["per_class"][0] |= {"samples": 0, "accuracy": {"fp32": None, "qat_engine": None}}
+    evaluation["per_class"][5] |= {"samples": 3, "accuracy": {"fp32": 1.0, "qat_engine": 0.0}}
+    (folders.evaluation / "evaluation.json").write_text(json.dumps(evaluation))
+    run = read_run(folders)
+    rows = {row.name: row for row in class_rows(run)}
+    assert (rows[run.classes[0]].count, rows[run.classes[0]].after) == ("0", DASH)
+    assert next(iter(rows)) == run.classes[5]  # the greatest loss comes first
 
 
 def test_loss_over_orders_of_magnitude_is_drawn_logarithmically() -> None:

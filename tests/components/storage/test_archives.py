@@ -118,14 +118,62 @@ def test_unpack_files_refuses_a_part_of_an_archive(
         unpack_files(archive, folder, is_image)
 
 
-@pytest.mark.parametrize("members", [1, 2])
-def test_unpack_files_refuses_a_tar_cut_behind_a_member(
-    tmp_path: Path, folder: Path, members: int
-) -> None:
-    archive = write_tar(tmp_path / "a.tar", {"1.png": bytes(1000), "2.png": bytes(1000)})
-    blocks = 1 + 3 * members  # the folder's header; a header and two blocks for each file
-    archive.write_bytes(archive.read_bytes()[: 512 * blocks])
-    with pytest.raises(DataError, match="it ends without its end mark"):
+@pytest.mark.parametrize(
+    "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+)
+def test_unpack_files_refuses_every_cut_of_a_tar(tmp_path: Path, tar_format: int) -> None:
+    names = ("1.png", f"{'long-' * 19}.png", "notes.txt", "empty.png", "2.png")
+    files = {f"images/{name}": os.urandom(700) for name in names} | {"images/empty.png": b""}
+    archive = tmp_path / "a.tar"
+    with tarfile.open(archive, "w", format=tar_format) as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+        end = tar.offset  # of the first of two empty blocks
+    whole = {name: content for name, content in files.items() if is_image(name)}
+    content = archive.read_bytes()
+    # The edges of every block, and places inside of them.
+    cuts = [cut for cut in range(end + 1024) if cut % 512 in {0, 1, 511} or cut % 37 == 0]
+    for cut in cuts:
+        archive.write_bytes(content[:cut])
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        if cut < end + 512:
+            with pytest.raises(DataError, match="can't be unpacked: expected a whole archive"):
+                unpack_files(archive, folder, is_image)
+        else:  # the end mark is there; the rest is padding
+            assert unpack_files(archive, folder, is_image) == len(whole)
+            assert below(folder) == whole
+
+
+def test_unpack_files_refuses_every_cut_of_a_packed_tar(tmp_path: Path) -> None:
+    archive = write_tar(tmp_path / "a.tgz", FILES)
+    content = archive.read_bytes()
+    for cut in range(len(content)):
+        archive.write_bytes(content[:cut])
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        with pytest.raises(DataError, match="can't be unpacked: expected a whole archive"):
+            unpack_files(archive, folder, is_image)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_unpack_files_refuses_a_damaged_header(tmp_path: Path, folder: Path, place: int) -> None:
+    archive = write_tar(tmp_path / "a.tar", {"1.png": b"1", "2.png": b"2"})
+    content = bytearray(archive.read_bytes())
+    content[512 * (1 + place) + 150] ^= 1  # the checksum of a header
+    archive.write_bytes(content)
+    with pytest.raises(DataError, match="the header of a member is damaged"):
+        unpack_files(archive, folder, is_image)
+
+
+def test_unpack_files_checks_the_checksum_of_a_packed_tar(tmp_path: Path, folder: Path) -> None:
+    archive = write_tar(tmp_path / "a.tgz", FILES)
+    content = bytearray(archive.read_bytes())
+    content[-8] ^= 1  # CRC-32 of what is packed
+    archive.write_bytes(content)
+    with pytest.raises(DataError, match="CRC check failed"):
         unpack_files(archive, folder, is_image)
 
 

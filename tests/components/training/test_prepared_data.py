@@ -20,6 +20,7 @@ from components.training.prepared_data import (
     predict_split,
     split_accuracy,
 )
+from qat_lib.errors import DataError
 
 X = np.float32([[1, 0], [0, 1], [2, 0], [0, 2], [3, 1]])
 Y = np.array([0, 1, 0, 1, 0])
@@ -69,6 +70,11 @@ def test_outputs_accuracy_compares_with_the_labels(asked: list[Any]) -> None:
     assert outputs_accuracy(X, Path("/data"), "test") == 1.0
     assert outputs_accuracy(X[[0, 0, 0, 0, 0]], Path("/data"), "test") == 0.6
     assert asked == [("test", True)] * 2
+
+
+def test_outputs_accuracy_refuses_nan(asked: list[Any]) -> None:
+    with pytest.raises(DataError, match=r"the model on the test part.* NaN for 1 of 5 samples"):
+        outputs_accuracy(np.where(X == 3, np.nan, X), Path("/data"), "test")
 
 
 def test_prepared_data_asks_for_the_parts_of_a_training(asked: list[Any]) -> None:

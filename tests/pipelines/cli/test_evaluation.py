@@ -104,6 +104,26 @@ def test_evaluate_feeds_raw_images_to_preprocessing_engine(folder: Path, tmp_pat
     assert json.loads(done.stdout)["accuracy"] == 1.0
 
 
+@pytest.mark.parametrize("suffix", ["keras", "onnx", "engine"])
+def test_evaluate_refuses_models_that_answer_nan(tmp_path: Path, suffix: str) -> None:
+    """NaN would count as class 0: an accuracy of 100 % on these labels."""
+    image = keras.Input((8, 8, 3), name="image")
+    model = keras.Model(image, keras.layers.Dense(7, name="logits")(keras.layers.Flatten()(image)))
+    kernel, bias = model.layers[-1].get_weights()
+    model.layers[-1].set_weights([kernel * np.nan, bias])
+    model.save(tmp_path / "m.keras")
+    if suffix != "keras":
+        qat_lib.export_onnx(model, tmp_path / "m.onnx")
+    if suffix == "engine":
+        spec = BuildSpec(backend="onnxruntime", max_batch_size=16)
+        build_engine(tmp_path / "m.onnx", spec, output=tmp_path / "m.engine", verify=False)
+    np.savez(tmp_path / "d.npz", x=X, y=np.zeros(len(X), np.int64))
+    done = evaluate(tmp_path, f"m.{suffix}", "--data", str(tmp_path / "d.npz"))
+    assert done.exit_code == 1
+    assert "Its outputs are NaN for 40 of 40 samples" in " ".join(done.stderr.split())
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("model", "arguments", "code", "message"),
     [

@@ -98,6 +98,8 @@ def test_read_layer_info_of_our_own_engine_builds(precision: Any, expected: bool
         ([{"Datatype": "Float"}, {}], False, False),
         ([{"Format/Datatype": "Int8", "Datatype": "Float"}], True, True),
         ([{"Datatype": "Int8"}, {"Datatype": "Float"}], True, False),
+        ([{"Format": "Row major linear", "DataType": "Int8"}], True, True),
+        ([{"Format/Datatype": "Row major Int8 format"}], True, True),
     ],
 )
 def test_read_layer_info_of_tensors(tensors: Any, reads: bool | None, writes: bool | None) -> None:

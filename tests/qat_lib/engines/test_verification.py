@@ -85,6 +85,26 @@ def test_engine_that_answers_nan_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1)])
+def test_graph_that_answers_nan_makes_no_engine(
+    fp32_onnx: Path, cpu_backend: Any, tmp_path: Path, rows: slice
+) -> None:
+    """Reference and engine agree in NaN, so the comparison alone would pass."""
+    model = onnx.load(fp32_onnx)
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor).copy()
+        if values.dtype == np.float32 and values.ndim == 2:  # the last layer's weights
+            values[rows] = np.nan
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    path, output = tmp_path / "nan.onnx", tmp_path / "engine" / "m.engine"
+    output.parent.mkdir()
+    onnx.save(model, path)
+    spec = BuildSpec(backend=cpu_backend, max_batch_size=4)
+    with pytest.raises(EngineBuildError, match="NaN in the output logits for 7 of 7 random"):
+        build_engine(path, spec, output=output)
+    assert list(output.parent.iterdir()) == []
+
+
 def test_old_engine_survives_a_wrong_one(fp32_onnx: Path, tmp_path: Path, spoil: Spoil) -> None:
     spec = BuildSpec(backend="onnxruntime", max_batch_size=2)
     artifact = build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")

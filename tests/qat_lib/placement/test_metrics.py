@@ -25,6 +25,15 @@ def test_metrics_by_name() -> None:
     assert fidelity([CLASSES[0] + 0.1], CLASSES) == pytest.approx(1 - 0.1 / np.std(CLASSES[0]))
 
 
+def test_nan_is_no_class() -> None:
+    """The largest of NaN is the first one for NumPy, which would count as class 0."""
+    broken = [np.full_like(CLASSES[0], np.nan)]
+    _, accuracy = choose_metric(CLASSES, [0, 0, 0, 0], "accuracy")
+    _, agreement = choose_metric(CLASSES, None, "agreement")
+    assert accuracy(broken, CLASSES) == 0.0
+    assert agreement(broken, CLASSES) == agreement(broken, broken) == 0.0
+
+
 def test_default_metric_follows_labels_and_outputs() -> None:
     image = [np.zeros((2, 4, 4, 1))]
     assert choose_metric(CLASSES, LABELS)[0] == "accuracy"

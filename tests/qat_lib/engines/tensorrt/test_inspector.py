@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from qat_lib.engines.tensorrt.inspector import is_detailed, read_inspector
+from qat_lib.engines.tensorrt.inspector import is_detailed, read_inspector, tensor_type
 
 INT8, FP16, FP32 = (
     "Thirty-two wide channel vectorized row major Int8 format",
     "Row major linear FP16 format",
-    "Half",
+    "Row major linear FP32",
 )
 NODES = {name: name for name in ("q", "conv1", "conv2", "add", "relu", "pool", "fc", "softmax")}
 WEIGHTED = ("conv1", "conv2", "fc")
@@ -23,6 +23,21 @@ def layer(name: str, kind: str, reads: str, writes: str, **more: Any) -> dict[st
         "Outputs": [{"Name": "y", "Format/Datatype": writes}],
     }
     return {"Name": name, "LayerType": kind, **tensors, **more}
+
+
+def split_types(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a layer in the form of TensorRT 11, which has two entries for layout and type."""
+    for tensor in (*found["Inputs"], *found["Outputs"]):
+        text = tensor.pop("Format/Datatype")
+        kind = next(word for word in ("Int8", "FP16", "FP32", "Half", "Float") if word in text)
+        tensor["Format"] = "Row major linear"
+        tensor["Datatype"] = {"FP16": "Half", "FP32": "Float"}.get(kind, kind)
+    return found
+
+
+def both_forms(*arguments: Any, **more: Any) -> list[dict[str, Any]]:
+    """Return a layer as written up to TensorRT 10 and since 11."""
+    return [layer(*arguments, **more), split_types(layer(*arguments, **more))]
 
 
 def read(*layers: Any, **times: float) -> list[Any]:
@@ -73,17 +88,26 @@ def test_int8_input_makes_a_gemm_int8() -> None:
     assert (found.precision, found.output_precision) == ("int8", "fp32")
 
 
-def test_int8_weights_under_float_input_are_float() -> None:
-    (found,) = read(
-        layer(
-            "conv1",
-            "CaskConvolution",
-            "Row major linear FP32",
-            "Float",
-            Weights={"Type": "Int8", "Count": 9},
-        )
+@pytest.mark.parametrize(
+    ("reads", "precision"), [(FP32, "fp32"), (FP16, "fp16"), (INT8, "int8"), ("Half", "fp16")]
+)
+def test_int8_weights_compute_as_their_input(reads: str, precision: str) -> None:
+    weights = {"Type": "Int8", "Count": 9}
+    for found in read(*both_forms("conv1", "CaskConvolution", reads, FP16, Weights=weights)):
+        assert (found.precision, found.output_precision) == (precision, "fp16")
+
+
+def test_int8_weights_under_an_unknown_input_are_unknown() -> None:
+    (found,) = read(layer("conv1", "CaskConvolution", "", "", Weights={"Type": "Int8", "Count": 9}))
+    assert found.precision == "unknown"
+
+
+@pytest.mark.parametrize("key", ["Datatype", "DataType", "Format/Datatype", "Format/DataType"])
+def test_tensor_type_reads_both_forms(key: str) -> None:
+    assert (
+        tensor_type({"Name": "x", "Format": "Row major linear FP32 format", key: "Int8"}) == "int8"
     )
-    assert found.precision == "fp32"
+    assert tensor_type({"Name": "x", "Format": "Row major linear FP32 format"}) == ""
 
 
 def test_reformats_are_not_weighted_though_they_name_a_convolution() -> None:
