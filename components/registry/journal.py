@@ -24,6 +24,7 @@ from components.registry.registry import (
 
 MOVE_TAG = "qatline.move"
 HISTORY_TAG = "qatline.history."
+_LONGEST = 4000  # characters of a move as text; the registry's tables hold 5000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,12 @@ class Move:
     reason: str = ""
 
     def to_json(self) -> str:
-        """Return the text of the tag."""
-        return json.dumps(asdict(self))
+        """Return the text of the tag; a long reason is shortened to fit into it."""
+        content, kept = asdict(self), self.reason
+        while len(text := json.dumps(content)) > _LONGEST and kept:
+            kept = kept[: len(kept) * 9 // 10]
+            content["reason"] = f"{kept}..."
+        return text
 
     @classmethod
     def from_json(cls, text: str) -> Move | None:
