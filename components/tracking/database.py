@@ -89,7 +89,7 @@ def lock_holders(*paths: Path) -> str:
 def _described(number: int) -> str:
     process = Path("/proc") / str(number)
     try:
-        command = process.joinpath("cmdline").read_text().replace("\0", " ").strip()
+        command = " ".join(process.joinpath("cmdline").read_text().replace("\0", " ").split())
         stopped = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except OSError:
         return f"Process {number} holds the lock."
