@@ -61,13 +61,19 @@ class Move:
 
     @classmethod
     def from_json(cls, text: str) -> Move | None:
-        """Read a tag; None for one that is not readable."""
+        """Read a tag; None if it is damaged."""
         try:
             content = json.loads(text)
             known = {field.name for field in fields(cls)}
-            return cls(**{name: content[name] for name in content if name in known})
+            move = cls(**{name: content[name] for name in content if name in known})
         except (ValueError, TypeError):
             return None
+        texts = (move.action, move.by, move.at, move.reason)
+        numbers = (move.number, move.to, move.left or 0, move.previous or 0)
+        sound = all(isinstance(text, str) for text in texts) and all(
+            isinstance(number, int) for number in numbers
+        )
+        return move if sound else None
 
 
 def utc_now() -> str:

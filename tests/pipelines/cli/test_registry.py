@@ -160,6 +160,17 @@ def test_alias_without_a_number_is_told(registry: MlflowRegistry, store: tuple[s
         assert "bug" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "damage", ["{broken", '{"number": "x", "action": 1, "to": 2, "at": 5}'], ids=["text", "types"]
+)
+def test_damaged_history_is_left_out(registry: MlflowRegistry, damage: str) -> None:
+    registry.set_tag("qatline.history.000001", damage)
+    content = json.loads(call(registry, "registry", "--json").stdout)
+    assert content["moves"] == []
+    done = call(registry, "promote", "2", "--accept-rejected")
+    assert done.exit_code == 0, done.stderr
+
+
 @pytest.mark.parametrize("reason", ["x" * 6000, "\u00fc" * 6000])
 def test_rollback_with_a_long_reason_is_recorded(registry: MlflowRegistry, reason: str) -> None:
     call(registry, "promote", "2", "--accept-rejected")
