@@ -68,22 +68,22 @@ def prepared_database(path: Path) -> Iterator[None]:
         yield
 
 
-def lock_holders(*paths: Path) -> str:
-    """Return the processes that have locked one of the files, with advice; empty where unknown.
+def lock_holders(path: Path) -> str:
+    """Return the processes that have locked a file, with advice; empty where unknown.
 
     A stopped process keeps its locks, so others wait for it in vain.
     """
-    files = {path.stat().st_ino for path in paths if path.exists()}
     try:
+        file = path.stat().st_ino
         lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:  # not Linux
+    except OSError:  # no such file, or not Linux
         return ""
     found = set()
     for line in lines:  # "1: POSIX  ADVISORY  WRITE 4711 fe:01:1234 0 EOF"; waiters have an arrow
         match = re.search(r"(?:READ|WRITE)\s+(\d+)\s+\w+:\w+:(\d+)\s", line)
-        if match and "->" not in line and int(match[2]) in files and int(match[1]) != os.getpid():
+        if match and "->" not in line and int(match[2]) == file and int(match[1]) != os.getpid():
             found.add(int(match[1]))
-    return " ".join(_described(number) for number in sorted(found))
+    return "; ".join(_described(number) for number in sorted(found))
 
 
 def _described(number: int) -> str:
@@ -92,12 +92,12 @@ def _described(number: int) -> str:
         command = " ".join(process.joinpath("cmdline").read_text().replace("\0", " ").split())
         stopped = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except OSError:
-        return f"Process {number} holds the lock."
+        return f"Process {number} holds the lock"
     if stopped:
         advice = f"is stopped and holds the lock: continue it with kill -CONT {number}, or end it"
     else:
         advice = "holds the lock: wait for its end"
-    return f"Process {number} ({command[:100]}) {advice}."
+    return f"Process {number} ({command[:100]}) {advice}"
 
 
 def _acquire(lock: TextIO, path: Path) -> None:
@@ -109,7 +109,7 @@ def _acquire(lock: TextIO, path: Path) -> None:
             if time.monotonic() > deadline:
                 raise TrackingError(
                     f"another process has prepared the tracking database {path} for more than "
-                    f"{_LOCK_SECONDS:g} s. {lock_holders(Path(lock.name))}"
+                    f"{_LOCK_SECONDS:g} s. {lock_holders(Path(lock.name)) or 'End it'}."
                 ) from error
         time.sleep(0.1)
 
@@ -174,8 +174,8 @@ def _look(path: Path) -> _Found:
             )
     except sqlite3.OperationalError as error:
         raise TrackingError(
-            f"the tracking database {path} can't be opened: {error}. {lock_holders(path)} "
-            f"Correct that, {_ELSEWHERE}."
+            f"the tracking database {path} can't be opened: {error}. "
+            f"{lock_holders(path) or 'Correct that'}, {_ELSEWHERE}."
         ) from error
     except sqlite3.DatabaseError as error:
         raise TrackingError(

@@ -192,8 +192,8 @@ def translated(what: str, uri: str = "") -> Iterator[None]:
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
         reason = _reason(error)
         path = database_path(uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
-        if "database is locked" in reason and path is not None:
-            reason += f". {lock_holders(path)}"
+        if "database is locked" in reason and path and (holders := lock_holders(path)):
+            reason += f". {holders}."
         raise TrackingError(f"{what}: {reason}") from error
 
 
