@@ -35,7 +35,6 @@ def promote_version(
         ConfigError: there is no such version, the gate rejected it, or it is not better than
             chance.
     """
-    registry.ensure()
     with promotion_lock(registry, by, lease) as held:
         _check_version(registry, number, accept_rejected)
         state = registry.state()

@@ -24,6 +24,7 @@ from components.registry.registry import (
 
 MOVE_TAG = "qatline.move"
 HISTORY_TAG = "qatline.history."
+_LONGEST = 4000  # characters of a move as text; the registry's tables hold 5000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +52,28 @@ class Move:
     reason: str = ""
 
     def to_json(self) -> str:
-        """Return the text of the tag."""
-        return json.dumps(asdict(self))
+        """Return the text of the tag; a long reason is shortened to fit into it."""
+        content, kept = asdict(self), self.reason
+        while len(text := json.dumps(content)) > _LONGEST and kept:
+            kept = kept[: len(kept) * 9 // 10]
+            content["reason"] = f"{kept}..."
+        return text
 
     @classmethod
     def from_json(cls, text: str) -> Move | None:
-        """Read a tag; None for one that is not readable."""
+        """Read a tag; None if it is damaged."""
         try:
             content = json.loads(text)
             known = {field.name for field in fields(cls)}
-            return cls(**{name: content[name] for name in content if name in known})
+            move = cls(**{name: content[name] for name in content if name in known})
         except (ValueError, TypeError):
             return None
+        texts = (move.action, move.by, move.at, move.reason)
+        numbers = (move.number, move.to, move.left or 0, move.previous or 0)
+        sound = all(isinstance(text, str) for text in texts) and all(
+            isinstance(number, int) for number in numbers
+        )
+        return move if sound else None
 
 
 def utc_now() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -18,6 +19,7 @@ from components.tracking.model_names import logged_name
 from components.tracking.patience import patient
 from components.tracking.store import probe, translated
 from components.tracking.tracker import PARENT_VARIABLE, URI_VARIABLE
+from qat_lib.errors import TrackingError
 
 _PAGE = 1000
 _MISSING = "RESOURCE_DOES_NOT_EXIST"
@@ -57,8 +59,19 @@ class MlflowRegistry:
         found = self._call(lambda: self._client.get_registered_model(self.name), allowed=_MISSING)
         if found is None:
             return ModelState()
-        aliases = {alias: int(number) for alias, number in found.aliases.items()}
+        aliases = {alias: self._number(alias, text) for alias, text in found.aliases.items()}
         return ModelState(tags=dict(found.tags), aliases=aliases)
+
+    def names(self) -> list[str]:
+        """Return the names of all registered models of the store."""
+        found: list[str] = []
+        token: str | None = None
+        while True:
+            page: Any = self._call(partial(self._search, token))
+            found += [model.name for model in page]
+            token = page.token
+            if not token:
+                return found
 
     def set_tag(self, key: str, value: str) -> None:
         """Set a tag of the model."""
@@ -161,13 +174,26 @@ class MlflowRegistry:
     def _set_version_tag(self, number: int, key: str, value: str) -> None:
         self._call(lambda: self._client.set_model_version_tag(self.name, str(number), key, value))
 
+    def _search(self, token: str | None) -> Any:
+        return self._client.search_registered_models(max_results=_PAGE, page_token=token)
+
+    def _number(self, alias: str, text: Any) -> int:
+        if not re.fullmatch(r"\d+", str(text)):
+            raise TrackingError(
+                f"the registered model {self.name!r} is damaged: expected the alias {alias!r} to "
+                f"name a version's number, received {text!r}. Set the alias anew: MlflowClient()."
+                f"set_registered_model_alias({self.name!r}, {alias!r}, '1')."
+            )
+        return int(text)
+
     def _page(self, token: str | None) -> Any:
         wanted = f"name = '{self.name}'"
         return self._client.search_model_versions(wanted, max_results=_PAGE, page_token=token)
 
     def _call(self, request: Callable[[], _T], *, allowed: str = "") -> _T | None:
         """Make a request; None where it fails with the error code ``allowed``."""
-        with translated(f"the registered model {self.name!r} can't be used"):
+        what = f"the registered model {self.name!r} can't be used"
+        with translated(what, self._client.tracking_uri):
             from mlflow.exceptions import MlflowException
 
             try:

@@ -25,6 +25,7 @@ from components.report import (
 )
 from components.report import results as result_table
 from components.report.sources import ReportFolders, RunData, read_run
+from components.runtime.credentials import mask_values
 from components.settings import GateSettings
 from components.variants import CANDIDATE_VARIANT
 
@@ -53,7 +54,8 @@ def render_report(
         (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
     checked = Verdict.model_validate(verdict)
-    return str(_page().render(verdict=checked, style=style, script=script, **context))
+    page = _page().render(verdict=checked, style=style, script=script, **context)
+    return mask_values(str(page))
 
 
 @cache

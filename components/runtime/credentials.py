@@ -1,18 +1,23 @@
-"""What a secret looks like, in one place.
+"""Refuse secrets in configs, mask them in output.
 
-Which texts are refused, and what is masked where text leaves qatline.
+A config is stored with its run, recorded in MLflow and compiled into the pipeline. A config value
+that contains a secret is therefore refused. Messages of libraries can't be refused; they are masked
+on their way to logs, events, the screen and the tracking store.
 
-A config is stored with its run, recorded in MLflow and compiled into the pipeline, so no secret may
-be in it: a value that holds one is refused where it enters. What libraries say in their messages
-can't be refused; ``scrub`` masks it on its way to logs, events, the screen and the tracking store.
+``mask_values`` masks by value: it replaces the values of secret environment variables and tokens of
+well-known formats, and leaves any other text alone, so that it is safe for JSON, YAML and HTML.
+``scrub`` is for prose: it also masks what an address, a header or an assignment marks as secret.
 """
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus, unquote
 
 from qat_lib.errors import ConfigError
 
@@ -20,11 +25,13 @@ S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_E
 """Environment variables that hold the address of an object store."""
 
 _MASK = "***"
-_SHORTEST = 8  # characters; shorter values hit words that mean something else
-_SHORTEST_WORD = 5  # characters of one that is no plain word, and stands alone
+_SHORTEST_WORD = 8  # characters; shorter words and numbers occur by chance
+_SHORTEST_MIXED = 5  # characters of a value with letters and digits or symbols
+_LONGEST_WORD = 15  # characters; a longer sequence of letters is random
 _SECRET_NAME = re.compile(
-    r"(?:passw(?:or)?d|passphrase|pwd|secret|token|signature|credentials?|jwt|bearer|session_?id"
-    r"|(?:api|access|account|private|secret)_?key(?:_?id)?)$"
+    r"(?:passw(?:or)?d|passphrase|pwd|(?:^|_)pass|secret|token|signature|credentials?|jwt|bearer"
+    r"|session_?id|cookie|_webhook(?:_url)?"
+    r"|(?:api|access|account|private|secret|encryption|signing)_?key(?:_?id)?)$"
 )
 _MODEL_TOKEN = re.compile(
     r"(?:cls|class|mask|pad|sep|bos|eos|unk|dist|distillation|register)_?token$"
@@ -40,40 +47,62 @@ _USERINFO = re.compile(
     r"(?:(?<=://)|(?<=http:/)|(?<=https:/))(?:[^\s/?#@:]{0,256}:\S{0,512}|[^\s/?#@]{0,512})@"
 )
 _PASSWORD = re.compile(r"[a-zA-Z][\w+.-]{0,31}://[^\s/?#@:]{0,256}:([^\s/?#@]{1,512})@")
-_ASSIGNED = re.compile(
-    r"(?<![\w.-])([\w.-]{1,64})=('[^'\n]*'|\"[^\"\n]*\"|[^\s&;,'\"#()\[\]{}<>]+)"
+# "name=value", "name: value" and "'name': 'value'". What follows a slash is a file's name.
+_NAME = re.compile(r"(?<![\w./-])([\w.-]{1,64})\\?['\"]?[ \t]{0,3}(?:=(?!=)|:(?!/))[ \t]{0,3}")
+# The words of our own messages, and references to Kubernetes secrets, such as mlflow/password, stay.
+_VALUE = re.compile(
+    r"(?P<quote>\\?['\"])[^'\"\n]*(?P=quote)|(?!expected\b|[a-z.-]+/[a-z.-]+(?![\w/]))[^\s&;,'\"#()\[\]{}<>]+"
 )
-_QUOTED = re.compile(r"(['\"])([\w.-]{1,64})\1\s?:\s?(['\"])([^'\"\n]+)\3")
 _HEADER = re.compile(
-    r"\b((?:authorization\W{1,5})?(?:bearer|basic))\s+[\w.~+/=-]{8,}", re.IGNORECASE
+    r"\b(authorization['\"]?\s?[:=]\s?['\"]?(?:[A-Za-z]+\s+)?|(?:bearer|basic)\s+)[\w.~+/=-]{8,}",
+    re.IGNORECASE,
 )
 _KNOWN_FORMAT = re.compile(
     r"\b(?:gh[opsur]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_\w{30,}|xox[abp]-[\w-]{20,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}\b|sk[-_](?=[\w-]{0,40}\d)[\w-]{20,}|AIza[\w-]{35}"
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+)"
+    # Anyone who has such an address can post to it.
+    r"|https?://(?:[\w.-]{1,200}\.)?(?:slack\.com/services/|discord(?:app)?\.com/api/webhooks/"
+    r"|webhook\.office\.com/|chat\.googleapis\.com/)[^\s'\"<>]+"
     r"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[^-]*"
 )
 
 
-def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return ``text`` with every secret in it replaced by ``***``.
+def mask_values(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return ``text`` with secret values and tokens of well-known formats replaced by ``***``.
 
-    Masked are user and password of a URI, parameters and fields whose name says that they are
-    secret, tokens of well-known forms, and the values of secret environment variables.
+    Secret values are those of environment variables with a secret name, such as ``DB_PASS``, and
+    the passwords in addresses of other variables. Their percent-encoded and escaped forms are
+    masked too. Values shorter than 5 characters, and plain words or numbers shorter than 8, stay.
+    Plain words are masked only where they stand alone: ``postgres`` is not masked in
+    ``postgresql``.
 
     Args:
-        text: What is about to be shown, logged or recorded.
-        environment: Where secret variables are; default: ``os.environ``.
+        text: The text that is about to be shown or written.
+        environment: The variables; default: ``os.environ``.
     """
-    for value in _secret_values(os.environ if environment is None else environment):
-        if len(value) >= _SHORTEST:
+    for value in _secret_forms(os.environ if environment is None else environment):
+        if len(value) >= _SHORTEST_WORD and not _is_word(value):
             text = text.replace(value, _MASK)
         elif value in text:
             text = re.sub(rf"(?<![\w./-]){re.escape(value)}(?![\w/-])", _MASK, text)
+    return _KNOWN_FORMAT.sub(_MASK, text)
+
+
+def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return prose with every secret in it replaced by ``***``.
+
+    In addition to the values that ``mask_values`` masks, these are user and password of a URI,
+    authorization headers, and parameters and fields with a secret name.
+
+    Args:
+        text: The text that is about to be shown, logged or recorded.
+        environment: The variables; default: ``os.environ``.
+    """
+    text = mask_values(text, environment)
     text = _USERINFO.sub(f"{_MASK}@", text)
-    text = _HEADER.sub(rf"\1 {_MASK}", text)
-    text = _KNOWN_FORMAT.sub(_MASK, text)
-    text = _ASSIGNED.sub(_masked_assignment, text)
-    return _QUOTED.sub(_masked_field, text)
+    text = _HEADER.sub(rf"\1{_MASK}", text)
+    return _mask_named(text)
 
 
 def secret_problem(name: str, value: Any) -> str | None:
@@ -83,15 +112,15 @@ def secret_problem(name: str, value: Any) -> str | None:
 
     Args:
         name: Last part of the value's path; ``password`` makes a secret of any text.
-        value: A value of the config; what is no text is no secret.
+        value: A value of the config; only text can be secret.
     """
     if not isinstance(value, str) or not value:
         return None
     found = _secret_in(value)
     if found is not None:
         return f"expected an address without credentials, received {found}. {_advice(value, name)}"
-    if is_secret_name(name) or value in _secret_values(os.environ) or _KNOWN_FORMAT.search(value):
-        return f"expected no secret, received one. {_ELSEWHERE}"
+    if is_secret_name(name) or _KNOWN_FORMAT.search(value) or _holds_secret_value(value):
+        return f"expected no secret, received one. {_advice(value, name)}"
     return None
 
 
@@ -160,12 +189,6 @@ def _query_names(text: str) -> Iterator[str]:
             yield match[1]
 
 
-_ELSEWHERE = (
-    "A config is stored with its run and recorded in MLflow. Set an environment variable and let "
-    "the code that needs the secret read it (on a cluster: cluster.secret_env)."
-)
-
-
 def _advice(uri: str, name: str) -> str:
     scheme = match[1].lower() if (match := _SCHEME.search(uri)) else ""
     if name in ("--host", "KFP_ENDPOINT"):
@@ -181,41 +204,69 @@ def _advice(uri: str, name: str) -> str:
             "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
             "MLFLOW_TRACKING_TOKEN, in the environment (on a cluster: cluster.secret_env)."
         )
-    return _ELSEWHERE
+    variable = "QATLINE_WEBHOOK" if name == "webhook" else re.sub(r"\W", "_", name).upper()
+    return (
+        "A config is stored with its run and recorded in MLflow. Set an environment variable and "
+        "let the code that needs the secret read it. On a cluster, name a Kubernetes secret and "
+        f"its key instead: cluster.secret_env={{{variable}: secret-name/key}}."
+    )
 
 
-def _secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Return the secrets in variables, longest first.
+def _holds_secret_value(text: str) -> bool:
+    """Return whether a text is or contains a secret of the environment.
 
-    They are the values of variables whose names say so, and the passwords of addresses. A path to a
-    secret is none.
+    A word such as ``postgres``, a password of many development machines, may be part of a text by
+    chance.
     """
-    found = set()
+    forms = _secret_forms(os.environ)
+    return any(text == form or (form in text and not _is_word(form)) for form in forms)
+
+
+def _secret_forms(environment: Mapping[str, str]) -> list[str]:
+    """Return the secrets in variables as they may appear in a text, longest first."""
+    forms: set[str] = set()
+    for value in _secret_values(environment):
+        encoded = {quote(value, safe=""), quote(value), quote_plus(value)}
+        lower = {re.sub(r"%..", lambda code: code[0].lower(), text) for text in encoded}
+        escaped = {json.dumps(value)[1:-1], repr(value)[1:-1], html.escape(value)}
+        forms |= {value, unquote(value), *encoded, *lower, *escaped}
+    return sorted(filter(_can_be_masked, forms), key=len, reverse=True)
+
+
+def _secret_values(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the values of variables with a secret name and the passwords of addresses."""
     for name, value in environment.items():
-        if is_secret_name(name) and not value.startswith(("/", ".", "~")):
-            found.add(value)
+        if is_secret_name(name):
+            if not _is_file(value):  # such as GOOGLE_APPLICATION_CREDENTIALS
+                yield value
         elif (address := _PASSWORD.match(value)) is not None:
-            found.add(address[1])
-    return sorted(filter(_can_be_masked, found), key=len, reverse=True)
+            yield address[1]
+
+
+def _is_file(value: str) -> bool:
+    return value.startswith(("/", ".", "~")) and os.path.exists(os.path.expanduser(value))
 
 
 def _can_be_masked(value: str) -> bool:
-    """Whether a value is no word that a text may hold by chance."""
-    if len(value) >= _SHORTEST:
-        return True
-    return len(value) >= _SHORTEST_WORD and not value.isalpha() and not value.isdigit()
+    """Return whether a value is unlikely to occur in a text by chance."""
+    plain = value.isalpha() or value.isdigit()
+    return len(value) >= (_SHORTEST_WORD if plain else _SHORTEST_MIXED)
 
 
-def _masked_assignment(match: re.Match[str]) -> str:
-    before = match.string[match.start() - 1 : match.start()]
-    in_query = before in ("?", "&", ";", "#") and match[1].lower() in _QUERY_NAMES
-    return f"{match[1]}={_MASK}" if in_query or is_secret_name(match[1]) else match[0]
+def _is_word(value: str) -> bool:
+    return value.isalpha() and len(value) <= _LONGEST_WORD
 
 
-def _masked_field(match: re.Match[str]) -> str:
-    quote, name, value_quote, _ = match.groups()
-    return (
-        f"{quote}{name}{quote}: {value_quote}{_MASK}{value_quote}"
-        if is_secret_name(name)
-        else match[0]
-    )
+def _mask_named(text: str) -> str:
+    """Mask the values that a text assigns to secret names."""
+    parts, end = [], 0
+    for match in _NAME.finditer(text):
+        before = text[match.start() - 1 : match.start()]
+        in_query = before in ("?", "&", ";", "#") and match[1].lower() in _QUERY_NAMES
+        if match.start() < end or not (in_query or is_secret_name(match[1])):
+            continue
+        if value := _VALUE.match(text, match.end()):
+            quotes = value["quote"] or ""
+            parts += [text[end : match.end()], quotes, _MASK, quotes]
+            end = value.end()
+    return "".join(parts) + text[end:]

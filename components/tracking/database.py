@@ -8,18 +8,23 @@ renamed when it is complete.
 from __future__ import annotations
 
 import fcntl
+import os
+import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 from urllib.parse import quote
 
 from qat_lib.errors import TrackingError
 from qat_lib.files.whole_files import sync
 
 _ELSEWHERE = "or choose another tracking.uri"
+_LOCK_SECONDS = 120.0  # creating the tables takes about 10 s
 _SIDE_FILES = ("-journal", "-wal", "-shm")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 # What MLflow itself writes into a new database.
@@ -48,18 +53,65 @@ def database_path(uri: str) -> Path | None:
 def prepared_database(path: Path) -> Iterator[None]:
     """Hold the lock of a complete database at ``path``.
 
-    A missing one is created first. A file without any run that is not complete is
-    replaced. One that holds runs is never touched.
+    Another process's lock is awaited for two minutes. A missing database is created first. A file
+    without any run that is not complete is replaced. One that holds runs is never touched.
 
     Raises:
-        TrackingError: the place holds something that this MLflow can't use.
+        TrackingError: the place holds something that this MLflow can't use, or another process
+            does not release the lock.
         OSError: the place can't be written; what SQLAlchemy raises comes as it is too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _acquire(lock, path)
         _prepare(path)
         yield
+
+
+def lock_holders(path: Path) -> str:
+    """Return the processes that have locked a file, with advice; empty where unknown.
+
+    A stopped process keeps its locks, so others wait for it in vain.
+    """
+    try:
+        file = path.stat().st_ino
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:  # no such file, or not Linux
+        return ""
+    found = set()
+    for line in lines:  # "1: POSIX  ADVISORY  WRITE 4711 fe:01:1234 0 EOF"; waiters have an arrow
+        match = re.search(r"(?:READ|WRITE)\s+(\d+)\s+\w+:\w+:(\d+)\s", line)
+        if match and "->" not in line and int(match[2]) == file and int(match[1]) != os.getpid():
+            found.add(int(match[1]))
+    return "; ".join(_described(number) for number in sorted(found))
+
+
+def _described(number: int) -> str:
+    process = Path("/proc") / str(number)
+    try:
+        command = " ".join(process.joinpath("cmdline").read_text().replace("\0", " ").split())
+        stopped = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return f"Process {number} holds the lock"
+    if stopped:
+        advice = f"is stopped and holds the lock: continue it with kill -CONT {number}, or end it"
+    else:
+        advice = "holds the lock: wait for its end"
+    return f"Process {number} ({command[:100]}) {advice}"
+
+
+def _acquire(lock: TextIO, path: Path) -> None:
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise TrackingError(
+                    f"another process has prepared the tracking database {path} for more than "
+                    f"{_LOCK_SECONDS:g} s. {lock_holders(Path(lock.name)) or 'End it'}."
+                ) from error
+        time.sleep(0.1)
 
 
 def _prepare(path: Path) -> None:
@@ -67,8 +119,15 @@ def _prepare(path: Path) -> None:
     shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed: the lock is ours
     head = _newest_revision()
     found = _look(path)
-    if found.complete and found.revision == head:
+    missing = sorted(_known_tables() - found.tables)
+    if found.complete and found.revision == head and not missing:
         return
+    if found.holds_data and found.revision == head:
+        raise TrackingError(
+            f"the tracking database {path} is damaged: expected the tables of MLflow, found none "
+            f"called {', '.join(missing) or 'experiments with a row'}. Restore a copy of the file, "
+            f"{_ELSEWHERE}."
+        )
     if found.holds_data:
         raise TrackingError(
             f"the tracking database {path} is of another version of MLflow: expected schema "
@@ -90,10 +149,11 @@ def _prepare(path: Path) -> None:
 class _Found:
     """What a file holds.
 
-    The revision of its schema, whether its creation ended, and whether anybody used it.
+    The revision of its schema, its tables, whether its creation ended, and whether anybody used it.
     """
 
     revision: str | None = None
+    tables: frozenset[str] = frozenset()
     complete: bool = False
     holds_data: bool = False
 
@@ -114,7 +174,8 @@ def _look(path: Path) -> _Found:
             )
     except sqlite3.OperationalError as error:
         raise TrackingError(
-            f"the tracking database {path} can't be opened: {error}. Mend that, {_ELSEWHERE}."
+            f"the tracking database {path} can't be opened: {error}. "
+            f"{lock_holders(path) or 'Correct that'}, {_ELSEWHERE}."
         ) from error
     except sqlite3.DatabaseError as error:
         raise TrackingError(
@@ -123,6 +184,7 @@ def _look(path: Path) -> _Found:
     used = any(count > _INITIAL_ROWS.get(table, 0) for table, count in counts.items())
     return _Found(
         revision=revisions[0] if revisions else None,
+        tables=frozenset(counts),
         complete=counts.get("experiments", 0) > 0,
         holds_data=used,
     )
@@ -153,6 +215,15 @@ def _newest_revision() -> str | None:
     return ScriptDirectory(
         str(Path(mlflow.__file__).parent / "store" / "db_migrations")
     ).get_current_head()
+
+
+def _known_tables() -> set[str]:
+    """Return the names of the tables of the installed MLflow."""
+    from mlflow.store.db.base_sql_model import Base
+    from mlflow.store.model_registry.dbmodels import models as _registry  # noqa: F401
+    from mlflow.store.tracking.dbmodels import models as _tracking  # noqa: F401
+
+    return set(Base.metadata.tables)
 
 
 def _create(path: Path) -> None:

@@ -21,7 +21,7 @@ from components.runtime.credentials import (
     scrub,
 )
 from components.runtime.disk_errors import AFTER_FULL, is_disk_full
-from components.tracking.database import database_path, prepared_database
+from components.tracking.database import database_path, lock_holders, prepared_database
 from qat_lib.errors import QatlineError, TrackingError
 from qat_lib.extras import missing_hint
 
@@ -73,7 +73,7 @@ def open_client(uri: str) -> Any:
         TrackingError: nothing answers there, or MLflow is not installed.
     """
     probe(uri)
-    with translated(f"the tracking store {scrub(uri)} can't be used"):
+    with translated(f"the tracking store {scrub(uri)} can't be used", uri):
         return _client(uri)
 
 
@@ -151,7 +151,7 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
         TrackingError: the store can't be reached, opened or used.
     """
     probe(uri)
-    with translated(f"the tracking store {scrub(uri)} can't be used"), _complete(uri):
+    with translated(f"the tracking store {scrub(uri)} can't be used", uri), _complete(uri):
         client = _client(uri)
         found = client.get_experiment_by_name(experiment)
         if found is None:
@@ -176,10 +176,12 @@ def _new_experiment(client: Any, name: str, artifact_location: str | None) -> st
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Translate errors of MLflow and its libraries into a TrackingError.
+def translated(what: str, uri: str = "") -> Iterator[None]:
+    """Translate errors of MLflow and its libraries into a TrackingError without secrets.
 
-    Secrets are removed.
+    Args:
+        what: The failed action, for the message.
+        uri: The store, whose lock's holder the message names; default: ``MLFLOW_TRACKING_URI``.
     """
     try:
         yield
@@ -188,7 +190,11 @@ def translated(what: str) -> Iterator[None]:
     except ImportError as error:
         raise TrackingError(f"{what}: {missing_hint(error) or error}") from error
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
-        raise TrackingError(f"{what}: {_reason(error)}") from error
+        reason = _reason(error)
+        path = database_path(uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
+        if "database is locked" in reason and path and (holders := lock_holders(path)):
+            reason += f". {holders}."
+        raise TrackingError(f"{what}: {reason}") from error
 
 
 def _scheme(uri: str) -> str:

@@ -54,8 +54,12 @@ variables that the libraries read:
 | S3 | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, or a profile |
 | Kubeflow Pipelines | `KFP_TOKEN` |
 
-On a cluster [`cluster.secret_env`](cluster.md#tracking) takes them from Kubernetes secrets. What libraries say in
-warnings and errors is masked on its way to the screen, the logs and MLflow.
+On a cluster [`cluster.secret_env`](cluster.md#tracking) takes them from Kubernetes secrets.
+
+The values of environment variables with a secret name (`DB_PASS`, `QATLINE_WEBHOOK`, `*_TOKEN`, `*_SECRET`,
+`*_API_KEY`, ...) and the passwords in other variables' addresses are replaced by `***` in everything that qatline
+prints, logs, reports and records, also in their percent-encoded forms. Messages of libraries are also searched for
+passwords in addresses, authorization headers, fields such as `password=...` and tokens of well-known formats.
 """
 
 

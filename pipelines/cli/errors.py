@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from components.runtime.credentials import scrub
+from components.runtime.disk_errors import is_disk_full
 from qat_lib.errors import MissingPackageError, QatlineError, StorageError
 from qat_lib.extras import missing_hint
 
@@ -54,6 +55,11 @@ def _known(error: Exception) -> QatlineError | None:
         return error
     if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
         return MissingPackageError(hint)
+    if is_disk_full(error):
+        return StorageError(
+            f"the disk is full, or a file reached the limit of its size: {error}. Free some space, "
+            "or choose another place."
+        )
     # Of a file that the user named, or of the disk.
     if isinstance(error, OSError) and error.filename is not None:
         return StorageError(

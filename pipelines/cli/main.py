@@ -1,6 +1,6 @@
 """The ``qatline`` command.
 
-Only typer and the standard library are imported here; each command imports what it needs when it
+Only light modules are imported here; each command imports what it needs when it
 runs, so that ``qatline --help`` is quick.
 """
 
@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from components.runtime.credentials import mask_values
+from components.runtime.scrubbed_output import scrub_output
 from pipelines.cli import cluster as cli_cluster
 from pipelines.cli import config as cli_config
 from pipelines.cli import model as cli_model
@@ -216,6 +218,7 @@ def main() -> None:
     # Rich leaves a column for nothing on terminals that report 0 columns, such as some CI runners.
     if os.environ.get("COLUMNS") == "0":
         del os.environ["COLUMNS"]
+    scrub_output(stdout=mask_values)
     app()
 
 

@@ -100,7 +100,12 @@ def promote_run(
 
 def roll_back(
     name: NameOption = None,
-    reason: Annotated[str, typer.Option(help="Why, for the history.", show_default=False)] = "",
+    reason: Annotated[
+        str,
+        typer.Option(
+            help="Why, for the history (shortened to about 4,000 characters).", show_default=False
+        ),
+    ] = "",
     config: ConfigOption = None,
     profile: ProfileOption = None,
     set_: SetOption = None,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from components.evaluation.rows import CANDIDATE, ROWS
 from components.report import page as report_page
+from components.runtime.credentials import mask_values
 from pipelines.comparison.charts import SHAPES, color_of, cost_pictures, curve_pictures
 from pipelines.comparison.tracked_runs import TrackedRun, differing_params, plan_differences
 from pipelines.run.compare import comparison_lines
@@ -35,7 +36,7 @@ def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
     style = (_REPORT / "report.css").read_text(encoding="utf-8")
     style += (_TEMPLATES / "compare.css").read_text(encoding="utf-8")
     script = (_REPORT / "report.js").read_text(encoding="utf-8")
-    return templates.get_template("compare.html.j2").render(
+    page = templates.get_template("compare.html.j2").render(
         source=source,
         runs=[{"run": run, "color": color_of(index)} for index, run in enumerate(runs)],
         lines=_lines(runs),
@@ -49,6 +50,7 @@ def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
         style=style,
         script=script,
     )
+    return mask_values(page)
 
 
 def _measured(runs: Sequence[TrackedRun], row: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
 from components.registry.mlflow_registry import MlflowRegistry, open_registry
 from components.registry.registry import RUN, RegisteredVersion
+from components.runtime.credentials import scrub
 from components.tracking.database import database_path
 from components.tracking.tracker import URI_VARIABLE, ensure_store
 from pipelines.config.run_config import RunConfig, build_config
@@ -23,7 +25,8 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
         name: another name than the config's.
 
     Raises:
-        ConfigError: nothing names the model, or it can't be called so.
+        ConfigError: nothing names the model, it can't be called so, or the store has none of the
+            name.
         TrackingError: there is no store, or it can't be used.
     """
     wanted = config.registry.name if name is None else _checked(name)
@@ -35,7 +38,7 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
     uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(Path(config.output))
     database = database_path(uri)
     # Where MLflow is missing, opening the store says how to install it.
-    if database is not None and not database.is_file() and not missing_packages(["mlflow"]):
+    if database is not None and not _has_content(database) and not missing_packages(["mlflow"]):
         raise TrackingError(
             f"Expected a tracking store that runs have registered models in, found none at "
             f"{database}. Give the folder of the runs with --runs-dir, or tracking.uri in the "
@@ -44,7 +47,20 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ["MLFLOW_EXPERIMENT_ID"] = ensure_store(uri, config.tracking.experiment)
     os.environ[URI_VARIABLE] = uri
-    return open_registry(wanted)
+    registry = open_registry(wanted)
+    if wanted not in (names := registry.names()):
+        near = difflib.get_close_matches(wanted, names, n=1)
+        listed = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}."
+        raise ConfigError(
+            f"Expected a registered model of {scrub(uri)}, received {wanted!r}; {listed} A run with "
+            "registry.name registers one."
+        )
+    return registry
+
+
+def _has_content(database: Path) -> bool:
+    """Return whether a database exists; an empty file is none."""
+    return database.is_file() and database.stat().st_size > 0
 
 
 def _checked(name: str) -> str | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from qat_lib.engines.engine import Engine
+from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.spec import parse_profile
-from qat_lib.engines.values import Array
+from qat_lib.engines.values import Array, TensorInfo
 from qat_lib.errors import EngineError
 
 Batch = Mapping[str, Array]
@@ -51,6 +53,42 @@ def real_batches(engine: Engine, inputs: Array) -> list[Batch]:
             part = values[-low:]
         batches.append({info.name: np.ascontiguousarray(part, info.dtype)})
     return batches
+
+
+def check_interface(engine: Engine, onnx: Path) -> None:
+    """Check that an ONNX file has the engine's inputs and outputs.
+
+    Raises:
+        EngineError: it has others, so the engine was built from another file.
+        ExportError: the file can't be read.
+    """
+    graph = read_summary(onnx)
+    for kind, own, other in (
+        ("inputs", engine.inputs, graph.inputs),
+        ("outputs", engine.outputs, graph.outputs),
+    ):
+        if not _agree(own, other):
+            expected, received = (", ".join(map(str, infos)) for infos in (own, other))
+            raise EngineError(
+                f"Expected the ONNX file that the engine was built from, with the {kind} "
+                f"{expected}. Received {onnx} with {received}. Name that file, or build the engine "
+                "again: qatline build-engine."
+            )
+
+
+def _agree(own: Sequence[TensorInfo], other: Sequence[TensorInfo]) -> bool:
+    """Return whether names and known sizes are equal, in any order."""
+    shapes = {info.name: info.shape for info in other}
+    if shapes.keys() != {info.name for info in own}:
+        return False
+    return all(
+        len(info.shape) == len(shapes[info.name])
+        and all(
+            size == known or None in (size, known)
+            for size, known in zip(info.shape, shapes[info.name], strict=True)
+        )
+        for info in own
+    )
 
 
 def _sizes(engine: Engine, requests: int) -> list[int]:

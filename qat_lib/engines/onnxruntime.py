@@ -33,6 +33,7 @@ from qat_lib.errors import (
     EngineError,
     EngineLoadError,
 )
+from qat_lib.foreign_errors import describe_error
 from qat_lib.mappings import map_values
 
 _TIMED_RUNS = 50
@@ -56,7 +57,7 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
         return runtime.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
     except _errors() as error:
         raise EngineBuildError(
-            f"ONNX Runtime {runtime.__version__} can't run {onnx}: {error}"
+            f"ONNX Runtime {runtime.__version__} can't run {onnx}: {describe_error(error)}."
         ) from error
 
 
@@ -84,7 +85,7 @@ class Reference:
             )
         except _errors() as error:
             raise EngineBuildError(
-                f"ONNX Runtime {self.version} can't run {self._onnx}: {error}"
+                f"ONNX Runtime {self.version} can't run {self._onnx}: {describe_error(error)}."
             ) from error
 
 
@@ -125,7 +126,7 @@ class OnnxRuntimeBackend:
                 )
             except _errors() as error:
                 raise EngineBuildError(
-                    f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the "
+                    f"ONNX Runtime {self.version()} can't run {request.onnx}: {describe_error(error)}. Verify the "
                     "graph first."
                 ) from error
             data = optimized.read_bytes()
@@ -165,7 +166,7 @@ class OnnxRuntimeEngine(Engine):
             )
         except _errors() as error:
             raise EngineLoadError(
-                f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build "
+                f"ONNX Runtime {manifest.backend_version} refuses the engine file: {describe_error(error)}. Build "
                 "the engine again."
             ) from error
         check_tensors(
@@ -186,7 +187,9 @@ class OnnxRuntimeEngine(Engine):
         try:
             results = request(self._results, dict(zip(self._names, values, strict=True)))
         except _errors() as error:
-            raise EngineError(f"ONNX Runtime failed on the batch: {error}") from error
+            raise EngineError(
+                f"ONNX Runtime failed on the batch: {describe_error(error)}."
+            ) from error
         return dict(zip(self._results, results, strict=True))
 
     def _layers(
@@ -243,7 +246,7 @@ def _options(level: int, threads: int) -> Any:
         levels.ORT_ENABLE_ALL,
     )[min(level, 3)]
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # its errors are raised as well
     return options
 
 

@@ -16,6 +16,7 @@ from onnx.checker import ValidationError
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.identity import Identities
 from qat_lib.onnx_view.metadata import read_metadata
+from qat_lib.onnx_view.protos import input_name
 
 
 class Tensors:
@@ -65,7 +66,7 @@ class Tensors:
         if quantize is None:
             stored = self.get(name)
             return stored.astype(np.int8) if _is_int4(stored) else stored
-        weight, scale = self.get(quantize.input[0]), self.get(quantize.input[1])
+        weight, scale = (self.get(input_name(quantize, index)) for index in (0, 1))
         if quantize.op_type != "QuantizeLinear" or weight is None or scale is None:
             return None
         axis = next((a.i for a in quantize.attribute if a.name == "axis"), 1)

@@ -22,7 +22,7 @@ from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weigh
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
-from qat_lib.onnx_view.protos import message_names, writers
+from qat_lib.onnx_view.protos import input_name, message_names, writers
 from qat_lib.plan import PlanLike, as_plan
 
 
@@ -143,8 +143,8 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
                     message="its integers are read by something else than one DequantizeLinear.",
                     advice=CHANGED,
                 )
-        elif node.op_type == "DequantizeLinear" and node.input[0] not in constants:
-            source = made.get(node.input[0])
+        elif node.op_type == "DequantizeLinear" and input_name(node, 0) not in constants:
+            source = made.get(input_name(node, 0))
             if source is None or source.op_type != "QuantizeLinear":
                 yield Q05.at(
                     node.name,

@@ -11,7 +11,7 @@ from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.record import Q01, Q03, Q04
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
-from qat_lib.onnx_view.protos import writers
+from qat_lib.onnx_view.protos import input_name, writers
 
 #: The advice where only a tool between the export and the verification can be the cause.
 CHANGED = "A tool has changed the graph behind the export: export again and use the file as it is."
@@ -32,7 +32,7 @@ def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]
         name = tensors.quantizer(node)
         if name not in recorded.activations:
             continue
-        scale = tensors.get(node.input[1])
+        scale = tensors.get(input_name(node, 1))
         learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)
         if scale is None or scale.size != 1 or np.float32(scale.reshape(())) != learned:
             found = None if scale is None else scale.ravel()[:3]
@@ -42,7 +42,7 @@ def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]
                 advice="The range was changed after training: export again.",
             )
         if node.op_type == "DequantizeLinear" and recorded.unsigned is not None:
-            zero_point = tensors.get(node.input[2]) if len(node.input) > 2 else None
+            zero_point = tensors.get(input_name(node, 2))
             yield from _check_sign(node, zero_point, recorded.unsigned)
 
 
@@ -77,9 +77,10 @@ def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
                 advice="Export the model again.",
             )
             continue
-        scale = tensors.get(node.input[1])
+        scale = tensors.get(input_name(node, 1))
         yield from _check_weight_scale(node, scale, weight, recorded.half)
-        integers = tensors.integers(made.get(node.input[0]), node.input[0])
+        source = input_name(node, 0)
+        integers = tensors.integers(made.get(source), source)
         if integers is None or scale is None:
             yield Q04.at(
                 name,

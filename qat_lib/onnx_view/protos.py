@@ -43,6 +43,11 @@ def message_names(messages: Iterable[Any]) -> list[str]:
     return [message.name for message in messages]
 
 
+def input_name(node: onnx.NodeProto, index: int) -> str:
+    """Return the name of a node's input; empty for an input that the node omits."""
+    return node.input[index] if index < len(node.input) else ""
+
+
 def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
     """Return the node that writes each tensor."""
     found = {}

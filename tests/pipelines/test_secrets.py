@@ -36,7 +36,9 @@ LEAK = (
     "403 for url: https://b.s3.amazonaws.com/k?X-Amz-Signature=planted1&X-Amz-Security-Token=planted2 "
     "http://me:planted3@proxy:3128 http://me:pl/planted4@host {'password': 'planted5'} token=planted6 "
     "Authorization: Bearer planted7planted sent planted-in-the-environment "
-    "login failed with pl4nt, tried also planted-in-a-url"
+    "login failed with pl4nt, tried also planted-in-a-url aws_secret_access_key = planted8 "
+    "X-API-Key: planted9 sent p%40-planted%2Fpass of p@-planted/pass to https://hooks.example/planted0 "
+    "by AKIAPLANTEDPLANTED00 with sk-planted-0123456789abcdef"
 )
 
 
@@ -99,9 +101,11 @@ ENVIRONMENT = {
     "AWS_SESSION_TOKEN": "planted-session",
     "HTTPS_PROXY": "http://me:planted-proxy@localhost:1",
     "PGPASSWORD": "pl4nt",
+    "DB_PASS": "p@-planted/pass",
+    "QATLINE_WEBHOOK": "https://hooks.example/planted0",
     "DATABASE_URL": "postgresql://me:planted-in-a-url@localhost:1/runs",
 }
-PLANTED = re.compile("planted|pl4nt")
+PLANTED = re.compile("planted|pl4nt", re.IGNORECASE)
 
 
 def test_a_failing_tracked_run_keeps_no_secret(fake_cli: Any) -> None:
@@ -111,6 +115,44 @@ def test_a_failing_tracked_run_keeps_no_secret(fake_cli: Any) -> None:
     log = (fake_cli.only_run() / "logs" / "pipeline.log").read_text()
     # The warning, the print, the log record, both tracebacks.
     assert log.count("X-Amz-Signature=***") >= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DB_PASS", "planted"),
+        ("WIDTH", "AKIAPLANTEDPLANTED00"),
+        ("WIDTH", "in-planted-variable"),
+        ("ALERT_WEBHOOK_URL", "https://hooks.example/planted"),
+    ],
+)
+def test_compile_refuses_a_secret_in_cluster_env(
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOME_TOKEN", "planted-variable")
+    (tmp_path / "run.yaml").write_text(f"cluster: {{env: {{{name}: '{value}'}}}}\n")
+    done = runner.invoke(app, ["compile", "--config", "run.yaml"])
+    assert done.exit_code == 2, done.output
+    assert f"cluster.env.{name}: expected no secret" in done.stderr
+    assert f"cluster.secret_env={{{name}: secret-name/key}}" in done.stderr
+    assert not PLANTED.search(done.output)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
+def test_printed_objects_hold_no_secret_value(fake_cli: Any) -> None:
+    failed = fake_cli("run", "--set", "model.options={prepare_data: {sleep: 0}}", "--json")
+    assert failed.returncode == 0
+    events = fake_cli.only_run() / "events.jsonl"
+    # Of an earlier release, or of a machine where the variable was not set.
+    with events.open("a") as stream:
+        stream.write(
+            '{"event": "error", "step": "evaluate", "message": "denied: p@-planted/pass"}\n'
+        )
+    for arguments in (["runs", "show"], ["runs", "show", "--json"]):
+        shown = fake_cli(*arguments, **ENVIRONMENT)
+        assert "denied: ***" in shown.stdout
+        assert not PLANTED.search(shown.stdout + shown.stderr)
 
 
 @pytest.mark.parametrize("uri", ADDRESSES)

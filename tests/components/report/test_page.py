@@ -138,6 +138,13 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)" in page
 
 
+def test_page_masks_secret_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASS", "planted<1>")
+    page = render(write_sample_run(tmp_path, classes=["has planted<1>", *"123456789"]))
+    assert "has ***" in page
+    assert "planted" not in page
+
+
 @pytest.mark.parametrize("name", [field.name for field in fields(ReportFolders)])
 def test_any_directory_may_be_missing(folders: ReportFolders, name: str) -> None:
     shutil.rmtree(getattr(folders, name))

@@ -1,7 +1,10 @@
 """Secrets are refused in addresses and config values, masked in texts."""
 
+import html
+import json
 import re
 import time
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -9,6 +12,7 @@ from components.runtime.credentials import (
     check_address,
     check_variables,
     is_secret_name,
+    mask_values,
     scrub,
     secret_problem,
 )
@@ -30,11 +34,22 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.c2lnbmF0dXJl"
         ("https://b/k?X-Amz-Credential=AK%2F&X-Amz-Signature=ab&v=1", "https://b/k?X-Amz-Credential=***&X-Amz-Signature=***&v=1"),
         ("https://b/k?sv=1&sig=ab%3D", "https://b/k?sv=1&sig=***"),
         ("sig=3 key=4", "sig=3 key=4"),
-        ("connect(password='a b', user='me')", "connect(password=***, user='me')"),
+        ("connect(password='a b', user='me')", "connect(password='***', user='me')"),
         ("{'password': 'abc', \"token\": \"x\", 'a': 'b'}", "{'password': '***', \"token\": \"***\", 'a': 'b'}"),
         ("Authorization: Bearer abcdefghijk", "Authorization: Bearer ***"),
         ("'authorization': 'Basic YWJjOmRlZg=='", "'authorization': 'Basic ***'"),
         (f"got {JWT}.", "got ***."),
+        ("url: https://b/k?token=ab", "url: https://b/k?token=***"),
+        ("X-API-Key: v1, X-Trace: v2", "X-API-Key: ***, X-Trace: v2"),
+        ("Authorization: Token 0123456789", "Authorization: Token ***"),
+        ("aws_secret_access_key = /v+x==", "aws_secret_access_key = ***"),
+        ("DB_PASS=x COMPASS=x", "DB_PASS=*** COMPASS=x"),
+        (r'{\"password\": \"a b\"}', r'{\"password\": \"***\"}'),
+        ("id AKIAIOSFODNN7EXAMPLE, sk-proj-0123456789abcdefghij", "id ***, ***"),
+        ("post https://hooks.slack.com/services/T0/B0/x1 failed", "post *** failed"),
+        ("options.api_key: expected no secret", "options.api_key: expected no secret"),
+        ("{DB_PASS: secret-name/key}", "{DB_PASS: secret-name/key}"),
+        ("/run/token: Permission denied, s3://b if token == x", "/run/token: Permission denied, s3://b if token == x"),
         ("class_token='learned', num_tokens=3", "class_token='learned', num_tokens=3"),
     ],
 )  # fmt: skip
@@ -48,10 +63,41 @@ def test_scrub_masks_values_of_secret_variables() -> None:
         "LONGER_SECRET": "abcdefghij",
         "SHORT_TOKEN": "abc",
         "HOME": "/home/someone",
-        "IDENTITY_TOKEN": "/run/token-file",
+        "IDENTITY_TOKEN": "/dev/null",
+        "AWS_SECRET_ACCESS_KEY": "/v1DcBa98",
+        "DB_PASS": "v2DcBa98",
+        "QATLINE_WEBHOOK": "https://hooks.example/v3DcBa98",
     }
-    text = "abc abcdefgh abcdefghij /home/someone /run/token-file"
-    assert scrub(text, environment) == "abc *** *** /home/someone /run/token-file"
+    text = "abc abcdefgh abcdefghij /home/someone /dev/null"
+    assert scrub(text, environment) == "abc *** *** /home/someone /dev/null"
+    text = "/v1DcBa98 v2DcBa98 posted to https://hooks.example/v3DcBa98"
+    assert scrub(text, environment) == "*** *** posted to ***"
+
+
+def test_mask_values_finds_encoded_and_escaped_forms() -> None:
+    secret = 'p@s/s "w<ö\\'
+    environment = {"DB_PASS": secret}
+    forms = [
+        secret,
+        quote(secret, safe=""),
+        quote(secret),
+        quote_plus(secret),
+        quote(secret).lower(),
+        json.dumps(secret)[1:-1],
+        repr(secret)[1:-1],
+        html.escape(secret),
+    ]
+    for form in forms:
+        assert mask_values(f"<{form}>", environment) == "<***>"
+    encoded = {"DATABASE_URL": f"postgresql://me:{quote(secret, safe='')}@db/runs"}
+    assert mask_values(f"<{secret}>", encoded) == "<***>"
+
+
+def test_mask_values_leaves_names_and_words_alone() -> None:
+    environment = {"PGPASSWORD": "postgres", "DB_PASS": "password"}
+    text = "postgresql://db MLFLOW_TRACKING_PASSWORD: mlflow/password"
+    assert mask_values(text, environment) == text
+    assert mask_values("used password, postgres.", environment) == "used ***, ***."
 
 
 def test_scrub_masks_short_secrets_that_are_no_words() -> None:
@@ -148,12 +194,22 @@ def test_check_variables_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> 
         check_variables("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 
+def test_secret_problem_takes_words_of_development_passwords(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "postgres")
+    assert secret_problem("uri", "postgresql://postgres@db/mlflow") is None
+    assert secret_problem("user", "postgres") is not None
+
+
 def test_secret_problem_goes_by_name_form_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "planted-in-env")
     for name, value in (
         ("api_key", "x"),
         ("width", JWT),
         ("width", "planted-in-env"),
+        ("width", "in/planted-in-env/text"),
+        ("DB_PASS", "x"),
         ("url", "http://a:b@c"),
     ):
         problem = secret_problem(name, value)

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from components.runtime.credentials import mask_values
 from components.runtime.scrubbed_output import ScrubbedStream, scrub_output
 
 
@@ -24,3 +25,15 @@ def test_scrub_output_is_put_in_front_once(monkeypatch: pytest.MonkeyPatch) -> N
     scrub_output()
     assert sys.stderr is None
     assert sys.stdout._stream is out  # type: ignore[attr-defined]
+
+
+def test_scrub_output_leaves_structured_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("DB_PASS", "planted-1")
+    scrub_output(stdout=mask_values)
+    for stream in (sys.stdout, sys.stderr):
+        stream.write("MLFLOW_TRACKING_PASSWORD: mlflow/password planted-1")
+    assert out.getvalue() == "MLFLOW_TRACKING_PASSWORD: mlflow/password ***"
+    assert err.getvalue() == "MLFLOW_TRACKING_PASSWORD: *** ***"

@@ -3,14 +3,19 @@
 Its schema here is three tables.
 """
 
+import signal
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from components.tracking import database as tracking_database
 from components.tracking.database import database_path, database_uri, prepared_database
+from components.tracking.store import translated
 from qat_lib.errors import TrackingError
 
 NEW = {"alembic_version": ["m"], "experiments": ["Default"], "workspaces": ["default"]}
@@ -28,6 +33,7 @@ def make(path: Path, **tables: list[str]) -> Path:
 def created(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     made: list[Path] = []
     monkeypatch.setattr(tracking_database, "_newest_revision", lambda: "m")
+    monkeypatch.setattr(tracking_database, "_known_tables", lambda: set(NEW))
     monkeypatch.setattr(tracking_database, "_create", lambda path: made.append(make(path, **NEW)))
     return made
 
@@ -157,6 +163,71 @@ def test_prepared_database_waits_twenty_seconds_for_a_lock(
     with prepared_database(path):
         pass
     assert waits == [20]
+
+
+def test_prepared_database_refuses_one_that_lost_a_table(tmp_path: Path) -> None:
+    path = make(
+        tmp_path / "mlflow.db",
+        alembic_version=["m"],
+        experiments=["Default", "mine"],
+    )
+    before = path.read_bytes()
+    with (
+        pytest.raises(TrackingError, match=r"is damaged: .*found none called workspaces\. Restore"),
+        prepared_database(path),
+    ):
+        pass
+    assert path.read_bytes() == before
+
+
+@contextmanager
+def stopped_holder(code: str, path: Path) -> Iterator[int]:
+    """Run a process that locks a file, stop it when it has, and yield its number."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; print('held', flush=True); time.sleep(600)", str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        yield holder.pid
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks")
+def test_prepared_database_names_a_stopped_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking_database, "_LOCK_SECONDS", 0.2)
+    code = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX)"
+    with (
+        stopped_holder(code, tmp_path / "mlflow.lock") as number,
+        pytest.raises(TrackingError, match=f"Process {number} .* is stopped .*kill -CONT {number}"),
+        prepared_database(tmp_path / "mlflow.db"),
+    ):
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks")
+def test_translated_names_the_holder_of_a_locked_database(tmp_path: Path) -> None:
+    path = make(tmp_path / "mlflow.db", **NEW)
+    code = (
+        "import sqlite3, sys, time; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "c.execute('BEGIN EXCLUSIVE')"
+    )
+    with (
+        stopped_holder(code, path) as number,
+        pytest.raises(
+            TrackingError, match=rf"^it: database is locked\. Process {number} .*stopped"
+        ),
+        translated("it", database_uri(path)),
+        closing(sqlite3.connect(path, timeout=0)) as connection,
+    ):
+        connection.execute("SELECT * FROM experiments")
 
 
 @pytest.mark.parametrize(

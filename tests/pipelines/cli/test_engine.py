@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from reference_networks import ResidualNetwork, write_network
 from typer.testing import CliRunner
@@ -20,9 +21,9 @@ runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ONNX file, its engine, and inputs."""
     path = tmp_path_factory.mktemp("engines")
-    onnx = write_network(path / "n.onnx", ResidualNetwork(seed=1), "int8")
+    graph = write_network(path / "n.onnx", ResidualNetwork(seed=1), "int8")
     engine = build_engine(
-        onnx, BuildSpec(backend="onnxruntime", max_batch_size=4), output=path / "n.engine"
+        graph, BuildSpec(backend="onnxruntime", max_batch_size=4), output=path / "n.engine"
     )
     (info,) = read_manifest(engine.path).inputs
     np.save(path / "x.npy", np.random.default_rng(0).normal(size=(6, *info.shape[1:])))
@@ -63,6 +64,57 @@ def test_check_engine_ends_with_1_and_names_the_layer(
     assert "The first layer that departs is" in " ".join(done.stdout.split())
     failed = json.loads(runner.invoke(app, command(folder, "--json")).stdout)
     assert failed["first_layer"]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "received"),
+    [
+        ("float[N,4] x", "float[N,4] y", "with x: float32"),
+        ("float[N,4] other", "float[N,4] y", "with other: float32"),
+    ],
+)
+def test_check_engine_refuses_the_graph_of_another_engine(
+    folder: Path, tmp_path: Path, x: str, y: str, received: str
+) -> None:
+    name = x.split()[-1]
+    onnx.save(
+        onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["" : 17]> net ({x}) => ({y}) {{ y = Relu ({name}) }}'
+        ),
+        tmp_path / "other.onnx",
+    )
+    arguments = [str(folder / "n.engine"), "--onnx", str(tmp_path / "other.onnx")]
+    done = runner.invoke(app, ["check-engine", *arguments])
+    assert done.exit_code == 1
+    assert "Expected the ONNX file that the engine was built from" in done.output
+    assert received in done.output
+    assert "bug" not in done.output
+
+
+def test_check_engine_shows_one_message_of_onnx_runtime(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    x, y = (
+        f"float[{','.join('N' if size is None else str(size) for size in info.shape)}] {info.name}"
+        for info in (
+            *read_manifest(folder / "n.engine").inputs,
+            *read_manifest(folder / "n.engine").outputs,
+        )
+    )
+    onnx.save(
+        onnx.parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : 17]> net ({x}) => ({y})
+            <int64[2] shape = {{7, 11}}>
+            {{ {y.split()[-1]} = Reshape ({x.split()[-1]}, shape) }}"""
+        ),
+        tmp_path / "other.onnx",
+    )
+    arguments = [str(folder / "n.engine"), "--onnx", str(tmp_path / "other.onnx")]
+    done = runner.invoke(app, ["check-engine", *arguments])
+    assert done.exit_code == 1
+    assert "can't run" in done.output
+    # ONNX Runtime's log goes past Python, in colours.
+    assert "\x1b" not in done.output + capfd.readouterr().err
 
 
 def test_check_engine_needs_something_to_send(folder: Path) -> None:

@@ -3,6 +3,7 @@
 Commands on single files run on small files made here.
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -323,6 +324,15 @@ def test_bad_input_ends_with_one_message(arguments: list[str], code: int, messag
     assert done.stderr.startswith("Error: ")
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BaseException) as ended, cli_errors.reported():  # noqa: PT011
+        raise OSError(errno.EFBIG, "File too large")  # of a file without a name
+    assert ended.value.exit_code == 1  # type: ignore[attr-defined]
+    said = capsys.readouterr().err
+    assert "Error: the disk is full, or a file reached the limit of its size" in said
+    assert "bug" not in said
 
 
 def test_unknown_error_is_called_a_bug(capsys: pytest.CaptureFixture[str]) -> None:

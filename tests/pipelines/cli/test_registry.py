@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,9 @@ def test_registry_of_no_name_is_refused(store: tuple[str, str]) -> None:
 
 
 def test_empty_registry_says_so(registry: MlflowRegistry) -> None:
+    from mlflow import MlflowClient
+
+    MlflowClient().create_registered_model("nobody")
     done = runner.invoke(app, ["registry", "--name", "nobody"])
     assert done.exit_code == 0
     assert "nobody has no versions." in done.stdout
@@ -134,13 +139,46 @@ def test_name_that_no_config_takes_is_refused(name: str) -> None:
         assert "--name: registry.name: expected" in done.stderr
 
 
-def test_rollback_of_a_mistyped_name_makes_no_model(registry: MlflowRegistry) -> None:
-    from mlflow import MlflowClient
-
-    done = runner.invoke(app, ["rollback", "--name", "mistyped"])
+@pytest.mark.parametrize("command", [["registry"], ["promote", "1"], ["rollback"]])
+def test_mistyped_name_gets_the_nearest_one(registry: MlflowRegistry, command: list[str]) -> None:
+    before = registry.names()
+    done = runner.invoke(app, [*command, "--name", f"{registry.name}x"])
     assert done.exit_code == 2
-    assert "there is no champion" in done.stderr
-    assert "mistyped" not in {found.name for found in MlflowClient().search_registered_models()}
+    assert f"did you mean {registry.name!r}?" in done.stderr
+    assert registry.names() == before
+
+
+def test_alias_without_a_number_is_told(registry: MlflowRegistry, store: tuple[str, str]) -> None:
+    with closing(sqlite3.connect(store[0].removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute(
+            "UPDATE registered_model_aliases SET version = 'first' WHERE name = ?", (registry.name,)
+        )
+    for command in (["registry"], ["promote", "1"], ["rollback"]):
+        done = call(registry, *command)
+        assert done.exit_code == 1
+        assert "expected the alias 'champion' to name a version's number" in done.stderr
+        assert "bug" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "damage", ["{broken", '{"number": "x", "action": 1, "to": 2, "at": 5}'], ids=["text", "types"]
+)
+def test_damaged_history_is_left_out(registry: MlflowRegistry, damage: str) -> None:
+    registry.set_tag("qatline.history.000001", damage)
+    content = json.loads(call(registry, "registry", "--json").stdout)
+    assert content["moves"] == []
+    done = call(registry, "promote", "2", "--accept-rejected")
+    assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.parametrize("reason", ["x" * 6000, "\u00fc" * 6000])
+def test_rollback_with_a_long_reason_is_recorded(registry: MlflowRegistry, reason: str) -> None:
+    call(registry, "promote", "2", "--accept-rejected")
+    assert call(registry, "rollback", "--reason", reason).exit_code == 0
+    last = json.loads(call(registry, "registry", "--json").stdout)["moves"][-1]
+    assert last["action"] == "rollback"
+    assert last["reason"].startswith(reason[0])
+    assert last["reason"].endswith("...")
 
 
 @pytest.mark.parametrize("command", [["registry"], ["promote", "1"], ["rollback"]])
@@ -153,3 +191,10 @@ def test_folder_without_a_store_is_told_and_left_alone(
     assert done.exit_code == 1
     assert "found none at" in done.stderr
     assert not list(tmp_path.iterdir())
+    database = tmp_path / "runs" / "mlflow.db"
+    database.parent.mkdir()
+    database.touch()
+    done = runner.invoke(app, [*command, "--name", "digits"])
+    assert done.exit_code == 1
+    assert "found none at" in done.stderr
+    assert [path.stat().st_size for path in database.parent.iterdir()] == [0]

@@ -131,7 +131,7 @@ def test_without_a_server_only_new_is_refused() -> None:
         ),
         (
             "cluster.webhook=https://hooks.slack.com/services/T0/B0/hunter2",
-            "cluster.webhook: expected an address that is no secret.*QATLINE_WEBHOOK: secret/key",
+            "cluster.webhook: expected no secret.*QATLINE_WEBHOOK: secret-name/key",
         ),
         ("cluster.env={QATLINE_PIPELINE_RUN_ID: a}", "expected Kubeflow to set QATLINE_PIPELINE"),
     ],

@@ -73,6 +73,21 @@ def test_plain_environment_takes_no_secret(name: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://hooks.slack.com/services/T0/B0/hunter2",
+        "https://discord.com/api/webhooks/1/hunter2",
+        "https://me.webhook.office.com/webhookb2/hunter2",
+        "https://chat.googleapis.com/v1/spaces/hunter2",
+    ],
+)
+def test_webhook_takes_no_address_of_a_chat_service(address: str) -> None:
+    with pytest.raises(ConfigError, match="expected no secret, received one") as caught:
+        build_config({"cluster": {"webhook": address}})
+    assert "hunter2" not in str(caught.value)
+
+
 def test_the_section_round_trips() -> None:
     cluster = {
         "env": {"AWS_ENDPOINT_URL_S3": "https://s3.example"},

@@ -200,6 +200,19 @@ def test_verify_takes_uint8_for_what_the_target_takes(
     } - {"Q03"} == expected
 
 
+@pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
+@pytest.mark.parametrize("inputs", [0, 1])
+def test_verify_finds_a_quantizer_without_its_scale(tmp_path: Path, op: str, inputs: int) -> None:
+    verify(tmp_path)
+    proto = onnx.load(tmp_path / "model.onnx")
+    (node,) = (node for node in proto.graph.node if node.op_type == op)
+    del node.input[inputs:]
+    onnx.save(proto, tmp_path / "model.onnx")
+    found = said(verify_onnx(tmp_path / "model.onnx", PLAN))
+    assert ("Q03", "error", node.name) in found
+    assert "C01" in {code for code, _, _ in found}
+
+
 def test_verify_puts_errors_first(tmp_path: Path) -> None:
     found = verify(tmp_path, plan_of("x_quantizer", "a", "b"), disabled=("a",))
     assert said(found) == [("Q01", "error", "b"), ("Q01", "info", "a")]
