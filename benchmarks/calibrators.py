@@ -136,7 +136,7 @@ class Trial:
 
     def __init__(self, network: Network, *, unsigned: bool, bits: int = 8) -> None:
         self._network = network
-        recipe = PtqRecipe(unsigned=unsigned)
+        recipe = PtqRecipe(backend="openvino" if unsigned else "tensorrt")
         prepared = recipe.prepare(network.model, network.calibration)
         spec = None
         if bits < 8:
