@@ -82,7 +82,7 @@ def moved_answers(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class OutputAgreement:
     """One output of an engine against the reference's.
 
     Attributes:
@@ -106,13 +106,13 @@ class Comparison:
         return float("inf") if self.is_shifted else self.difference / self.bound
 
 
-def compare(
+def compare_answers(
     answers: Sequence[Mapping[str, Array]],
     expected: Sequence[Mapping[str, Array]],
     bound: float,
     noisy: Callable[[], Sequence[Mapping[str, Array]]] | None = None,
-) -> dict[str, Comparison]:
-    """Return the comparison of each output.
+) -> dict[str, OutputAgreement]:
+    """Return the agreement of each output.
 
     Args:
         answers: the engine's outputs by name, one mapping a request.
@@ -122,7 +122,7 @@ def compare(
             (``moved_answers``); it is called where a difference exceeds ``bound``.
     """
     found = differences(answers, expected)
-    plain = {name: Comparison(difference=size, bound=bound) for name, size in found.items()}
+    plain = {name: OutputAgreement(difference=size, bound=bound) for name, size in found.items()}
     if noisy is None or all(each.agrees for each in plain.values()):
         return plain
     noises, shifts = differences(noisy(), expected), mean_shifts(answers, expected)
@@ -133,7 +133,7 @@ def compare(
             continue
         shift, samples, values = shifts[name]
         allowed = noise / math.sqrt(samples) * max(2.0, 1 + 3 / math.sqrt(values))
-        compared[name] = Comparison(
+        compared[name] = OutputAgreement(
             difference=found[name],
             bound=min(NOISE_FACTOR * noise, NOISE_BOUND),
             is_shifted=shift > max(allowed, bound),

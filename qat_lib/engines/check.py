@@ -21,9 +21,9 @@ from typing import Literal
 from qat_lib.engines import files
 from qat_lib.engines.agreement import (
     LABEL_BOUND,
-    Comparison,
+    OutputAgreement,
     bound_of,
-    compare,
+    compare_answers,
     moved_answers,
     other_labels,
 )
@@ -195,7 +195,7 @@ def _refuse_nan(path: Path, parts: Sequence[Sequence[Mapping[str, Array]]]) -> N
 class _Verdict:
     """Answers to some requests: the worst output, and the share of other labels."""
 
-    worst: Comparison
+    worst: OutputAgreement
     other_labels: float
     label_bound: float
 
@@ -214,7 +214,7 @@ def _judge(
     def noisy() -> list[Mapping[str, Array]]:
         return moved_answers(reference.run, batches)
 
-    compared = compare(answers, expected, bound, noisy if quantized else None)
+    compared = compare_answers(answers, expected, bound, noisy if quantized else None)
     pick, label_bound = itemgetter(first), LABEL_BOUND
     labels = list(map(pick, expected))
     other = other_labels(list(map(pick, answers)), labels)
@@ -228,7 +228,7 @@ def _judge(
 
 
 def _message(
-    path: Path, worst: Comparison, labels: _Verdict | None, requests: int, samples: int
+    path: Path, worst: OutputAgreement, labels: _Verdict | None, requests: int, samples: int
 ) -> str:
     asked = [f"{requests} random requests"] if requests else []
     asked += [f"{samples} real inputs"] if samples else []

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qat_lib.engines.agreement import Comparison, bound_of, compare, moved_answers
+from qat_lib.engines.agreement import OutputAgreement, bound_of, compare_answers, moved_answers
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest import EngineManifest
@@ -155,7 +155,7 @@ class _Probe:
         compared = self._compared(tensors)
         return any(not compared[name].agrees for name in self.graph.outputs)
 
-    def _compared(self, tensors: Sequence[str]) -> dict[str, Comparison]:
+    def _compared(self, tensors: Sequence[str]) -> dict[str, OutputAgreement]:
         with tempfile.TemporaryDirectory(prefix="qatline-layers-") as folder:
             file = Path(folder) / "probe.onnx"
             with_outputs(self.onnx, tensors, file)
@@ -167,7 +167,9 @@ class _Probe:
                 answers = list(map(engine.infer, self.requests))
             bound = bound_of(self.manifest, half=read_summary(self.onnx).half)
             noisy = partial(moved_answers, reference.run, self.requests)
-            return compare(answers, expected, bound, noisy if self.manifest.quantized else None)
+            return compare_answers(
+                answers, expected, bound, noisy if self.manifest.quantized else None
+            )
 
 
 def _bisected(

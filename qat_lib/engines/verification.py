@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from qat_lib.engines.agreement import Comparison, bound_of, compare, differences, moved_answers
+from qat_lib.engines.agreement import (
+    OutputAgreement,
+    bound_of,
+    compare_answers,
+    differences,
+    moved_answers,
+)
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
@@ -57,7 +63,7 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
     _refuse_nan(expected)
     quantized = engine.manifest.quantized
     noisy = partial(moved_answers, reference.run, requests) if quantized else None
-    compared = compare(answers, expected, bound, noisy)
+    compared = compare_answers(answers, expected, bound, noisy)
     worst = max(compared, key=lambda name: compared[name].excess)
     if not compared[worst].agrees:
         raise EngineBuildError(_explain(engine, worst, compared[worst], found))
@@ -120,7 +126,7 @@ def _refuse_nan(expected: Sequence[Mapping[str, Array]]) -> None:
 def _explain(
     engine: Engine,
     name: str,
-    worst: Comparison,
+    worst: OutputAgreement,
     found: list[tuple[dict[str, Shape], dict[str, float]]],
 ) -> str:
     by_shape = "; ".join(f"{_text(shapes)}: {one[name]:.2g}" for shapes, one in found)
