@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from components.artifacts import Dataset, Engines, Exported
 from components.artifacts.engines import BuildSummary, EngineBuild
@@ -165,9 +165,9 @@ def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] 
     from qat_lib.analysis.comparison import compare
 
     try:
-        # The other backends have kernels for unsigned integers.
-        unsigned = artifact.manifest.backend != "tensorrt"
-        report = analyze_onnx(Path(artifact.manifest.source["path"]), allow_uint8=unsigned)
+        report = analyze_onnx(
+            Path(artifact.manifest.source["path"]), target=cast(Backend, artifact.manifest.backend)
+        )
         return dict(compare(report, layers_path(artifact.path)).to_dict())
     except QatlineError as error:  # the engine is built and checked; only the comparison is missing
         progress.warn(
