@@ -4,8 +4,8 @@ Commands on single files run on small files made here.
 """
 
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
