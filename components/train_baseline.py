@@ -104,6 +104,7 @@ def train_baseline_step(
         input_shape=list(info.image_shape),
         probabilities=framework.gives_probabilities(network),
         trained_here=not trained,
+        augment=None if trained else training.augment,
     )
     baseline.write_metrics(metrics)
     baseline.write_history(history)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from components.training.array_data import ArrayData
 
 
-@with_finetuning_options(augment="none")
+@with_finetuning_options
 def finetune_file(
     model: Annotated[
         Path,
@@ -146,7 +146,7 @@ def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: in
 def _check_augment(settings: QATSettings, parts: ArrayData) -> None:
     from qat_lib.errors import DataError
 
-    if settings.augment != "none" and parts.training.x.ndim != 4:
+    if settings.augment not in (None, "none") and parts.training.x.ndim != 4:
         raise DataError(
             f"--augment {settings.augment} moves images (samples, height, width, channels). "
             f"Received {parts.training.x.ndim} dimensions: leave it out."
