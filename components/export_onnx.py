@@ -98,7 +98,10 @@ def export_onnx_step(
     # exported for TensorRT is analyzed.
     with tempfile.TemporaryDirectory(dir=out) as folder:
         path = Path(folder) / CANDIDATE_VARIANT.onnx
-        _export_file(tuned, path, export.model_copy(update={"target": "tensorrt"}), signed=True)
+        # TensorRT has no INT4 weights: their integers are stored in 8 bits.
+        weights = "int8" if export.weights == "int4" else export.weights
+        signed = export.model_copy(update={"target": "tensorrt", "weights": weights})
+        _export_file(tuned, path, signed, signed=True)
         return metrics | _analyze(path, exported)
 
 
