@@ -137,6 +137,26 @@ def test_train_baseline_records_no_augmentation_of_a_trained_model(
     assert read(tmp_path / "model.json")["augment"] is None
 
 
+def test_train_baseline_refuses_misspelt_layer_before_training(
+    steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from components.train_baseline import train_baseline_step
+    from components.training.keras_framework import KerasFramework
+
+    monkeypatch.setattr(KerasFramework, "fit", lambda *_, **__: pytest.fail("it trained"))
+    with pytest.raises(SpecError, match=r"'logit' .did you mean 'logits'"):
+        train_baseline_step(
+            steps["dataset"],
+            tmp_path,
+            model=ModelSettings(options={"width": 16}),
+            training=SHORT,
+            quantization=QuantizationSettings(spec=[{"name": "logit"}]),
+            seed=1,
+            progress=NullProgress(),
+        )
+    assert not list(tmp_path.iterdir())
+
+
 def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
