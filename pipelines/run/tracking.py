@@ -262,8 +262,10 @@ class MlflowParentRun:
                 directory = artifacts[STEP_ARTIFACTS[step.name]]
                 self._record_step(step, directory, times.get(step.name))
         self._writer.log_metrics(row_metrics(result.rows))
-        if result.rows or result.gate.verdict:
-            self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
+        if result.rows or result.verdict:
+            self._writer.set_tags({"qatline.verdict": str(result.verdict)})
+        if result.nothing_new:
+            self._writer.set_tags({DESCRIPTION_TAG: f"Nothing new: {result.nothing_new}"})
         self._client.log_dict(self._run_id, result.to_dict(), self._folder.result_file.name)
 
     def _record_step(self, step: FinishedStep, directory: Path, times: StepTimes | None) -> None:
