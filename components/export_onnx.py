@@ -99,8 +99,9 @@ def export_onnx_step(
     with tempfile.TemporaryDirectory(dir=out) as folder:
         path = Path(folder) / CANDIDATE_VARIANT.onnx
         # TensorRT has no INT4 weights: their integers are stored in 8 bits.
-        weights = "int8" if export.weights == "int4" else export.weights
-        signed = export.model_copy(update={"target": "tensorrt", "weights": weights})
+        weights = export.options().weights
+        update = {"target": "tensorrt", "weights": "int8" if weights == "int4" else weights}
+        signed = export.model_copy(update=update)
         _export_file(tuned, path, signed, signed=True)
         return metrics | _analyze(path, exported)
 

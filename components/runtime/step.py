@@ -165,9 +165,8 @@ class _Call:
 def _prepare(
     definition: StepDefinition, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]
 ) -> _Call:
-    parsed = definition.parse(settings)
-    checked = {name: parsed.pop(name) for name in definition.checked}
-    sections: Mapping[str, Settings] = parsed
+    checked = definition.parse(settings)
+    sections = {name: checked.pop(name) for name in definition.keyed}
     paths = definition.check_inputs(inputs)
     plain = {}
     for name, section in sections.items():

@@ -38,6 +38,11 @@ class StepDefinition:
     reduce: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     state: Callable[[Mapping[str, Settings]], Mapping[str, str]] = lambda _: {}
 
+    @property
+    def keyed(self) -> tuple[str, ...]:
+        """Sections that are part of the result's key."""
+        return tuple(name for name in self.sections if name not in self.checked)
+
     def parse(self, settings: Mapping[str, Any]) -> dict[str, Settings]:
         """Validate the step's sections; a missing section has its defaults.
 

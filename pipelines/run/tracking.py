@@ -272,11 +272,7 @@ class MlflowParentRun:
         """Write the run of a step from what it left in the store."""
         self._remove_unfinished(step.name)
         definition, manifest = load_step(step.name), read_step_manifest(directory)
-        sections = {
-            key: getattr(self._config, key)
-            for key in definition.sections
-            if key not in definition.checked
-        }
+        sections = {key: getattr(self._config, key) for key in definition.keyed}
         with step_run(step.name, warn=_warn, times=times) as tracker:
             tracker.set_tags({_STATUS_TAG: step.status})
             log_settings(tracker, sections, seed=self._config.seed, key=manifest.key)

@@ -72,19 +72,19 @@ def analyze_graph(
         raise ConfigError(
             f"Expected target to be one of {', '.join(get_args(Backend))}. Received: {target!r}."
         )
-    if target is None:
-        # A target that this version does not have counts as none.
-        target = next((name for name in get_args(Backend) if name == graph.target), "tensorrt")
-    unsigned = target != "tensorrt"
+    # A recorded target that this version does not have counts as none.
+    asked = target or graph.target
+    chosen = next((name for name in get_args(Backend) if name == asked), "tensorrt")
+    unsigned = chosen != "tensorrt"
     findings = check_parser_rules(
-        graph, tensorrt=tensorrt if target == "tensorrt" else 10, allow_uint8=unsigned
+        graph, tensorrt=10 if unsigned else tensorrt, allow_uint8=unsigned
     )
     engine = predict_engine(graph, allow_uint8=unsigned)
     for check in engine_checks():
         findings.extend(check(engine))
     return FusionReport(
         model=model,
-        target=target,
+        target=chosen,
         exported_for=graph.target,
         layers=_layers(engine),
         adds=_adds(engine),

@@ -121,7 +121,7 @@ def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
         ),
         (
             ["engine.backend=auto", "export.weights=int4"],
-            "Set export.target to openvino or onnxruntime",
+            "Export with target=openvino or onnxruntime",
         ),
         (
             ["export.target=openvino", "engine.backend=tensorrt"],
