@@ -178,9 +178,9 @@ def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] 
     from qat_lib.analysis.comparison import compare
 
     try:
-        # The other backends have kernels for unsigned integers.
-        unsigned = artifact.manifest.backend != "tensorrt"
-        report = analyze_onnx(Path(artifact.manifest.source["path"]), allow_uint8=unsigned)
+        report = analyze_onnx(
+            Path(artifact.manifest.source["path"]), target=cast(Backend, artifact.manifest.backend)
+        )
         return dict(compare(report, layers_path(artifact.path)).to_dict())
     except QatlineError as error:  # the engine is built and checked; only the comparison is missing
         progress.warn(

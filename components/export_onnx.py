@@ -98,7 +98,11 @@ def export_onnx_step(
     # exported for TensorRT is analyzed.
     with tempfile.TemporaryDirectory(dir=out) as folder:
         path = Path(folder) / CANDIDATE_VARIANT.onnx
-        _export_file(tuned, path, export.model_copy(update={"target": "tensorrt"}), signed=True)
+        # TensorRT has no INT4 weights: their integers are stored in 8 bits.
+        weights = export.options().weights
+        update = {"target": "tensorrt", "weights": "int8" if weights == "int4" else weights}
+        signed = export.model_copy(update=update)
+        _export_file(tuned, path, signed, signed=True)
         return metrics | _analyze(path, exported)
 
 

@@ -68,6 +68,8 @@ def finetune_qat_step(
     if retrain.qat == "auto" and (reason := ptq_suffices(reference, calibrated, gate)):
         progress.warn(f"fine-tuning is skipped: {reason}")
         qat = qat.model_copy(update={"epochs": 0})
+    if qat.augment is None:
+        qat = qat.model_copy(update={"augment": reference.info().augment})
     framework = framework_of(calibrated)
     control = None
     if qat.trains_control:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from components.artifacts import Baseline, Dataset
 from components.artifacts.models import Epoch, ModelInfo, accuracies
 from components.runtime.events import Progress
+from components.runtime.steps import CHECKED
 from components.settings import (
     ModelSettings,
+    QuantizationSettings,
     RegistrySettings,
     RetrainSettings,
     Settings,
@@ -20,6 +22,7 @@ from components.storage.storage import local_path
 
 _UNNAMED = RegistrySettings()
 _SCRATCH = RetrainSettings()
+_DEFAULT_TABLE = QuantizationSettings()
 
 
 def train_baseline_step(
@@ -32,6 +35,7 @@ def train_baseline_step(
     progress: Progress,
     registry: RegistrySettings = _UNNAMED,
     retrain: RetrainSettings = _SCRATCH,
+    quantization: Annotated[QuantizationSettings, CHECKED] = _DEFAULT_TABLE,
     checkpoints: Path | None = None,
 ) -> dict[str, float]:
     """Train the model; write it with its history and test predictions.
@@ -45,6 +49,8 @@ def train_baseline_step(
         progress: told of every batch.
         registry: the registered model, whose champion training may begin with.
         retrain: whether it does.
+        quantization: its spec is planned for the model before training, so that a misspelt layer
+            costs no training.
         checkpoints: folder for the training's state; None for nowhere.
 
     Returns:
@@ -53,6 +59,7 @@ def train_baseline_step(
     Raises:
         ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
             data.
+        SpecError: the quantization spec does not fit the model.
         StorageError: a model or weights in S3 can't be fetched.
     """
     from components.training.champion_start import champion_network
@@ -63,6 +70,7 @@ def train_baseline_step(
         predict_split,
         split_accuracy,
     )
+    from components.training.quantization_choice import open_cases, read_spec
 
     framework = choose_framework(model.framework)
     framework.make_deterministic(seed)
@@ -70,6 +78,14 @@ def train_baseline_step(
     network, trained = framework.open_model(
         _with_local_files(model), info.image_shape, len(info.classes)
     )
+    if quantization.spec is not None:
+        framework.plan(
+            network,
+            quantization.mode,
+            read_spec(quantization),
+            open_cases(quantization),
+            unsigned=False,
+        )
     if retrain.start == "champion" and not trained:
         begun = champion_network(registry, framework, info, warn=progress.warn)
         network = network if begun is None else begun
@@ -104,6 +120,7 @@ def train_baseline_step(
         input_shape=list(info.image_shape),
         probabilities=framework.gives_probabilities(network),
         trained_here=not trained,
+        augment=None if trained else training.augment,
     )
     baseline.write_metrics(metrics)
     baseline.write_history(history)

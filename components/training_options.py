@@ -41,8 +41,13 @@ class FinetuningOptions:
     )
     optimizer: Optimizer = field(default="adam", metadata=about("Optimizer."))
     weight_decay: float = field(default=0.0, metadata=about("Weight decay.", least=0))
-    augment: Augmentation = field(
-        default="shift", metadata=about("Random changes of training images.")
+    augment: Augmentation | None = field(
+        default=None,
+        metadata=about(
+            "Random changes of training images; by default those of the baseline's training in "
+            "this run, none for a model that was trained elsewhere.",
+            command_help="Random changes of training images.",
+        ),
     )
     control: bool = field(
         default=False,

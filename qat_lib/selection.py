@@ -7,7 +7,6 @@ default table; the user over a case. With all else equal the last entry wins, an
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from qat_lib.errors import SpecError
 from qat_lib.graph.catalog import Catalog
 from qat_lib.graph.traits import Traits
 from qat_lib.spec import LayerConfig, QuantizationSpec
-
-logger = logging.getLogger("qat_lib")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,20 +119,24 @@ def _is_class(traits: Traits, known: Any) -> bool:
     return known in traits.classes
 
 
-def warn_unknown_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str) -> None:
-    """Warn about spec names and patterns that match no layer.
+def check_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str) -> None:
+    """Check that each name and pattern of a spec matches a layer.
 
-    The nearest names are given.
+    Raises:
+        SpecError: names or patterns match none; the nearest layer of each is given.
     """
-    known = set(layers)
+    known, problems = set(layers), []
     for entry in spec.layers if spec is not None else ():
         if entry.is_keras_class or entry.name in known:
             continue
         if entry.is_regex and any(re.fullmatch(entry.name, layer) for layer in layers):
             continue
-        near = difflib.get_close_matches(entry.name, layers, n=3)
-        hint = f" Nearest: {', '.join(near)}." if near else ""
-        what = "pattern" if entry.is_regex else "layer"
-        logger.warning(
-            "The spec names the %s %r, which %s does not have.%s", what, entry.name, model, hint
+        near = difflib.get_close_matches(entry.name, layers, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        problems.append(f"{'pattern' if entry.is_regex else 'layer'} {entry.name!r}{hint}")
+    if problems:
+        raise SpecError(
+            f"The quantization spec names what {model} does not have: {', '.join(problems)}. "
+            "Correct or remove these entries; the plan lists the layers of a model (qatline "
+            "quantize MODEL.keras)."
         )

@@ -55,7 +55,12 @@ class Epoch(Record):
 
 
 class ModelInfo(Record):
-    """Description of the baseline: ``source`` is the setting that named it."""
+    """Description of the baseline.
+
+    Attributes:
+        source: the setting that named it.
+        augment: random changes of the training images; None for a model that was trained elsewhere.
+    """
 
     name: str = ""
     source: str = ""
@@ -64,6 +69,7 @@ class ModelInfo(Record):
     input_shape: Sequence[int] = ()
     probabilities: bool | None = None
     trained_here: bool | None = None
+    augment: str | None = None
 
 
 class TorchRecipe(Record):

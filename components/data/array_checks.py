@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from components.other_tasks import OTHER_TASKS
 from qat_lib.errors import DataError
 
 CHUNK_BYTES = 32 << 20
@@ -135,14 +136,17 @@ def check_labels(name: str, y: Array, samples: int) -> npt.NDArray[np.int64]:
         y = y[:, 0]
     if y.ndim != 1:
         hint = " (one-hot labels: use y.argmax(axis=1))" if y.ndim == 2 else ""
-        raise DataError(f"{name} labels: expected (samples,), received {y.shape}{hint}")
+        raise DataError(
+            f"{name} labels: expected (samples,), received {y.shape}{hint}. {OTHER_TASKS}"
+        )
     if len(y) != samples:
         raise DataError(f"{name}: {samples} images but {len(y)} labels; expected the same number")
     if not (np.issubdtype(y.dtype, np.integer) or np.issubdtype(y.dtype, np.floating)):
         raise DataError(f"{name} labels: expected integers, received {y.dtype}")
     if np.issubdtype(y.dtype, np.floating) and (bad := ~np.isfinite(y) | (y != np.floor(y))).any():
         raise DataError(
-            f"{name} labels: expected whole numbers, received values such as {y[bad][0]}"
+            f"{name} labels: expected whole numbers, received values such as {y[bad][0]}. "
+            f"{OTHER_TASKS}"
         )
     if (low := y.min()) < 0:
         raise DataError(f"{name} labels: expected 0, 1, 2, ..., received {low}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from components.artifacts.promotion import Verdict
 from components.artifacts.result_row import ResultRow
+from components.gate_advice import describe_verdict
 from components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
 from components.store.key_lock import RUN_VARIABLE, this_process
 
@@ -80,8 +81,7 @@ class ModelFacts:
             f"batch 1 {_number(self.row.latency_ms_p50)} ms with {self.row.backend or 'no engine'}.",
             _target_sentence(self.target),
             f"Data {self.data[:12] or 'unknown'}, run {name_of_run()}.",
-            f"Verdict: {verdict.verdict}. "
-            + " ".join(reason.message for reason in verdict.reasons)[:_MOST_REASONS],
+            describe_verdict(verdict)[:_MOST_REASONS],
         ]
         return "\n\n".join(lines)
 

@@ -147,6 +147,7 @@ class _Call:
 
     definition: StepDefinition
     sections: Mapping[str, Settings]
+    checked: Mapping[str, Settings]
     seed: int
     inputs: Mapping[str, Path]
     key: str
@@ -164,7 +165,8 @@ class _Call:
 def _prepare(
     definition: StepDefinition, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]
 ) -> _Call:
-    sections = definition.parse(settings)
+    checked = definition.parse(settings)
+    sections = {name: checked.pop(name) for name in definition.keyed}
     paths = definition.check_inputs(inputs)
     plain = {}
     for name, section in sections.items():
@@ -181,7 +183,14 @@ def _prepare(
         versions=library_versions(),
         machine=machine_identity() if STEP_BY_NAME[definition.name].machine_bound else None,
     )
-    return _Call(definition=definition, sections=sections, seed=int(seed), inputs=paths, key=key)
+    return _Call(
+        definition=definition,
+        sections=sections,
+        checked=checked,
+        seed=int(seed),
+        inputs=paths,
+        key=key,
+    )
 
 
 def _reuse_or_execute(call: _Call, output: Path) -> Manifest:
@@ -236,6 +245,7 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
         arguments: dict[str, Any] = {
             **call.inputs,
             **call.sections,
+            **call.checked,
             "out": work,
             "progress": progress,
         }
@@ -266,7 +276,7 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
 def _take_part(call: _Call) -> None:
     """Train as one of several workers of which another one writes, tracks and reports."""
     with tempfile.TemporaryDirectory(prefix="qatline-worker-") as folder, call.workers():
-        arguments = {**call.inputs, **call.sections, "progress": NullProgress()}
+        arguments = {**call.inputs, **call.sections, **call.checked, "progress": NullProgress()}
         call.definition.function(**arguments, out=Path(folder), seed=call.seed)
 
 

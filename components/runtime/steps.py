@@ -2,7 +2,7 @@
 
 Positional ``Path`` parameters are the directories it reads, ``out`` the one it writes, and a
 keyword-only parameter whose type is a section of the settings is that section. So no second list
-can disagree with the code.
+can disagree with the code. A section annotated with ``CHECKED`` is not part of the result's key.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from components.settings import Settings
 from components.steps import STEP_BY_NAME
 from qat_lib.errors import ConfigError, StepError
+
+CHECKED = "checked"
+"""Marks a section that a step may refuse, but that its result does not depend on:
+``Annotated[QuantizationSettings, CHECKED]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +32,16 @@ class StepDefinition:
     inputs: tuple[str, ...]
     optional_inputs: frozenset[str]
     sections: Mapping[str, type[Settings]]
+    checked: frozenset[str]
     takes_seed: bool
     takes_checkpoints: bool = False
     reduce: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     state: Callable[[Mapping[str, Settings]], Mapping[str, str]] = lambda _: {}
+
+    @property
+    def keyed(self) -> tuple[str, ...]:
+        """Sections that are part of the result's key."""
+        return tuple(name for name in self.sections if name not in self.checked)
 
     def parse(self, settings: Mapping[str, Any]) -> dict[str, Settings]:
         """Validate the step's sections; a missing section has its defaults.
@@ -92,9 +102,12 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
         StepError: a parameter is none of: an input ``Path``, ``out``, a section, ``seed``,
             ``progress``, ``checkpoints``.
     """
-    inputs, optional, sections, known = [], set(), {}, set()
+    inputs, optional, sections, checked, known = [], set(), {}, set(), set()
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         kind = parameter.annotation
+        if get_origin(kind) is Annotated and CHECKED in get_args(kind):
+            checked.add(parameter.name)
+            kind = get_args(kind)[0]
         if parameter.name in ("out", "seed", "progress", "checkpoints"):
             known.add(parameter.name)
         elif isinstance(kind, type) and issubclass(kind, Settings):
@@ -116,6 +129,7 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
         inputs=tuple(inputs),
         optional_inputs=frozenset(optional),
         sections=sections,
+        checked=frozenset(checked),
         takes_seed="seed" in known,
         takes_checkpoints="checkpoints" in known,
     )

@@ -29,6 +29,8 @@ PROBE_SECONDS = 3.0
 CONTACT_SECONDS = 5.0
 """A store that answered within this time is not probed again before a call."""
 
+# Otherwise MLflow 3 opens an experiment in its view for language models, without the metrics.
+_METRICS_VIEW = {"mlflow.experimentKind": "custom_model_development"}
 _AWAY = frozenset({502, 503, 504})
 _DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 # MLflow's own default is seven tries of up to two minutes with growing pauses. System metrics are
@@ -167,7 +169,9 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
 
 def _new_experiment(client: Any, name: str, artifact_location: str | None) -> str:
     try:
-        return str(client.create_experiment(name, artifact_location=artifact_location))
+        return str(
+            client.create_experiment(name, artifact_location=artifact_location, tags=_METRICS_VIEW)
+        )
     except Exception as error:
         if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
             raise

@@ -16,6 +16,7 @@ from typing import Any
 from components.artifacts import Evaluation, Promotion
 from components.artifacts.evaluation import row_metrics
 from components.data.info import DatasetInfo
+from components.gate_advice import describe_verdict
 from components.settings import Settings
 from components.steps import STEP_BY_NAME, TrackedOutputs
 from components.store.directories import Manifest
@@ -99,11 +100,10 @@ def _log_summary(recorder: RunRecorder, directory: Path, outputs: TrackedOutputs
     """Record what the run of the pipeline gets beside metrics and curves."""
     for _ in _matches(directory, outputs.verdict):
         verdict = Promotion(directory).verdict()
-        reasons = " ".join(reason.message for reason in verdict.reasons)
         recorder.set_tags(
             {
                 "qatline.verdict": verdict.verdict,
-                DESCRIPTION_TAG: f"Verdict: {verdict.verdict}. {reasons}".strip(),
+                DESCRIPTION_TAG: describe_verdict(verdict),
             }
         )
     for path in _matches(directory, outputs.summary):

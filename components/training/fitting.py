@@ -123,7 +123,7 @@ def _batches(
     return source.train(
         schedule.batch_size,
         shuffle_seed=seed,
-        augment=schedule.augment,
+        augment=schedule.augment or "none",
         worker=(workers.index, workers.count),
     )
 

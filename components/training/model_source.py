@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from components.other_tasks import OTHER_TASKS
 from components.runtime.user_code import call_with, import_callable
 from components.settings import ModelSettings
 from qat_lib.errors import ConfigError, UnsupportedModelError
@@ -124,7 +125,7 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:
         raise UnsupportedModelError(
             f"The pipeline trains models with one input and one output. {model.name!r} has "
-            f"{len(graph.inputs)} and {len(graph.outputs)}."
+            f"{len(graph.inputs)} and {len(graph.outputs)}. {OTHER_TASKS}"
         )
     (source,), (result,) = graph.inputs, graph.outputs
     expected, received = graph.shapes[source][1:], tuple(input_shape)
@@ -133,13 +134,14 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
         raise UnsupportedModelError(
             f"The model {model.name!r} expects images of shape {expected} (height, width, "
             f"channels), but the data has {received}. Set data.image_size (and data.color), or "
-            "take another model."
+            f"take another model. {OTHER_TASKS}"
         )
     output = graph.shapes[result][1:]
     if output != (classes,):
         raise UnsupportedModelError(
             f"The model {model.name!r} gives outputs of shape {output}, but the data has "
-            f"{classes} classes: expected ({classes},). Change the last layer, or data.classes."
+            f"{classes} classes: expected ({classes},). Change the last layer, or data.classes. "
+            f"{OTHER_TASKS}"
         )
 
 

@@ -78,7 +78,7 @@ def fit_network(
     recipe = TorchTrainingRecipe(
         network.module, recipe_of(schedule), _plain_batches(network, source, schedule), oscillation
     )
-    train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
+    train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment or "none")
     record = History(
         training,
         NumpyBatches(source.validation(schedule.batch_size)),

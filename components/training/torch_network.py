@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from components.artifacts.models import ModelFolder, TorchRecipe
+from components.other_tasks import OTHER_TASKS
 from components.runtime.user_code import call_with, import_callable
 from components.settings import ModelSettings
 from components.store.fingerprints import user_code_digest
@@ -123,13 +124,14 @@ def check_network(network: TorchNetwork) -> None:
         received = type(outputs).__name__ if shape is None else f"outputs of shape {shape[1:]}"
         raise UnsupportedModelError(
             f"The model {recipe.name!r} gives {received}, but the data has {recipe.classes} "
-            f"classes: expected ({recipe.classes},). Change the last layer, or data.classes."
+            f"classes: expected ({recipe.classes},). Change the last layer, or data.classes. "
+            f"{OTHER_TASKS}"
         )
     graph = ModuleGraph(module)
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:
         raise UnsupportedModelError(
             f"The pipeline trains models with one input and one output. {recipe.name!r} has "
-            f"{len(graph.inputs)} and {len(graph.outputs)}."
+            f"{len(graph.inputs)} and {len(graph.outputs)}. {OTHER_TASKS}"
         )
 
 

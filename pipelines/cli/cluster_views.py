@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from components.runtime.images import ENGINE_IMAGE, IMAGE
 
 if TYPE_CHECKING:
     from pipelines.cluster.image import ImageContext
@@ -31,11 +34,24 @@ def schedule_lines(details: ScheduleDetails) -> list[str]:
     return lines
 
 
+def _base_lines(targets: Iterable[str]) -> list[str]:
+    """Return the commands that build qatline's own images in a checkout."""
+    bases = {"training": IMAGE, "engine": ENGINE_IMAGE}
+    return [f"docker build --target {target} -t {bases[target]} ." for target in targets]
+
+
 def image_lines(images: ImageSettings, context: ImageContext) -> list[str]:
     """Return how to build the images, and what the config must say of them."""
     lines = [f"Wrote {context.folder / 'Dockerfile'}"]
     if not context.targets:
-        return [*lines, "The config needs nothing beside qatline: its own images do."]
+        return [
+            *lines,
+            "The config needs nothing beside qatline: its own images do. Build and push them:",
+            *_base_lines(_KEYS),
+        ]
+    lines += ["# In a checkout of qatline, whose images are not published:"]
+    lines += _base_lines(context.targets)
+    lines += ["# Here:"]
     section: list[str] = []
     for target in context.targets:
         given = getattr(images, _KEYS[target])

@@ -9,7 +9,7 @@ from rich.console import Console
 from components.runtime.credentials import check_address, scrub
 from pipelines.cli.options import print_json
 from pipelines.comparison.find_runs import RunChoice, find_runs
-from pipelines.run.compare import comparison_table
+from pipelines.run.compare import comparison_view
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
@@ -39,7 +39,7 @@ def show_comparison(choice: RunChoice, *, html: Path | None, as_json: bool) -> N
         print_json({"runs": [run.to_dict() for run in runs]})
         return
     console = Console(highlight=False)
-    console.print(comparison_table(runs))
+    console.print(comparison_view(runs))
     if html is not None:
         console.print(f"Wrote {html}", soft_wrap=True)
 

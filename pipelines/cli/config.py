@@ -11,9 +11,7 @@ import typer
 from pipelines.cli.errors import reported
 from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
 
-app = typer.Typer(
-    no_args_is_help=True, help="Show or check a config, or write its schema for an editor."
-)
+app = typer.Typer(no_args_is_help=True, help="Show a config, or write its schema for an editor.")
 
 
 @app.command()

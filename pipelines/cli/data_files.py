@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from components.other_tasks import OTHER_TASKS
 from qat_lib.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
     """
     if len(model.inputs) != 1:
         raise DataError(
-            f"{model.name} has {len(model.inputs)} inputs, a .npy holds one: calibrate it in "
-            "Python."
+            f"{model.name} has {len(model.inputs)} inputs, a .npy holds one. {OTHER_TASKS}"
         )
     expected = tuple(model.inputs[0].shape)
     fits = len(expected) == inputs.ndim and all(

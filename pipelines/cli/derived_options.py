@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -21,32 +21,23 @@ def with_export_options(function: Callable[..., None]) -> Callable[..., None]:
         function: the command. In place of its parameter ``options`` the options stand; it gets a
             function that makes the ``ExportOptions``, and takes values that differ.
     """
-    return _with_options(function, option_fields(), ExportOptions, {})
+    return _with_options(function, option_fields(), ExportOptions)
 
 
-def with_finetuning_options(**defaults: Any) -> Callable[..., Callable[..., None]]:
+def with_finetuning_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add a command-line option for each exposed ``FinetuningOptions`` field.
 
     Args:
-        **defaults: defaults of the command where they are not those of the config.
-
-    Returns:
-        A decorator of the command. In place of its parameter ``options`` the options stand; it
-        gets their values by name.
+        function: the command. In place of its parameter ``options`` the options stand; it gets
+            their values by name.
     """
-    fields = fields_of(FinetuningOptions)
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        return _with_options(function, fields, dict, defaults)
-
-    return decorate
+    return _with_options(function, fields_of(FinetuningOptions), dict)
 
 
 def _with_options(
     function: Callable[..., None],
     fields: Sequence[OptionField],
     make: Callable[..., Any],
-    defaults: Mapping[str, Any],
 ) -> Callable[..., None]:
     derived = [each for each in fields if each.info.in_command]
 
@@ -59,7 +50,7 @@ def _with_options(
     hints = get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "options":
-            parameters += [_parameter(each, defaults) for each in derived]
+            parameters += [_parameter(each) for each in derived]
         else:
             parameters.append(parameter.replace(annotation=hints[parameter.name]))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -67,9 +58,8 @@ def _with_options(
     return command
 
 
-def _parameter(option: OptionField, defaults: Mapping[str, Any]) -> inspect.Parameter:
+def _parameter(option: OptionField) -> inspect.Parameter:
     info = option.info
-    default = defaults.get(option.name, option.default)
     bounds = (info.command_least, info.least, info.above)
     least = next((bound for bound in bounds if bound is not None), None)
     declared = typer.Option(
@@ -77,11 +67,11 @@ def _parameter(option: OptionField, defaults: Mapping[str, Any]) -> inspect.Para
         help=info.command_help or info.help,
         min=least,
         max=info.below if info.most is None else info.most,
-        show_default=default is not None,
+        show_default=option.default is not None,
     )
     return inspect.Parameter(
         option.name,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        default=default,
+        default=option.default,
         annotation=Annotated[option.kind, declared],
     )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from components.data.labelled import Labelled
 from components.evaluation import metrics
 from components.evaluation.inference import Classifier
+from components.other_tasks import OTHER_TASKS
 from pipelines.cli.data_files import check_inputs, check_labels_fit
 from qat_lib.errors import ConfigError, DataError
 
@@ -130,7 +131,8 @@ def _classifier(engine: Engine, part: Labelled, data: Path) -> Classifier:
     names = [info.name for info in engine.inputs]
     if len(names) != 1:
         raise DataError(
-            f"Expected a model with one input; it has {', '.join(names)}. {data} holds one."
+            f"Expected a model with one input; it has {', '.join(names)}. {data} holds one. "
+            f"{OTHER_TASKS}"
         )
     return Classifier(engine, part.x.shape[1:], raw=True)
 
@@ -153,7 +155,8 @@ def _measured(
 ) -> FileEvaluation:
     if outputs.ndim != 2:
         raise DataError(
-            f"Expected a model with outputs (samples, classes). {model} gives {outputs.shape}."
+            f"Expected a model with outputs (samples, classes). {model} gives {outputs.shape}. "
+            f"{OTHER_TASKS}"
         )
     classes = outputs.shape[1]
     check_labels_fit(part, classes, data)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from components.training.array_data import ArrayData
 
 
-@with_finetuning_options(augment="none")
+@with_finetuning_options
 def finetune_file(
     model: Annotated[
         Path,
@@ -122,6 +122,7 @@ def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: in
     """
     import qat_lib
     from components.data.labelled import read_training
+    from components.other_tasks import OTHER_TASKS
     from components.training.array_data import ArrayData
     from qat_lib.errors import UnsupportedModelError
 
@@ -134,7 +135,7 @@ def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: in
     if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][1] is None:
         raise UnsupportedModelError(
             f"Expected a model with one output (samples, classes). {network.name} gives "
-            f"{', '.join(map(str, shapes))}."
+            f"{', '.join(map(str, shapes))}. {OTHER_TASKS}"
         )
     training, validating = read_training(data, labels, scratch, seed=seed)
     for part in (training, validating):
@@ -146,7 +147,7 @@ def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: in
 def _check_augment(settings: QATSettings, parts: ArrayData) -> None:
     from qat_lib.errors import DataError
 
-    if settings.augment != "none" and parts.training.x.ndim != 4:
+    if settings.augment not in (None, "none") and parts.training.x.ndim != 4:
         raise DataError(
             f"--augment {settings.augment} moves images (samples, height, width, channels). "
             f"Received {parts.training.x.ndim} dimensions: leave it out."

@@ -54,7 +54,7 @@ app.add_typer(cli_cluster.app, name="cluster", rich_help_panel="Runs")
 
 @app.command(rich_help_panel="Runs")
 def run(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", hidden=True)] = None,
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN", hidden=True)] = None,
     config: ConfigOption = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
@@ -107,7 +107,7 @@ def resume(
     run_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="A run's id or folder (the latest unfinished one).",
             show_default=False,
         ),

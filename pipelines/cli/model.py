@@ -154,7 +154,14 @@ def analyze(
         Path | None,
         typer.Option(help="With --trace: plan.json of the model.", show_default=False),
     ] = None,
-    tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = "10",
+    tensorrt: Annotated[
+        TensorRT | None,
+        typer.Option(
+            help="Predict for this major version of TensorRT (the target in the file, or TensorRT "
+            "10).",
+            show_default=False,
+        ),
+    ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "never",
     all_findings: Annotated[
         bool, typer.Option("--all", help="Show every finding, not one per kind.")
@@ -162,7 +169,7 @@ def analyze(
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Predict INT8 layers and fusions in TensorRT, without a GPU."""
+    """Predict INT8 layers and fusions of an engine, without a GPU."""
     with reported(debug=debug, as_json=json_):
         from pipelines.cli import model_views
         from qat_lib.analysis import analyze_onnx, to_html
@@ -172,8 +179,10 @@ def analyze(
 
         if html is not None:
             check_output(html, inputs=[model])
-        version: Any = int(tensorrt)
-        report = analyze_onnx(model, tensorrt=version)
+        version: Any = int(tensorrt or 10)
+        report = analyze_onnx(
+            model, tensorrt=version, target=None if tensorrt is None else "tensorrt"
+        )
         comparison = score(report, compare) if compare is not None else None
         found = None if trace is None else _trace(trace, model, plan, report, compare)
         if html is not None:

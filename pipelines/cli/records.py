@@ -41,7 +41,7 @@ def compare_records(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             help="Ids or folders, MLflow's or Kubeflow's ids (the last five).",
             show_default=False,
         ),

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from components.artifacts import Engines, ResultRow
 from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS, row_title
+from components.gate_advice import failed_first, next_command
 from pipelines.run.folder import RunFolder
 from pipelines.run.result import GateResult, RunResult
 from pipelines.steps import STEP_ARTIFACTS
@@ -31,7 +32,7 @@ def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
         console.print(results_table(result.rows))
         show_speed(console, result.speed)
     if result.gate.verdict:
-        show_gate(console, result.gate)
+        show_gate(console, result.gate, Path(result.run_dir))
         _show_registry(console, result)
     if result.nothing_new:
         console.print(Text(f"Nothing new: {result.nothing_new}"), soft_wrap=True)
@@ -101,18 +102,20 @@ def show_speed(console: Console, sentences: Sequence[str]) -> None:
             console.print(Text(line), soft_wrap=True)
 
 
-def show_gate(console: Console, gate: GateResult) -> None:
-    """Print the gate's verdict with its reasons."""
+def show_gate(console: Console, gate: GateResult, run_dir: Path) -> None:
+    """Print the gate's verdict with its reasons, those that failed first with what to try."""
     promoted = gate.verdict == "promote"
     console.print()
     verdict = (str(gate.verdict), "bold green" if promoted else "bold red")
     console.print(Text.assemble(("Gate: ", "bold"), verdict))
-    for reason in gate.reasons:
+    for reason in failed_first(gate.reasons):
         mark, style = ("pass", "green") if reason.passed else ("FAIL", "red")
         lines = textwrap.wrap(reason.message, max(console.width - 7, 20)) or [""]
         for number, line in enumerate(lines):
             head = (f"  {mark if number == 0 else '    '} ", style)
             console.print(Text.assemble(head, line), soft_wrap=True)
+        if command := next_command(reason, str(short_path(run_dir))):
+            console.print(Text.assemble(("       Try ", "bold"), command), soft_wrap=True)
 
 
 def _show_registry(console: Console, result: RunResult) -> None:

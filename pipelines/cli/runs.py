@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, help="List runs, show one, or read its l
 RunOrLatest = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help="A run's id or folder (the latest one).", show_default=False
+        metavar="RUN", help="A run's id or folder (the latest one).", show_default=False
     ),
 ]
 

@@ -30,13 +30,14 @@ _STYLES = {
 _NONE = "-"
 
 
-def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
+def show_runs(runs: Sequence[RunSummary], folder: Path, console: Console | None = None) -> None:
     """Print one line per run, then the problems of damaged runs."""
-    console = Console(highlight=False)
+    console = console or Console(highlight=False)
     if not runs:
         console.print(Text(f"No runs in {folder}."), soft_wrap=True)
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    # A space between the columns, so that all of a verdict is seen at 80 columns.
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     for heading in ("run", "status", "started", "duration", "accuracy", "verdict"):
         right = heading in ("duration", "accuracy")
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
@@ -44,7 +45,7 @@ def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
         table.add_row(
             escape(run.run_id),
             Text(run.status, _STYLES.get(run.status, "")),
-            _local_time(run.created),
+            _local_time(run.created, "%m-%d %H:%M"),  # the id has the year
             _NONE if run.seconds is None else format_duration(run.seconds),
             _NONE if run.accuracy is None else f"{run.accuracy:.2%}",
             escape(run.verdict or _NONE),
@@ -79,7 +80,7 @@ def show_details(details: RunDetails) -> None:
         console.print()
         console.print(results_table(details.result.rows))
     if details.result.gate.verdict:
-        show_gate(console, details.result.gate)
+        show_gate(console, details.result.gate, Path(run.path))
     console.print()
     for name, path in details.paths.items():
         console.print(Text.assemble((f"{name:<10}", "bold"), str(short_path(path))), soft_wrap=True)
@@ -126,12 +127,12 @@ def _steps_table(steps: Sequence[StepSummary]) -> Table:
     return table
 
 
-def _local_time(created: str | None) -> str:
-    """Return an ISO 8601 time as people here read it."""
+def _local_time(created: str | None, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Return an ISO 8601 time as local time."""
     if created is None:
         return _NONE
     try:
-        return f"{datetime.fromisoformat(created).astimezone():%Y-%m-%d %H:%M}"
+        return datetime.fromisoformat(created).astimezone().strftime(form)
     except ValueError:
         return escape(created)
 

@@ -21,11 +21,12 @@ from components.tracking.tracked import DESCRIPTION_TAG
 from components.tracking.tracker import URI_VARIABLE
 from pipelines.config.run_config import RunConfig, build_config
 from pipelines.run.novelty import inputs_fingerprint, judged_before
+from pipelines.run.result import NOTHING_NEW
 
 INPUTS_TAG = "qatline.inputs"
 """Tag of an MLflow run: the fingerprint of data, code and settings."""
 
-VERDICT_TAG, NOTHING_NEW = "qatline.verdict", "nothing new"
+VERDICT_TAG = "qatline.verdict"
 _JUDGED = ("promote", "reject")
 
 _log = logging.getLogger(__name__)

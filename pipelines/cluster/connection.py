@@ -7,6 +7,7 @@ import io
 import json
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,7 +36,9 @@ def open_kfp_client(host: str, *, namespace: str = "", token: str | None = None)
     _probe(address, token)
     import kfp
 
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        # Each client says that it works with version 2 of the server only, which is meant here.
+        warnings.simplefilter("ignore", FutureWarning)
         client = kfp.Client(host=address, namespace=namespace or "kubeflow", existing_token=token)
     return client, address
 

@@ -9,8 +9,8 @@ from components.evaluation.rows import CANDIDATE, ROWS
 from components.report import page as report_page
 from components.runtime.credentials import mask_values
 from pipelines.comparison.charts import SHAPES, color_of, cost_pictures, curve_pictures
-from pipelines.comparison.tracked_runs import TrackedRun, differing_params, plan_differences
-from pipelines.run.compare import comparison_lines
+from pipelines.comparison.tracked_runs import TrackedRun, plan_differences
+from pipelines.run.compare import comparison_lines, differing_settings
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _REPORT = Path(report_page.__file__).parent / "templates"
@@ -38,9 +38,12 @@ def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
     script = (_REPORT / "report.js").read_text(encoding="utf-8")
     page = templates.get_template("compare.html.j2").render(
         source=source,
-        runs=[{"run": run, "color": color_of(index)} for index, run in enumerate(runs)],
+        runs=[
+            {"run": run, "color": color_of(index), "number": index + 1}
+            for index, run in enumerate(runs)
+        ],
         lines=_lines(runs),
-        settings=_settings(runs),
+        settings=differing_settings(runs),
         plans=plan_differences(runs),
         first=runs[0].name if runs else "",
         has_plans=any(run.plan is not None for run in runs),
@@ -69,10 +72,3 @@ def _lines(runs: Sequence[TrackedRun]) -> list[tuple[str, list[tuple[str, str]]]
             cells.append((cell(run), "good" if leads else ""))
         lines.append((heading, cells))
     return lines
-
-
-def _settings(runs: Sequence[TrackedRun]) -> list[tuple[str, list[str]]]:
-    found = []
-    for name in differing_params(runs):
-        found.append((name, [run.params.get(name, "–") for run in runs]))
-    return found

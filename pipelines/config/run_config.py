@@ -91,8 +91,8 @@ class RunConfig(Settings):
         )
         if problem is not None:
             raise ValueError(problem)
-        if target != "auto":
-            self._check_export(target)
+        # What auto becomes is known on the machine that exports: the options have to suit any.
+        self._check_export("tensorrt" if target == "auto" else target)
         if self.quantization.equalize is True and self.model.framework == "torch":
             raise ValueError(
                 "quantization.equalize is there for Keras models only, received "

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS, reference_title
 from pipelines.cli.result_table import format_milliseconds, format_size
@@ -19,10 +20,12 @@ from pipelines.comparison.find_runs import RunChoice, find_runs
 from pipelines.comparison.tracked_runs import TrackedRun, differing_params
 
 Cell = Callable[[TrackedRun], str]
+_RUNS_PER_TABLE = 5
+"""Runs beside each other on 80 columns."""
 
 
 def compare_runs(names: Sequence[str], *, output: Path, console: Console | None = None) -> None:
-    """Print a table with one column per run.
+    """Print runs side by side.
 
     Args:
         names: Runs by id or folder; empty for the latest five that were tracked.
@@ -34,21 +37,58 @@ def compare_runs(names: Sequence[str], *, output: Path, console: Console | None 
         TrackingError: The tracking store can't be read.
     """
     runs = find_runs(RunChoice(names=names, output=output))
-    (console or Console(highlight=False)).print(comparison_table(runs))
+    (console or Console(highlight=False)).print(comparison_view(runs))
 
 
-def comparison_table(runs: Sequence[TrackedRun]) -> Table:
-    """Return the table: settings that differ, the verdict, the figures."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", overflow="fold")
-    for run in runs:
-        table.add_column(escape(run.name), justify="right", overflow="fold")
+def comparison_view(runs: Sequence[TrackedRun]) -> RenderableType:
+    """Return the numbered runs, the settings that differ, and tables of the figures.
+
+    Names of runs and values of settings may be long, so that they stand in lines, not in columns.
+    """
+    parts: list[RenderableType] = [
+        _line(f"{number}  {run.name}") for number, run in _numbered(runs)
+    ]
+    if settings := differing_settings(runs):
+        parts += [Text(""), Text("Settings that differ", "bold")]
+    for key, values in settings.items():
+        parts.append(_line(key))
+        parts += [_line(f"  {_listed(numbers)}: {value}") for value, numbers in values.items()]
+    lines = list(comparison_lines(runs))
+    numbered = list(_numbered(runs))
+    for start in range(0, len(numbered), _RUNS_PER_TABLE):
+        chosen = numbered[start : start + _RUNS_PER_TABLE]
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("", no_wrap=True)
+        for number, _ in chosen:
+            table.add_column(str(number), justify="right", overflow="fold")
+        for heading, cell in lines:
+            table.add_row(heading, *(escape(cell(run)) for _, run in chosen))
+        parts.append(table)
+    return Group(*parts)
+
+
+def differing_settings(runs: Sequence[TrackedRun]) -> dict[str, dict[str, list[int]]]:
+    """Return the settings that differ, each with the numbers of the runs by value.
+
+    Runs count from 1. A run without the setting has the value ``-``.
+    """
+    found: dict[str, dict[str, list[int]]] = {}
     for key in differing_params(runs):
-        table.add_row(escape(key), *(escape(run.params.get(key, "-")) for run in runs))
-    table.add_section()
-    for heading, cell in comparison_lines(runs):
-        table.add_row(heading, *map(cell, runs))
-    return table
+        for number, run in _numbered(runs):
+            found.setdefault(key, {}).setdefault(run.params.get(key, "-"), []).append(number)
+    return found
+
+
+def _numbered(runs: Sequence[TrackedRun]) -> Iterator[tuple[int, TrackedRun]]:
+    yield from enumerate(runs, 1)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _line(text: str) -> Text:
+    return Text(text, overflow="fold")
 
 
 def comparison_lines(runs: Sequence[TrackedRun]) -> Iterator[tuple[str, Cell]]:

@@ -39,7 +39,9 @@ class LocalSchedule:
 
     def crontab(self) -> str:
         """Return the line of a crontab; ``%`` has a meaning there and is escaped."""
-        shell = f"cd {shlex.quote(str(self.folder))} && {shlex.join(self.command)}"
+        # The shell opens the log before the command makes its folder.
+        prepared = f"mkdir -p {shlex.quote(str(self.log.parent))}"
+        shell = f"cd {shlex.quote(str(self.folder))} && {prepared} && {shlex.join(self.command)}"
         line = f"{shell} >> {shlex.quote(str(self.log))} 2>&1".replace("%", r"\%")
         return f"{' '.join(self.cron.split())} {line}"
 

@@ -35,7 +35,7 @@ class RunSummary:
         seconds: from its begin to its end, or until now; with the pause of a resumed run.
         attempts: 1, and 1 more for each time it was resumed.
         accuracy: of the QAT INT8 engine, in [0, 1].
-        verdict: of the gate, ``promote`` or ``reject``.
+        verdict: ``promote`` or ``reject``, of the gate, or ``nothing new``.
         problem: why the files can't be read.
     """
 
@@ -64,7 +64,7 @@ class RunSummary:
             seconds=_seconds(record),
             attempts=record.attempts,
             accuracy=result.rows.get(CANDIDATE, ResultRow()).accuracy,
-            verdict=result.gate.verdict,
+            verdict=result.verdict,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from components.artifacts.promotion import PromotionOutcome, Reason
 from components.artifacts.record import Record
 from pipelines.run.record import TrackingRecord
 
+NOTHING_NEW = "nothing new"
+"""Verdict of a run that ended early, as an earlier one had the same data, code and settings."""
+
 
 class FinishedStep(Record):
     """A step that ended; ``status`` is ``executed`` or ``reused``."""
@@ -49,3 +52,8 @@ class RunResult(Record):
     nothing_new: str = ""
     report: str | None = None
     tracking: TrackingRecord | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        """The gate's verdict, or ``nothing new``; None for a pipeline without a gate."""
+        return self.gate.verdict or (NOTHING_NEW if self.nothing_new else None)

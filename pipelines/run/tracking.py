@@ -262,15 +262,17 @@ class MlflowParentRun:
                 directory = artifacts[STEP_ARTIFACTS[step.name]]
                 self._record_step(step, directory, times.get(step.name))
         self._writer.log_metrics(row_metrics(result.rows))
-        if result.rows or result.gate.verdict:
-            self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
+        if result.rows or result.verdict:
+            self._writer.set_tags({"qatline.verdict": str(result.verdict)})
+        if result.nothing_new:
+            self._writer.set_tags({DESCRIPTION_TAG: f"Nothing new: {result.nothing_new}"})
         self._client.log_dict(self._run_id, result.to_dict(), self._folder.result_file.name)
 
     def _record_step(self, step: FinishedStep, directory: Path, times: StepTimes | None) -> None:
         """Write the run of a step from what it left in the store."""
         self._remove_unfinished(step.name)
         definition, manifest = load_step(step.name), read_step_manifest(directory)
-        sections = {key: getattr(self._config, key) for key in definition.sections}
+        sections = {key: getattr(self._config, key) for key in definition.keyed}
         with step_run(step.name, warn=_warn, times=times) as tracker:
             tracker.set_tags({_STATUS_TAG: step.status})
             log_settings(tracker, sections, seed=self._config.seed, key=manifest.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 from qat_lib.analysis.drawing import draw
 from qat_lib.analysis.engine import PredictedEngine, predict_engine
@@ -22,24 +23,30 @@ from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules import engine_checks
 from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
 from qat_lib.analysis.weighted import WeightedOp
+from qat_lib.errors import ConfigError
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.scales import require_usable_scales
+from qat_lib.options import Backend
 
 
 def analyze_onnx(
-    path: str | Path, *, tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
+    path: str | Path, *, tensorrt: TensorRTMajor = 10, target: Backend | None = None
 ) -> FusionReport:
-    """Predict TensorRT's fusions and precisions for an ONNX file, without a GPU.
+    """Predict the fusions and precisions of an ONNX file's engine, without a GPU.
+
+    The rules are TensorRT's. OpenVINO and ONNX Runtime differ from them in one point that is
+    modelled: they have kernels for unsigned integers, which TensorRT refuses.
 
     Args:
         path: the file; any producer's, quantized with Q/DQ pairs or not.
         tensorrt: major version to predict for. Default 10; 8 also demands weights behind Q and DQ.
-        allow_uint8: count layers with unsigned integers as INT8, as OpenVINO and ONNX Runtime run
-            them. Default False: TensorRT refuses them.
+        target: backend to predict for. Default None: the one that the file was exported for;
+            TensorRT for a file of another producer.
 
     Raises:
         ExportError: the file can't be read, see ``qat_lib.onnx_view.loading.load_onnx``, or a
             scale of its Q/DQ nodes is zero, negative, subnormal or not finite.
+        ConfigError: ``target`` is not a backend.
 
     The rules and how far each can be trusted are in ``qat_lib.analysis.findings``.
 
@@ -50,25 +57,35 @@ def analyze_onnx(
     """
     graph = OnnxGraph.load(path)
     require_usable_scales(Path(path), graph)
-    return analyze_graph(graph, model=str(path), tensorrt=tensorrt, allow_uint8=allow_uint8)
+    return analyze_graph(graph, model=str(path), tensorrt=tensorrt, target=target)
 
 
 def analyze_graph(
-    graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
+    graph: OnnxGraph,
+    *,
+    model: str = "",
+    tensorrt: TensorRTMajor = 10,
+    target: Backend | None = None,
 ) -> FusionReport:
-    """Predict TensorRT's fusions for a graph; see ``analyze_onnx``."""
-    return report_on(predict_engine(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
-
-
-def report_on(
-    engine: PredictedEngine, *, model: str = "", tensorrt: TensorRTMajor = 10
-) -> FusionReport:
-    """Return the report on a predicted engine."""
-    findings = check_parser_rules(engine.graph, tensorrt=tensorrt)
+    """Predict the fusions of a graph's engine; see ``analyze_onnx``."""
+    if target is not None and target not in get_args(Backend):
+        raise ConfigError(
+            f"Expected target to be one of {', '.join(get_args(Backend))}. Received: {target!r}."
+        )
+    # A recorded target that this version does not have counts as none.
+    asked = target or graph.target
+    chosen = next((name for name in get_args(Backend) if name == asked), "tensorrt")
+    unsigned = chosen != "tensorrt"
+    findings = check_parser_rules(
+        graph, tensorrt=10 if unsigned else tensorrt, allow_uint8=unsigned
+    )
+    engine = predict_engine(graph, allow_uint8=unsigned)
     for check in engine_checks():
         findings.extend(check(engine))
     return FusionReport(
         model=model,
+        target=chosen,
+        exported_for=graph.target,
         layers=_layers(engine),
         adds=_adds(engine),
         pools=_pools(engine),

@@ -32,6 +32,8 @@ def _data(report: FusionReport) -> dict[str, Any]:
     shares = {layer.name: layer.macs_share for layer in report.layers}
     return {
         "model": report.model,
+        "target": report.target,
+        "note": report.target_note,
         "summary": report.summary(),
         "titles": {code: rule.title for code, rule in CATALOG.items()},
         "kernels": [kernel.name for kernel in report.engine],

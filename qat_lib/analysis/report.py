@@ -93,10 +93,12 @@ class KernelVerdict:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FusionReport:
-    """What TensorRT is expected to make of an ONNX file.
+    """Predicted engine of an ONNX file.
 
     Attributes:
         model: path of the file.
+        target: backend that the prediction is for.
+        exported_for: backend that the file was exported for; None in a file of another producer.
         layers: weighted layers.
         adds: Adds of two activations; those of rule F6 broadcast and are no residual Adds.
         pools: pooling operators.
@@ -109,6 +111,8 @@ class FusionReport:
     """
 
     model: str
+    target: str
+    exported_for: str | None
     layers: tuple[LayerVerdict, ...]
     adds: tuple[AddVerdict, ...]
     pools: tuple[PoolVerdict, ...]
@@ -122,6 +126,17 @@ class FusionReport:
         """Return the report in a line."""
         counts = f"{self.int8_layers} of {len(self.layers)} layers in INT8"
         return f"<FusionReport of {self.model!r}: {counts}, {len(self.findings)} findings>"
+
+    @property
+    def target_note(self) -> str:
+        """Note that the file was exported for another backend; empty if it was not."""
+        if self.exported_for in (None, self.target):
+            return ""
+        return (
+            f"This file was exported for {self.exported_for}, and the prediction is for "
+            f"{self.target}. For an engine of {self.target}, export the model with "
+            f"--target {self.target}."
+        )
 
     @property
     def int8_layers(self) -> int:

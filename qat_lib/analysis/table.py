@@ -38,12 +38,15 @@ def render(report: FusionReport, *, all_findings: bool = False) -> RenderableTyp
     if report.findings:
         parts.append(_findings(report.findings, all_findings=all_findings))
     parts.append(_verdict(report))
+    if report.target_note:
+        parts.append(Text(f"Note: {report.target_note}", "yellow"))
     return Group(*parts)
 
 
 def _summary(report: FusionReport) -> Table:
     figures = report.summary()
     table = Table(title=escape(report.model) or None, show_header=False, title_justify="left")
+    table.add_row("predicted for", report.target)
     table.add_row(
         "weighted layers in INT8",
         f"{figures['int8_layers']} of {figures['weighted_layers']} ({report.int8_macs_share:.1%} "

@@ -54,7 +54,8 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
     metadata = read_metadata(proto)
     recorded = _read_record(metadata, planned=plan is not None)
     names = None if plan is None else {entry.name for entry in as_plan(plan).quantizers}
-    findings = [*_check_file(path), *_parser_findings(graph, metadata.get("target", "tensorrt"))]
+    unsigned = graph.target not in (None, "tensorrt")
+    findings = [*_check_file(path), *check_parser_rules(graph, allow_uint8=unsigned)]
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
         # These name no node, but a quantizer.
@@ -78,14 +79,6 @@ def _identified(finding: Finding, graph: OnnxGraph) -> Finding:
     return replace(
         finding, keras_layer=layers[0] if layers else finding.keras_layer, quantizer=quantizer
     )
-
-
-def _parser_findings(graph: OnnxGraph, target: str) -> list[Finding]:
-    found = check_parser_rules(graph, tensorrt=10)
-    if target == "tensorrt":
-        return found
-    # A file for a CPU runtime holds UINT8 on purpose; all other rules are good for every runtime.
-    return [finding for finding in found if finding.rule != "P5"]
 
 
 def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | None:

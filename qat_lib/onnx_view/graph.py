@@ -104,6 +104,8 @@ class OnnxGraph:
         constants: names of tensors that do not depend on the data of a graph input (on its shape at
             most).
         identities: what the file says about the Keras layers and quantizers of its nodes.
+        target: backend that the file was exported for, as its metadata record it; None in a file of
+            another producer.
     """
 
     def __init__(self, model: onnx.ModelProto, *, base_dir: Path | None = None) -> None:
@@ -120,7 +122,9 @@ class OnnxGraph:
         self.opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
         self.inputs = tuple(i.name for i in model.graph.input if i.name not in self._initializers)
         self.outputs = tuple(message_names(model.graph.output))
-        self.identities = Identities.of_metadata(read_metadata(model))
+        metadata = read_metadata(model)
+        self.identities = Identities.of_metadata(metadata)
+        self.target = metadata.get("target")
         protos = enumerate(model.graph.node)
         nodes = [_node(index, proto, self.identities) for index, proto in protos]
         self._producers = find_producers(nodes, given)

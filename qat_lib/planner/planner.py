@@ -16,7 +16,7 @@ from qat_lib.planner.decisions import decide
 from qat_lib.planner.entries import composite_entries, weight_entries
 from qat_lib.planner.request import PlanRequest
 from qat_lib.planner.wants import Wants
-from qat_lib.selection import Selector, warn_unknown_names
+from qat_lib.selection import Selector, check_names
 from qat_lib.spec import QuantizationSpec
 
 
@@ -56,7 +56,8 @@ def plan_quantization(
         The plan, for ``qat_lib.apply_plan``.
 
     Raises:
-        SpecError: the mode, the spec or a case is wrong.
+        SpecError: the mode, the spec or a case is wrong, or the spec names a layer that the model
+            does not have.
         UnsupportedModelError: the model is subclassed, not built, or quantized by Keras's own
             ``quantize``.
     """
@@ -75,7 +76,7 @@ def plan_graph(graph: CallGraph, request: PlanRequest) -> QuantizationPlan:
     """
     graph.refuse_quantized()
     spec, mode = request.spec, request.mode
-    warn_unknown_names(spec, _layer_names(graph), graph.name)
+    check_names(spec, _layer_names(graph), graph.name)
     specs = [(type(case).__name__, _case_spec(case, graph.model, spec)) for case in request.cases]
     selector = Selector(mode, spec, graph.catalog, specs)
     decided, inner, skipped = decide(graph, selector, mode)

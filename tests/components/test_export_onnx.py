@@ -343,3 +343,18 @@ def test_disagreement_with_keras_stops_the_step(
     monkeypatch.setattr("qat_lib.check_parity", lambda *args, **kwargs: report, raising=False)
     with pytest.raises(VerificationError, match="NOT agree"):
         run(digits_dataset, steps, tmp_path / "onnx", progress)
+
+
+def test_int4_file_is_analyzed_in_its_int8_form(digits_dataset, steps, tmp_path, progress):
+    out = tmp_path / "onnx"
+    run(
+        digits_dataset,
+        steps,
+        out,
+        progress,
+        engine={"backend": "openvino"},
+        target="openvino",
+        weights="int4",
+    )
+    analysis = json.loads((out / "analysis.json").read_text())
+    assert (analysis["target"], analysis["summary"]["errors"]) == ("tensorrt", 0)

@@ -190,7 +190,7 @@ def with_infinity(x: np.ndarray) -> np.ndarray:
         (lambda a: {"y": a["y"][:-1]}, "60 images but 59 labels"),
         (lambda a: {"y": np.eye(3)[a["y"]]}, r"one-hot labels: use y.argmax\(axis=1\)"),
         (lambda a: {"y": a["y"] - 1}, "expected 0, 1, 2, ..., received -1"),
-        (lambda a: {"y": a["y"] + 0.5}, "whole numbers, received values such as 0.5"),
+        (lambda a: {"y": a["y"] + 0.5}, "values such as 0.5.*Models that are not classifiers"),
         (
             lambda a: {"y": np.where(a["y"] == 1, np.nan, a["y"])},
             "whole numbers, received values such as nan",

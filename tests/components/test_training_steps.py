@@ -1,9 +1,11 @@
 """The three steps that need TensorFlow, called as functions on scikit-learn's digits."""
 
 import json
+import shutil
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +77,84 @@ def test_train_baseline_repeat_has_equal_digest(steps: dict[str, Path], tmp_path
     first, again = describe(steps["baseline"]), describe(tmp_path)
     assert first.files["model.keras"].sha256 != again.files["model.keras"].sha256
     assert first.digest == again.digest
+
+
+@pytest.mark.parametrize(
+    ("trained_with", "asked", "used"),
+    [("flip_crop", None, "flip_crop"), (None, None, None), (None, "shift", "shift")],
+)
+def test_finetune_qat_augments_as_the_baseline(
+    steps: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trained_with: str | None,
+    asked: Any,
+    used: str | None,
+) -> None:
+    from components.artifacts import Baseline
+    from components.finetune_qat import finetune_qat_step
+    from components.training import finetuning
+
+    given: list[QATSettings] = []
+
+    def stop(_network: Any, _data: Any, schedule: QATSettings, **_: Any) -> None:
+        given.append(schedule)
+        raise InterruptedError
+
+    monkeypatch.setattr(finetuning, "finetune", stop)
+    info = Baseline(steps["baseline"]).info()
+    assert info.augment == "shift"
+    baseline = tmp_path / "baseline"
+    shutil.copytree(steps["baseline"], baseline)
+    Baseline(baseline).write_info(info.model_copy(update={"augment": trained_with}))
+    (out := tmp_path / "out").mkdir()
+    with pytest.raises(InterruptedError):
+        finetune_qat_step(
+            steps["dataset"],
+            baseline,
+            steps["ptq"],
+            out,
+            qat=QATSettings(epochs=1, augment=asked),
+            seed=1,
+            progress=NullProgress(),
+        )
+    assert given[0].augment == used
+
+
+def test_train_baseline_records_no_augmentation_of_a_trained_model(
+    steps: dict[str, Path], tmp_path: Path
+) -> None:
+    from components.train_baseline import train_baseline_step
+
+    train_baseline_step(
+        steps["dataset"],
+        tmp_path,
+        model=ModelSettings(name=str(steps["baseline"] / "model.keras")),
+        training=SHORT,
+        seed=1,
+        progress=NullProgress(),
+    )
+    assert read(tmp_path / "model.json")["augment"] is None
+
+
+def test_train_baseline_refuses_misspelt_layer_before_training(
+    steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from components.train_baseline import train_baseline_step
+    from components.training.keras_framework import KerasFramework
+
+    monkeypatch.setattr(KerasFramework, "fit", lambda *_, **__: pytest.fail("it trained"))
+    with pytest.raises(SpecError, match=r"'logit' .did you mean 'logits'"):
+        train_baseline_step(
+            steps["dataset"],
+            tmp_path,
+            model=ModelSettings(options={"width": 16}),
+            training=SHORT,
+            quantization=QuantizationSettings(spec=[{"name": "logit"}]),
+            seed=1,
+            progress=NullProgress(),
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def read(path: Path) -> dict:
@@ -261,8 +341,11 @@ def save_model(kind: str, path: Path) -> str:
     ("kind", "message"),
     [
         ("wrong_input", r"expects images of shape \(9, 9, 1\).*the data has \(8, 8, 1\)"),
-        ("wrong_outputs", r"gives outputs of shape \(7,\).*10 classes"),
-        ("two_inputs", "one input and one output"),
+        (
+            "wrong_outputs",
+            r"gives outputs of shape \(7,\).*10 classes.*Models that are not classifiers",
+        ),
+        ("two_inputs", "one input and one output.*Models that are not classifiers"),
         ("lambda", "Lambda layer, whose code safe mode does not run"),
     ],
 )

@@ -26,12 +26,16 @@ V07 = Rule("V07", "error", "the parser cannot take this node as it is meant", "P
 _INTEGER_OPS = onnx_operators("integer")
 
 
-def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> list[Finding]:
+def check_parser_rules(
+    graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
+) -> list[Finding]:
     """Return every place of ``graph`` that TensorRT's ONNX parser refuses or misreads.
 
     Args:
         graph: the graph to check.
         tensorrt: major version to check for; 8 also demands weights as FP32 with Q and DQ (P17).
+        allow_uint8: accept unsigned integers (P5), as OpenVINO and ONNX Runtime do; all other rules
+            hold for every runtime. Default False.
 
     Examples:
         >>> check_parser_rules(OnnxGraph.load("model.onnx"))
@@ -46,7 +50,7 @@ def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> lis
         found.extend(_check_integer_operator(node))
         if tensorrt == 8 and node.op == DEQUANTIZE:
             found.extend(_check_weight_form(graph, node))
-    return found
+    return [finding for finding in found if not (allow_uint8 and finding.rule == "P5")]
 
 
 def _check_graph_output(graph: OnnxGraph, node: Node) -> Iterator[Finding]:

@@ -73,7 +73,9 @@ def test_description_has_figures_and_verdict() -> None:
     text = facts(model="resnet").describe(REJECTED)
     assert "resnet in INT8" in text
     assert "Accuracy 91.23% on 360 test samples; latency at batch 1 0.512 ms with openvino." in text
-    assert "Verdict: reject. Better than chance. Against the champion: no gain." in text
+    assert (
+        "Verdict: reject. Against the champion: no gain. Try `qatline compare`. Better than chance."
+    ) in text
 
 
 def test_run_name_is_that_of_the_cluster_where_there_is_no_folder(

@@ -10,15 +10,15 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from components.runtime import step as step_module
 from components.runtime.events import Progress
 from components.runtime.step import run_component
-from components.runtime.steps import define_step
-from components.settings import QATSettings
+from components.runtime.steps import CHECKED, define_step
+from components.settings import GateSettings, QATSettings
 from components.store.directories import describe, publish, read_step_manifest, verify_directory
 from qat_lib.errors import ConfigError, DataError, MissingPackageError, StepError, StorageError
 
@@ -300,7 +300,7 @@ STEP = """
     from pathlib import Path
     from components.runtime import step
     from components.runtime.events import Progress
-    from components.runtime.steps import define_step
+    from components.runtime.steps import CHECKED, define_step
 
     def prepare_data(out: Path, *, seed: int, progress: Progress) -> dict[str, float]:
         (out / "first").write_text("1")
@@ -473,3 +473,29 @@ def test_a_metric_of_none_is_refused(bench: Bench) -> None:
     bench.body = lambda out: {"accuracy": None}  # type: ignore[dict-item]
     with pytest.raises(StepError, match="metric accuracy must be a number, received None"):
         bench.run()
+
+
+def test_checked_section_is_no_part_of_the_key(bench: Bench) -> None:
+    drops: list[float] = []
+
+    def function(
+        dataset: Path,
+        out: Path,
+        *,
+        gate: Annotated[GateSettings, CHECKED],
+        progress: Progress,
+    ) -> Mapping[str, float]:
+        drops.append(gate.max_accuracy_drop)
+        (out / "model.txt").write_text("model")
+        return {}
+
+    bench.function = function  # type: ignore[method-assign]
+    for index, drop in enumerate((0.25, 0.5)):
+        run_component(
+            "finetune_qat",
+            settings={"gate": {"max_accuracy_drop": drop}},
+            seed=0,
+            inputs={"dataset": str(bench.folder / "dataset")},
+            output=str(bench.folder / f"out{index}"),
+        )
+    assert drops == [0.25]

@@ -46,7 +46,8 @@ def test_verdict_and_report_are_on_the_pipelines_run(tmp_path: Path) -> None:
     assert tracker.pipeline.of("tags") == [
         {
             "qatline.verdict": "reject",
-            "mlflow.note.content": "Verdict: reject. No worse. Too slow.",
+            "mlflow.note.content": "Verdict: reject. Too slow. Try `qatline bench-engine "
+            "RUN/artifacts/engines/qat.engine --layers`. No worse.",
         }
     ]
     assert tracker.pipeline.of("artifact") == [("report.html", "")]

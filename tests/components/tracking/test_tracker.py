@@ -441,7 +441,10 @@ class Client:
     def get_experiment_by_name(self, name: str) -> Any:
         return self.stage and SimpleNamespace(lifecycle_stage=self.stage, experiment_id=7)
 
-    def create_experiment(self, name: str, *, artifact_location: str | None) -> int:
+    def create_experiment(
+        self, name: str, *, artifact_location: str | None, tags: dict[str, str]
+    ) -> int:
+        assert tags == {"mlflow.experimentKind": "custom_model_development"}
         self.made.append((name, artifact_location))
         return 8
 

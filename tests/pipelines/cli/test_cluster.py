@@ -9,11 +9,12 @@ import yaml
 from fake_kfp_server import FakeKfpServer
 from typer.testing import CliRunner
 
+from components.runtime.images import ENGINE_IMAGE, IMAGE
 from components.tracking.pipeline_run import find_or_create_parent
 from components.tracking.store import ensure_store, open_client
 from pipelines.cli.main import app
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,9 @@ def test_image_says_how_to_build_and_what_to_configure(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["cluster", "image", "--config", str(config)])
     assert done.stdout.splitlines() == [
         "Wrote cluster-image/Dockerfile",
+        "# In a checkout of qatline, whose images are not published:",
+        f"docker build --target training -t {IMAGE} .",
+        "# Here:",
         "docker build --target training -t registry.example/qatline-python-train:mine cluster-image",
         "docker push registry.example/qatline-python-train:mine",
         "Then add to the config:",
@@ -123,7 +127,8 @@ def test_image_says_how_to_build_and_what_to_configure(tmp_path: Path) -> None:
 def test_image_says_that_nothing_is_needed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["cluster", "image", "-o", str(tmp_path / "image")])
     assert done.exit_code == 0
-    assert "its own images do" in done.stdout
+    assert "its own images do. Build and push them:" in done.stdout
+    assert f"docker build --target engine -t {ENGINE_IMAGE} ." in done.stdout
 
 
 def test_runtime_prints_manifests_or_writes_them(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ tuning = typer.Typer()
 
 
 @tuning.command()
-@with_finetuning_options(augment="none")
+@with_finetuning_options
 def tune(options: Any = None) -> None:
     """Take them."""
     tuned.append(options())
@@ -81,7 +81,7 @@ def tune_with(*arguments: str) -> Any:
 def test_finetuning_options_have_the_defaults_of_the_config() -> None:
     assert tune_with().exit_code == 0
     (found,) = tuned
-    expected = asdict(FinetuningOptions(augment="none"))
+    expected = asdict(FinetuningOptions())
     assert found == {name: expected[name] for name in found}
     pipeline_alone = {"control", "teacher", "checkpoint_epochs", "workers"}
     assert expected.keys() - found.keys() == pipeline_alone

@@ -85,6 +85,7 @@ def test_finetune_shows_a_table(folder: Path, tmp_path: Path) -> None:
     [
         ("m.keras", ["--data", "d.npz"], 1, "Expected a quantized model. small has no quantizers"),
         ("two.keras", ["--data", "d.npz"], 1, "Expected a model with one output"),
+        ("two.keras", ["--data", "d.npz"], 1, "Models that are not classifiers"),
         ("none.keras", ["--data", "d.npz"], 1, "There is no model file"),
         ("q.keras", ["--data", "none.npz"], 1, "there is no such file"),
         ("q.keras", ["--data", "x.npy"], 1, "Expected --labels"),

@@ -6,6 +6,7 @@ Commands on single files run on small files made here.
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -157,6 +158,18 @@ def test_analyze_shows_a_table_json_and_html(onnx_file: Path, tmp_path: Path) ->
     scored = runner.invoke(app, ["analyze", str(onnx_file), "--compare", str(layers)])
     assert scored.exit_code == 0, scored.stderr
     assert "layers found" in scored.stdout
+
+
+def test_analyze_follows_the_recorded_target(onnx_file: Path) -> None:
+    model = onnx.load(onnx_file)
+    helper.set_model_props(model, {"qatline.target": "openvino"})
+    onnx.save(model, onnx_file)
+    shown = runner.invoke(app, ["analyze", str(onnx_file)])
+    assert re.search("predicted for +│ openvino", shown.stdout), shown.output
+    assert "Note:" not in shown.stdout
+    asked = runner.invoke(app, ["analyze", str(onnx_file), "--tensorrt", "10"])
+    assert re.search("predicted for +│ tensorrt", asked.stdout)
+    assert "This file was exported for openvino" in " ".join(asked.stdout.split())
 
 
 def test_analyze_traces_one_tensor(onnx_file: Path) -> None:

@@ -34,6 +34,7 @@ def test_help_fits_80_columns(command: tuple[str, ...]) -> None:
     done = runner.invoke(app, [*command, "--help"])
     assert done.exit_code == 0
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    assert "[[" not in done.stdout
 
 
 def test_an_option_has_one_form_everywhere() -> None:

@@ -26,7 +26,7 @@ RESULT: dict[str, Any] = {
         "verdict": "reject",
         "reasons": [
             {"check": "a", "passed": True, "message": "14 of 14 weighted layers run in INT8."},
-            {"check": "b", "passed": False, "message": "A reason that is long enough " * 5},
+            {"check": "speedup", "passed": False, "message": "A reason that is long enough " * 5},
         ],
     },
     "report": "/somewhere/with/a/long/path/that/goes/on/and/on/runs/20260101-000000-abcd/report.html",
@@ -43,7 +43,7 @@ def shown(result: dict[str, Any], width: int = 80) -> list[str]:
 
 def test_table_reads_well_at_80_columns() -> None:
     lines = shown(RESULT)
-    places = ("Run ", "Report ", "MLflow ")
+    places = ("Run ", "Report ", "MLflow ", "       Try ")  # to be copied, never wrapped
     assert all(len(line) <= 80 for line in lines if not line.startswith(places))
     assert not any(
         line.endswith("  ")
@@ -76,6 +76,12 @@ def test_verdict_reasons_and_places_follow() -> None:
     assert "Gate: reject" in lines
     assert "  pass 14 of 14 weighted layers run in INT8." in lines
     assert any(line.startswith("  FAIL A reason that is long") for line in lines)
+    first = next(index for index, line in enumerate(lines) if line == "Gate: reject") + 1
+    assert lines[first].startswith("  FAIL")
+    command = f"qatline bench-engine {RESULT['run_dir']}/artifacts/engines/qat.engine --layers"
+    assert lines.index(f"       Try {command}") < lines.index(
+        "  pass 14 of 14 weighted layers run in INT8."
+    )
     # One line, however long: it is there to be copied.
     assert f"Report   {RESULT['report']}" in lines
     assert lines[-1] == "Done in 1 min 23 s: 2 steps, 1 reused."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,14 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from pipelines.cli.main import app
+from pipelines.cli.runs_view import show_runs
 from pipelines.config.run_config import load_config
 from pipelines.run.folder import RunFolder, create_run
+from pipelines.run.overview import RunSummary
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
@@ -42,10 +46,25 @@ def test_list_shows_a_damaged_run_and_goes_on(interrupted: RunFolder, tmp_path: 
     (tmp_path / "broken" / "run.json").write_text("{")
     done = runs(tmp_path, "list")
     assert done.exit_code == 0, done.stderr
-    assert f"{interrupted.run_id}  interrupted" in done.stdout
+    assert f"{interrupted.run_id} interrupted" in done.stdout
     assert "broken: " in done.stdout
     listed = json.loads(runs(tmp_path, "list", "--json").stdout)["runs"]
     assert [run["status"] for run in listed] == ["interrupted", "damaged"]
+
+
+def test_list_has_whole_verdicts_at_80_columns() -> None:
+    text = io.StringIO()
+    run = RunSummary(
+        run_id="20260101-000000-abcd",
+        path="x",
+        status="interrupted",
+        created="2026-01-01T00:00:00+00:00",
+        seconds=3599.0,
+        accuracy=1.0,
+        verdict="nothing new",
+    )
+    show_runs([run], Path("runs"), Console(file=text, width=80))
+    assert text.getvalue().splitlines()[-1].rstrip().endswith(" 100.00% nothing new")
 
 
 def test_show_of_the_latest_run(interrupted: RunFolder, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pipelines.cluster.server import Cluster, ClusterError, Schedule, connect
 from pipelines.config.run_config import load_config
 from qat_lib.errors import ConfigError
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 NIGHTLY = Schedule(name="nightly", cron="0 0 2 * * *")
 
 

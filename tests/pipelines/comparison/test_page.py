@@ -14,6 +14,10 @@ def test_page_shows_results_settings_plans_and_curves() -> None:
     assert page.count('class="n good"') == 1
     assert "<code>qat.epochs</code>" in page
     assert "<code>seed</code>" not in page
+    # Values of settings are lines, as columns would be a few characters wide on a phone.
+    assert re.search(r'<dd><span class="swatch c1"></span>2: <span class="value">1</span>', page)
+    heads = re.findall(r'<th scope="col" class="n">.*?</span>(.*?)</th>', page)
+    assert heads == ["1", "2", "3"]
     assert "~ q: num_bits: 8 -&gt; 4" in page
     assert "The same quantizers." in page
     assert page.count("<figure>") == 3

@@ -116,8 +116,12 @@ def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
     ("overrides", "message"),
     [
         (
-            ["export.weights=int4", "engine.backend=tensorrt"],
+            ["engine.backend=tensorrt", "export.weights=int4"],
             "export: Expected weights=int8 or qdq for TensorRT",
+        ),
+        (
+            ["engine.backend=auto", "export.weights=int4"],
+            "Export with target=openvino or onnxruntime",
         ),
         (
             ["export.target=openvino", "engine.backend=tensorrt"],

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipelines.run.compare import compare_runs
+from components.artifacts import ResultRow
+from components.evaluation.rows import ROWS
+from pipelines.comparison.tracked_runs import TrackedRun
+from pipelines.run.compare import compare_runs, comparison_view
 from qat_lib.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings(
@@ -39,22 +42,49 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+def printed(output: Path, *names: str) -> str:
+    """Return the comparison as lines without blanks at their ends."""
+    text = io.StringIO()
+    compare_runs(names, output=output, console=Console(file=text, width=80))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
 def shown(output: Path, *names: str) -> dict[str, list[str]]:
     """Return the table's cells by row title."""
-    text = io.StringIO()
-    compare_runs(names, output=output, console=Console(file=text, width=120))
-    rows = (
-        line.rsplit(maxsplit=max(len(names), 1))
-        for line in text.getvalue().splitlines()
-        if line.strip()
-    )
+    lines = filter(None, printed(output, *names).splitlines())
+    rows = (line.rsplit(maxsplit=max(len(names), 1)) for line in lines)
     return {cells[0].strip(): cells[1:] for cells in rows}
 
 
 def test_compare_shows_only_different_settings(output: Path) -> None:
-    rows = shown(output, "first", "second")
-    assert rows["qat.epochs"] == ["1", "2"]
-    assert not set(SHARED) & set(rows)
+    text = printed(output, "first", "second")
+    assert "1  first\n2  second\n" in text
+    assert "Settings that differ\nqat.epochs\n  1: 1\n  2: 2\n" in text
+    assert not any(key in text for key in SHARED)
+
+
+def test_compare_reads_well_at_80_columns() -> None:
+    runs = [
+        TrackedRun(
+            name=f"20260101-00000{index}-abcd",
+            mlflow_id="x",
+            verdict="nothing new",
+            params={
+                "quantization.bias_correction": str(index % 2),
+                "model.name": "package.of.models:build_network" if index else "resnet_digits",
+            },
+            rows={name: ResultRow(accuracy=1.0, latency_ms_p50=12.5, bytes=10**7) for name in ROWS},
+        )
+        for index in range(7)
+    ]
+    text = io.StringIO()
+    Console(file=text, width=80).print(comparison_view(runs))
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    assert all(len(line) <= 80 for line in lines)
+    assert "model.name" in lines
+    assert "  2, 3, 4, 5, 6, 7: package.of.models:build_network" in lines
+    figures = [line for line in lines if "QAT INT8 engine: accuracy" in line]
+    assert [line.count("100.00%") for line in figures] == [5, 2]
 
 
 def test_compare_shows_what_came_of_each_run(output: Path) -> None:

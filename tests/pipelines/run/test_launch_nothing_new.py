@@ -25,6 +25,8 @@ def test_run_ends_early_where_the_same_inputs_were_judged(
     first = fake_cli("run", "--quiet", *SETTINGS, QATLINE_TRACKING="")
     assert first.returncode == 0, first.stderr
     assert len(fake_cli.executed()) == 3
+    from mlflow import MlflowClient
+
     monkeypatch.chdir(fake_cli.folder)
     config = load_config(None, overrides=[SETTINGS[1], SETTINGS[3]])
     _register(fake_cli.runs, inputs_fingerprint(config), tmp_path / "files", monkeypatch)
@@ -37,6 +39,13 @@ def test_run_ends_early_where_the_same_inputs_were_judged(
     assert len(fake_cli.executed()) == 3
     record = json.loads((Path(result["run_dir"]) / "run.json").read_text())
     assert record["status"] == "finished"
+    tracked = MlflowClient(database_uri(fake_cli.runs / "mlflow.db")).get_run(
+        result["tracking"]["run_id"]
+    )
+    assert tracked.data.tags["qatline.verdict"] == "nothing new"
+    assert tracked.data.tags["mlflow.note.content"].startswith("Nothing new: version 1")
+    listed = json.loads(fake_cli("runs", "list", "--json").stdout)["runs"]
+    assert listed[-1]["verdict"] == "nothing new"
     shown = fake_cli("run", "--quiet", *SETTINGS, QATLINE_TRACKING="")
     assert "Nothing new: version 1 of line-3" in shown.stdout
     changed = fake_cli("run", "--json", *SETTINGS, "--set", "seed=7", QATLINE_TRACKING="")

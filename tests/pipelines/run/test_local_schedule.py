@@ -21,9 +21,17 @@ def schedule(cron: str = "0 2 * * *", *words: str) -> LocalSchedule:
 def test_crontab_quotes_for_the_shell_and_cron() -> None:
     line = schedule("0  2 * * *", "--set", "tracking.experiment=50% off").crontab()
     assert line == (
-        "0 2 * * * cd '/data/my project' && /opt/qatline run --set "
+        "0 2 * * * cd '/data/my project' && mkdir -p '/data/my project' && /opt/qatline run --set "
         r"'tracking.experiment=50\% off' >> '/data/my project/out.log' 2>&1"
     )
+
+
+def test_crontab_line_runs_before_the_first_run(tmp_path: Path) -> None:
+    log = tmp_path / "not there yet" / "schedule.log"
+    planned = LocalSchedule(cron="0 2 * * *", command=["echo", "ran"], folder=tmp_path, log=log)
+    line = planned.crontab().removeprefix("0 2 * * * ")
+    subprocess.run(["/bin/sh", "-c", line], check=True)
+    assert log.read_text() == "ran\n"
 
 
 def test_service_quotes_for_systemd() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pipelines.config.run_config import load_config
 from pipelines.run import preflight
 from pipelines.run.preflight import check_before_training
-from qat_lib.errors import BackendUnavailableError, MissingPackageError, QatlineError
+from qat_lib.errors import BackendUnavailableError, ConfigError, MissingPackageError, QatlineError
 
 SOURCE = """
 import os as system
@@ -83,6 +83,38 @@ def test_run_is_refused_for_missing_references(here: Path, override: str, messag
 )
 def test_a_run_that_may_work_is_let_through(here: Path, override: str) -> None:
     check_before_training(load_config(overrides=[override]))
+
+
+@pytest.mark.parametrize(
+    ("files", "override"),
+    [
+        ({"pipelines/train.py": ""}, "model.name=pipelines.train:build"),
+        ({"pipelines/train.py": "", "net.py": "from pipelines.train import x"}, "net:build"),
+        ({"pipelines/train.py": "", "net.py": "from pipelines import train"}, "net:build"),
+        ({"pipelines/__init__.py": "", "net.py": "def build():\n  import pipelines"}, "net:build"),
+        (
+            {"pipelines/a.py": "", "lab/net.py": "import pipelines.a", "net.py": "import lab.net"},
+            "quantization.cases=[net:build]",
+        ),
+    ],
+)
+def test_colliding_package_is_named(here: Path, files: dict[str, str], override: str) -> None:
+    for name, source in files.items():
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_text(source)
+    override = override if "=" in override else f"model.name={override}"
+    with pytest.raises(ConfigError, match=r"from .*/pipelines, which .* to my_pipelines"):
+        check_before_training(load_config(overrides=[override]))
+
+
+def test_unused_colliding_package_is_let_through(here: Path) -> None:
+    (here / "components").mkdir()
+    (here / "components" / "button.py").write_text("")
+    (here / "net.py").write_text(
+        "from components.data.reader import load_split\nfrom . import components\n"
+        "def build(): ...\n"
+    )
+    check_before_training(load_config(overrides=["model.name=net:build"]))
 
 
 def test_a_backend_that_is_not_there_is_told(here: Path) -> None:

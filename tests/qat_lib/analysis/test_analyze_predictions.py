@@ -7,6 +7,7 @@ import pytest
 from onnx_graphs import GraphBuilder, end, image
 
 from qat_lib.analysis import FusionReport, analyze_graph
+from qat_lib.errors import ConfigError
 
 
 def report(g: GraphBuilder) -> FusionReport:
@@ -100,14 +101,36 @@ def unsigned_activation() -> GraphBuilder:
     return g
 
 
-def test_unsigned_layer_needs_allowed_uint8() -> None:
+def test_unsigned_layer_follows_the_target() -> None:
     graph = unsigned_activation().graph()
-    assert analyze_graph(graph).int8_layers == 0
-    assert analyze_graph(graph, allow_uint8=True).int8_layers == 1
+    refused = analyze_graph(graph)
+    assert (refused.int8_layers, refused.target, refused.target_note) == (0, "tensorrt", "")
+    assert "V03" in [found.code for found in refused.findings]
+    for target in ("openvino", "onnxruntime"):
+        taken = analyze_graph(graph, target=target)
+        assert (taken.int8_layers, taken.target, taken.count("error")) == (1, target, 0)
+
+
+@pytest.mark.parametrize("recorded", ["tensorrt", "openvino", "onnxruntime", "another", None])
+def test_recorded_target_is_the_default(recorded: str | None) -> None:
+    graph = unsigned_activation().graph()
+    graph.target = recorded
+    found = analyze_graph(graph)
+    unsigned = recorded in ("openvino", "onnxruntime")
+    assert (found.target, found.int8_layers) == ((recorded, 1) if unsigned else ("tensorrt", 0))
+    asked = analyze_graph(graph, target="tensorrt")
+    assert (asked.int8_layers, asked.exported_for) == (0, recorded)
+    if unsigned:
+        assert f"exported for {recorded}" in asked.target_note
+
+
+def test_unknown_target_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'tpu'"):
+        analyze_graph(unsigned_activation().graph(), target="tpu")  # type: ignore[arg-type]
 
 
 def test_rejected_layer_stays_float_with_uint8() -> None:
-    assert analyze_graph(rejected(-0.1).graph(), allow_uint8=True).int8_layers == 0
+    assert analyze_graph(rejected(-0.1).graph(), target="openvino").int8_layers == 0
 
 
 def downsample(*, shortcut_first: bool, swapped: bool) -> GraphBuilder:

@@ -25,6 +25,8 @@ from qat_lib.analysis.table import render
 
 EMPTY = FusionReport(
     model="",
+    target="tensorrt",
+    exported_for=None,
     layers=(),
     adds=(),
     pools=(),

@@ -61,7 +61,7 @@ def test_readers_read_what_they_would(change: str) -> None:
 def _none() -> Any:
     from qat_lib import QuantizationSpec
 
-    return QuantizationSpec().add("no_such_layer")
+    return QuantizationSpec().add("conv", quantize_input=False, quantize_weight=False)
 
 
 @pytest.mark.parametrize("change", CHANGES)

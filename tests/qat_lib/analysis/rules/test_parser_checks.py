@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.analyze import analyze_graph, analyze_onnx, report_on
+from qat_lib.analysis.analyze import analyze_graph, analyze_onnx
 from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
@@ -116,5 +116,5 @@ def test_tensorrt_8_takes_no_stored_integers(tensorrt: Any, expected: list[str])
 def test_versions_of_tensorrt() -> None:
     """The type names the checkable ones; 10 is the default."""
     assert get_args(TensorRTMajor) == (8, 10, 11)
-    for function in (check_parser_rules, analyze_onnx, analyze_graph, report_on):
+    for function in (check_parser_rules, analyze_onnx, analyze_graph):
         assert inspect.signature(function).parameters["tensorrt"].default == 10
