@@ -52,9 +52,43 @@ def build_engine_step(
             for one in 16 bits that was not asked for, a warning.
     """
     exported, engines = Exported(onnx), Engines(out)
-    spec = build_spec(engine, dataset, backend=_backend(engine, exported, progress))
-    jobs = _jobs(exported, spec, engine.fp16)
+    if missing := exported.missing([variant.onnx for variant in REQUIRED]):
+        raise EngineBuildError(
+            f"{exported.path} holds no {', '.join(missing)}. Run {exported.STEP} again."
+        )
+    backend = _backend(engine, exported, progress)
+    spec = build_spec(engine, dataset, backend=backend)
+    try:
+        builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
+    except EngineBuildError as error:
+        if engine.backend != "auto" or backend != "openvino":
+            raise
+        # All of them, so that FP32 and INT8 stay comparable.
+        progress.warn(f"{error} ONNX Runtime builds all engines instead.")
+        spec = replace(spec, backend="onnxruntime")
+        builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
+    engines.write_summary(BuildSummary(backend=spec.backend, variants=builds))
     metrics: dict[str, float] = {}
+    for variant, built in builds.items():
+        metrics |= {f"{variant}_{name}": value for name, value in built.numbers().items()}
+    return metrics
+
+
+def _build_all(
+    exported: Exported,
+    engines: Engines,
+    spec: BuildSpec,
+    *,
+    engine: EngineSettings,
+    seed: int,
+    progress: Progress,
+) -> dict[str, EngineBuild]:
+    """Build each variant's engine with one backend.
+
+    Raises:
+        EngineBuildError: one that was asked for can't be built, or answers wrongly.
+    """
+    jobs = _jobs(exported, spec, engine.fp16)
     builds: dict[str, EngineBuild] = {}
     for index, (variant, (file, variant_spec)) in enumerate(jobs.items()):
         progress.update("building", index, len(jobs))
@@ -77,13 +111,11 @@ def build_engine_step(
         if variant is Variant.FP16:
             _warn_of_float(artifact, progress)
         builds[variant] = _record(artifact)
-        metrics |= {f"{variant}_{name}": value for name, value in builds[variant].numbers().items()}
         if artifact.manifest.quantized:
             prediction = {"prediction": _prediction(artifact, progress)}
             builds[variant] = builds[variant].model_copy(update=prediction)
     progress.update("building", len(jobs), len(jobs))
-    engines.write_summary(BuildSummary(backend=spec.backend, variants=builds))
-    return metrics
+    return builds
 
 
 def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> Backend:
@@ -114,10 +146,6 @@ def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple
     Where the precision is the backend's choice, the FP32 graph is built with it; else a graph in
     FP16 asks for it.
     """
-    if missing := exported.missing([variant.onnx for variant in REQUIRED]):
-        raise EngineBuildError(
-            f"{exported.path} holds no {', '.join(missing)}. Run {exported.STEP} again."
-        )
     jobs = {variant: (exported.graph(variant), spec) for variant in REQUIRED}
     own_graph = exported.graph(Variant.FP16)
     if fp16 == "never":

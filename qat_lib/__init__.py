@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         TensorRTQDQCase,
         check_is_quantizable_by_layer_name,
     )
+    from qat_lib.deployment import Deployment
     from qat_lib.diagnosis import (
         Diagnosis,
         diagnose,
@@ -119,6 +120,7 @@ __all__ = [
     "CalibrationReport",
     "CreateAssetsFolders",
     "CustomQDQInsertionCase",
+    "Deployment",
     "Diagnosis",
     "EfficientNetQDQCase",
     "FusionReport",
@@ -205,6 +207,7 @@ _HOMES = {
     "ResidualConnectionQDQCase": "qat_lib.custom_qdq_cases",
     "TensorRTQDQCase": "qat_lib.custom_qdq_cases",
     "check_is_quantizable_by_layer_name": "qat_lib.custom_qdq_cases",
+    "Deployment": "qat_lib.deployment",
     "Diagnosis": "qat_lib.diagnosis",
     "diagnose": "qat_lib.diagnosis",
     "BuildSpec": "qat_lib.engines",

@@ -71,7 +71,8 @@ def build_engine(
 
     Args:
         onnx_path: the ONNX file; for an INT8 engine with symmetric INT8 Q/DQ pairs.
-        spec: how to build; default: for this machine.
+        spec: how to build; default: for this machine. Where the backend is ``"auto"`` and OpenVINO
+            can't compute the graph correctly, ONNX Runtime builds the engine, with a warning.
         output: the engine file; default: the ONNX file's name with the suffix ``.engine``.
         verify: whether to compare the engine with ONNX Runtime. Without it an engine may be
             silently wrong; it is for graphs that ONNX Runtime can't run.
@@ -86,6 +87,20 @@ def build_engine(
         ConfigError: the spec does not fit the graph, or the output is no place for a file.
     """
     onnx, spec = Path(onnx_path), spec or BuildSpec()
+    if spec.backend == "auto" and choose_backend("auto") == "openvino":
+        given: dict[str, Any] = {"output": output, "verify": verify, "seed": seed}
+        given |= {"on_progress": on_progress, "cancelled": cancelled}
+        try:
+            return build_engine(onnx, replace(spec, backend="openvino"), **given)
+        except EngineBuildError as error:
+            if cancelled is not None and cancelled():
+                raise
+            try:
+                artifact = build_engine(onnx, replace(spec, backend="onnxruntime"), **given)
+            except EngineBuildError:
+                raise error from None
+            warning = f"{error} ONNX Runtime built the engine instead."
+            return replace(artifact, warnings=(warning, *artifact.warnings))
     path = Path(output) if output is not None else onnx.with_suffix(".engine")
     check_output(path, inputs=[onnx])
     model = read_model(onnx)

@@ -22,6 +22,7 @@ from components.settings import EngineSettings
 from components.variants import Variant
 from qat_lib.engines import BuildSpec, build_engine, read_manifest
 from qat_lib.engines.backend import get_backend
+from qat_lib.engines.openvino import OpenVINOEngine
 from qat_lib.errors import EngineBuildError
 from qat_lib.preprocessing import Preprocessing
 
@@ -239,6 +240,26 @@ def test_backend_follows_the_export_target(export: Path, tmp_path: Path, progres
     assert "set engine.backend=openvino and run export_onnx again" in progress.warnings[0]
     build_engine_step(onnx, tmp_path, engine=SETTINGS, seed=0, progress=progress)
     assert json.loads((tmp_path / "build.json").read_text())["backend"] == "openvino"
+
+
+def test_auto_builds_all_engines_with_a_backend_that_is_right(
+    export: Path, tmp_path: Path, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = OpenVINOEngine._run
+
+    def wrong(self: Any, request: Any, values: Any) -> dict[str, Any]:
+        answers = run(self, request, values)
+        return {k: 2 * v for k, v in answers.items()} if self.manifest.quantized else answers
+
+    monkeypatch.setattr(OpenVINOEngine, "_run", wrong)
+    auto = EngineSettings.model_validate({"batch_size": 4, "fp16": "never"})
+    build_engine_step(export, tmp_path, engine=auto, seed=0, progress=progress)
+    assert json.loads((tmp_path / "build.json").read_text())["backend"] == "onnxruntime"
+    for variant in ("fp32", "ptq", "qat"):
+        assert read_manifest(tmp_path / f"{variant}.engine").backend == "onnxruntime"
+    assert "ONNX Runtime builds all engines instead" in progress.warnings[0]
+    with pytest.raises(EngineBuildError, match="The fault is in openvino"):
+        build_engine_step(export, tmp_path, engine=SETTINGS, seed=0, progress=progress)
 
 
 def test_a_missing_variant_stops_the_step(export: Path, tmp_path: Path) -> None:

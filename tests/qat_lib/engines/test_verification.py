@@ -74,6 +74,22 @@ def test_engine_that_answers_otherwise_is_not_written(
     assert fake.device.leaked == 0
 
 
+def test_auto_takes_the_backend_that_answers_correctly(
+    fp32_onnx: Path, tmp_path: Path, spoil: Spoil
+) -> None:
+    pytest.importorskip("openvino")
+    spoil(OpenVINOEngine, swap_samples)
+    artifact = build_engine(fp32_onnx, output=tmp_path / "m.engine")
+    assert artifact.manifest.backend == "onnxruntime"
+    (warning,) = artifact.warnings
+    assert "The fault is in openvino" in warning
+    assert warning.endswith("ONNX Runtime built the engine instead.")
+    spoil(OnnxRuntimeEngine, swap_samples)
+    with pytest.raises(EngineBuildError, match="The fault is in openvino"):
+        build_engine(fp32_onnx, output=tmp_path / "n.engine")
+    assert not (tmp_path / "n.engine").exists()
+
+
 def test_engine_that_answers_nan_is_not_written(
     fp32_onnx: Path, tmp_path: Path, spoil: Spoil
 ) -> None:
