@@ -47,10 +47,15 @@ def cpu_device() -> dict[str, Any]:
         elif key in ("flags", "Features"):
             flags = sorted(flag for flag in value.split() if flag.startswith(_RELEVANT))
             break
-    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_VNNI:
+    if is_limited():
         flags = [flag for flag in flags if "vnni" not in flag and not flag.startswith("amx")]
     device = {"kind": "cpu", "architecture": platform.machine(), "name": name, "flags": flags}
     return {**device, "cpu": cpu_kind(device)}
+
+
+def is_limited() -> bool:
+    """Whether ``ONEDNN_MAX_CPU_ISA`` keeps kernels from VNNI, AMX and 16-bit floats."""
+    return os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_VNNI
 
 
 def cpu_kind(device: Mapping[str, Any] | None = None) -> Cpu:

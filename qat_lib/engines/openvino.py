@@ -22,7 +22,13 @@ from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_kind, cpu_refusal
+from qat_lib.engines.environment import (
+    CPU_DEVICE_KEYS,
+    cpu_device,
+    cpu_kind,
+    cpu_refusal,
+    is_limited,
+)
 from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
@@ -216,6 +222,8 @@ def float_hints() -> dict[str, str]:
 
     FP16 needs AVX512-FP16 or AMX-FP16, BF16 needs AVX512-BF16 or AMX-BF16.
     """
+    if is_limited():  # OpenVINO still lists what the CPU could do
+        return {"fp32": _FLOATS["fp32"]}
     capabilities = _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return {name: hint for name, hint in _FLOATS.items() if name.upper() in capabilities}
 
