@@ -22,6 +22,7 @@ from qat_lib.export.comparing import ParityReference, compare_with
 from qat_lib.export.graph import consumers, dims, is_op, operand, scalar
 from qat_lib.export.parity_report import ParityReport
 from qat_lib.foreign_errors import describe_error
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.preprocessing import Preprocessing
 
 logger = logging.getLogger("qat_lib")
@@ -29,7 +30,7 @@ logger = logging.getLogger("qat_lib")
 SAMPLES = 2
 OPEN_SIZES = (64, 32, 16, 8)
 """Sizes tried for open dimensions other than the batch, until one fits the model."""
-KEEP_VALUES = ("Transpose", "Identity", "Cast", "Reshape", "Pad", "Squeeze", "Unsqueeze")
+KEEP_RANGE = onnx_operators("range preserving")
 """Operators between an input and its quantizer."""
 
 
@@ -219,7 +220,7 @@ def _largest(value: ir.Value) -> float | None:
         if is_op(node, "QuantizeLinear"):
             scale = scalar(operand(node, 1))
             return None if scale is None else scale * 127
-        if is_op(node, *KEEP_VALUES):
+        if is_op(node, *KEEP_RANGE):
             found = _largest(node.outputs[0])
             if found is not None:
                 return found
