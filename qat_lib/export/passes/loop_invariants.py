@@ -22,36 +22,35 @@ def hoist_loop_invariants(model: ir.Model) -> None:
         body = attribute(node, "body")
         if not is_op(node, "Loop") or body is None:
             continue
-        state = range(len(node.inputs) - CONTROL)
-        # The body returns its condition in front of the state.
-        invariant = [
-            i
-            for i in state
-            if body.outputs[i + 1] is body.inputs[i + CONTROL]
-            and not node.outputs[i].is_graph_output()
-        ]
-        if invariant:
-            _hoist(node, body, invariant)
+        outer: dict[int, ir.Value] = {}
+        for i, given in enumerate(node.inputs[CONTROL:]):
+            # The body returns its condition in front of the state.
+            same = body.outputs[i + 1] is body.inputs[i + CONTROL]
+            if same and given is not None and not node.outputs[i].is_graph_output():
+                outer[i] = given
+        if outer:
+            _hoist(model.graph, node, body, outer)
 
 
-def _hoist(node: ir.Node, body: ir.Graph, invariant: list[int]) -> None:
-    outer = {i: node.inputs[i + CONTROL] for i in invariant}
-    for i in reversed(invariant):
+def _hoist(graph: ir.Graph, node: ir.Node, body: ir.Graph, outer: dict[int, ir.Value]) -> None:
+    """Replace a Loop by one without the state ``outer``, by index."""
+    for i in sorted(outer, reverse=True):
         body.outputs.pop(i + 1)
         body.inputs.pop(i + CONTROL).replace_all_uses_with(outer[i])
     rest = ir.node(
         "Loop",
         [x for i, x in enumerate(node.inputs) if i - CONTROL not in outer],
         {"body": body},
-        num_outputs=len(node.outputs) - len(invariant),
+        num_outputs=len(node.outputs) - len(outer),
+        name=node.name,
     )
-    rest.name = node.name
     rest.meta.update(node.meta)
     left = iter(rest.outputs)
     for i, output in enumerate(node.outputs):
-        new = outer[i] if i in outer else next(left)
-        if i not in outer:
+        new = outer.get(i)
+        if new is None:
+            new = next(left)
             new.name, new.shape, new.type = output.name, output.shape, output.type
         output.replace_all_uses_with(new, replace_graph_outputs=True)
-    node.graph.insert_before(node, rest)
-    node.graph.remove(node, safe=True)
+    graph.insert_before(node, rest)
+    graph.remove(node, safe=True)
