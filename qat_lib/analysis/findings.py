@@ -3,7 +3,7 @@
 The codes are stable: a gate, a suppression list or a test may name them.
 ``qat_lib.analysis.CATALOG`` is the one table of them. V01 to V07 are about legality (will
 TensorRT's ONNX parser take the graph as it is meant), V08 to V28 about speed and placement, H1 to
-H3 are hints that cost nothing to ignore. C01 and Q01 to Q05 are the verifier's.
+H3 are hints that cost nothing to ignore. C01, C02 and Q01 to Q05 are the verifier's.
 """
 
 from __future__ import annotations

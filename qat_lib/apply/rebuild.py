@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,21 +23,44 @@ from qat_lib.apply.plan_index import PlanIndex
 from qat_lib.apply.recursion import ROOM, deep_graphs
 from qat_lib.apply.wrapper import wrap_layer
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.graph.keras_graph import functional_of, input_structure, maker_of, output_structure
+from qat_lib.graph.keras_graph import (
+    functional_of,
+    input_structure,
+    maker_of,
+    output_structure,
+    own_steps,
+    refuse_scope_names,
+)
 from qat_lib.graph.layer_graph import Call, LayerGraph
 from qat_lib.plan import QuantizationPlan, QuantizerEntry
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.inner import is_composite
 from qat_lib.quantizers import TensorQuantizer
 
+logger = logging.getLogger("qat_lib")
+
 
 def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
     """Return a copy of ``model`` with the quantizers of ``plan``.
 
+    It has the model's class, where that takes a graph of layers. Else it is a plain Functional
+    model, and a warning names the steps of the class that it lacks.
+
     Raises:
         PlanError: the plan names a tensor, layer or weight that the model lacks.
-        UnsupportedModelError: a layer can't be copied, or the copy is deeper than Keras can walk.
+        UnsupportedModelError: a layer can't be copied or has a name that TensorFlow refuses, or the
+            copy is deeper than Keras can walk.
     """
+    refuse_scope_names(model)
+    if _class_of(model) is keras.Model and (steps := own_steps(model)):
+        logger.warning(
+            "The quantized copy of %r is a plain Functional model, which returns the outputs of its "
+            "layers. It lacks what %s defines in %s, such as decoding boxes: apply that to the "
+            "outputs.",
+            model.name,
+            type(model).__name__,
+            ", ".join(steps),
+        )
     try:
         with deep_graphs():
             return _Rebuild(LayerGraph(model), plan).run()

@@ -66,6 +66,7 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
     # tf2onnx always imports ai.onnx.ml too, in a version that no node needs.
     for domain in set(result.graph.opset_imports) - {"", *(node.domain for node in result.graph)}:
         del result.graph.opset_imports[domain]
+    _trim_identities(result)
     _bind_weights(result, trace)
     _name_io(result, trace, batch)
     _attribute(result, trace)
@@ -142,6 +143,17 @@ def _is_onnx_op(op_type: str, opset: int) -> bool:
         return bool(onnx.defs.get_schema(op_type, opset, ""))
     except onnx.defs.SchemaError:
         return False
+
+
+def _trim_identities(model: ir.Model) -> None:
+    """Leave each Identity its first input.
+
+    tf2onnx writes a loop's TensorListFromTensor as an Identity and keeps the shape of the elements
+    as a second input, which ONNX refuses.
+    """
+    for node in model.graph.all_nodes():
+        if is_op(node, "Identity"):
+            node.resize_inputs(1)
 
 
 def _bind_weights(model: ir.Model, trace: Trace) -> None:

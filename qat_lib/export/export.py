@@ -13,8 +13,12 @@ from qat_lib.deprecation import warn_renamed
 from qat_lib.export.convert import convert
 from qat_lib.export.finish import ExportReport, Layout, choose_options, export_source
 from qat_lib.export.keras_quantizers import built_quantizers
+from qat_lib.export.keras_reference import KerasReference
 from qat_lib.export.options import ExportOptions
+from qat_lib.export.precision import OTHER_FLOATS
 from qat_lib.export.ranges import RangeOwner
+from qat_lib.export.self_check import ModelInput
+from qat_lib.graph.keras_graph import functional_of
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.plan import PlanLike
 from qat_lib.preprocessing import Preprocessing
@@ -77,8 +81,8 @@ def export_onnx(
         ConfigError: the path is no place for a file.
         ExportError: an option is wrong, or something can't be said in ONNX or, such as unsigned
             integers, in TensorRT.
-        VerificationError: the written graph is not what the model and the plan say; no file is
-            left.
+        VerificationError: the written graph is not what the model and the plan say, or gives other
+            outputs than the model on random inputs; no file is left.
 
     Examples:
         >>> import keras, qat_lib
@@ -130,3 +134,19 @@ class KerasSource:
     def convert(self, options: ExportOptions) -> ir.Model:
         """Return its graph, converted by tf2onnx."""
         return convert(self.model, opset=options.opset, batch=options.batch_size)
+
+    def inputs(self) -> Sequence[ModelInput]:
+        """Return its inputs in order."""
+        found = []
+        for x in functional_of(self.model).inputs:
+            dtype = str(x.dtype)
+            found.append(
+                ModelInput(
+                    shape=tuple(x.shape), dtype="float32" if dtype in OTHER_FLOATS else dtype
+                )
+            )
+        return found
+
+    def reference(self, layers: list[str]) -> KerasReference:
+        """Return the model to compare with."""
+        return KerasReference(self.model, layers)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,11 +16,13 @@ import onnx_ir as ir
 
 from qat_lib.analysis.findings import Finding, at_least
 from qat_lib.errors import ExportError, VerificationError
+from qat_lib.export.comparing import ParityReference
 from qat_lib.export.graph import rank
 from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, RangeOwner, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
+from qat_lib.export.self_check import ModelInput, compare_draft
 from qat_lib.export.verify import verify_onnx
 from qat_lib.files.output_files import check_output
 from qat_lib.plan import PlanLike, QuantizationPlan, as_plan
@@ -46,7 +48,8 @@ class ExportReport:
         opset: operator set of the file.
         quantizers: number of quantizers in the graph.
         nodes: number of nodes.
-        findings: what the verification found that is no error.
+        findings: what the verification found that is no error; C02 if the file could not be compared
+            with the model.
     """
 
     path: Path
@@ -83,6 +86,12 @@ class ExportSource(Protocol):
         See ``qat_lib.export.convert.convert``.
         """
 
+    def inputs(self) -> Sequence[ModelInput]:
+        """Return its inputs in order."""
+
+    def reference(self, layers: list[str]) -> ParityReference:
+        """Return the model to compare with, which also returns outputs of ``layers``."""
+
 
 def choose_options(options: ExportOptions | None, keywords: ExportOptions) -> ExportOptions:
     """Return export options given as one value or as keywords.
@@ -106,7 +115,7 @@ def export_source(
     metadata: Mapping[str, Any] | None = None,
     plan: PlanLike | None = None,
 ) -> ExportReport:
-    """Convert a model, lower the graph, verify it, and write it.
+    """Convert a model, lower the graph, verify it, compare it with the model, and write it.
 
     Arguments and errors are those of ``qat_lib.export.export.export_onnx``.
     """
@@ -130,7 +139,12 @@ def export_source(
     entries = _entries(graph, options, layout, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)
-    findings = _write(graph, path, planned)
+
+    def compare(draft: Path) -> list[Finding]:
+        embedded = options.embed_preprocessing
+        return compare_draft(source, draft, graph, preprocessing, embedded=embedded)
+
+    findings = _write(graph, path, planned, compare)
     used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
     return ExportReport(
         path=path,
@@ -205,8 +219,13 @@ def _data_path(path: Path) -> Path:
     return path.with_name(path.name + ".data")
 
 
-def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[Finding]:
-    """Write to a draft, verify, then rename; return the non-error findings."""
+def _write(
+    graph: ir.Model,
+    path: Path,
+    plan: QuantizationPlan | None,
+    compare: Callable[[Path], list[Finding]],
+) -> list[Finding]:
+    """Write to a draft, verify, compare, then rename; return the non-error findings."""
     constants = (value.const_value for value in graph.graph.initializers.values())
     external = sum(array.nbytes for array in filter(None, constants)) > EXTERNAL_DATA_ABOVE
     folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
@@ -221,6 +240,7 @@ def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[F
                 f"The exported graph of {path.name} is not what it should be ({len(errors)} "
                 "errors). First: " + "; ".join(str(finding) for finding in errors[:3])
             )
+        findings = [*findings, *compare(draft)]
         if external:
             _data_path(draft).replace(_data_path(path))
         draft.replace(path)

@@ -129,6 +129,7 @@ class Pass:
 
 
 PASSES = (
+    Pass("loop_invariants.hoist_loop_invariants"),
     Pass("fold_constants.fold_constants"),
     Pass("identities.remove_identities"),
     Pass("output_padding.use_output_padding"),

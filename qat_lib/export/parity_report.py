@@ -25,7 +25,7 @@ class ParityReport:
 
     Attributes:
         samples: number of samples compared.
-        largest_difference: largest absolute difference of any output.
+        largest_difference: largest absolute difference of any output that is not of integers.
         mean_difference: mean absolute difference.
         magnitude: largest absolute output of Keras.
         labels_equal: samples whose label (index of the largest output) is the same in both; None
@@ -42,6 +42,10 @@ class ParityReport:
             asked to reproduce.
         tolerance: allowed ``largest_difference`` of a model without quantizers, relative to
             ``magnitude``; None for a quantized one, whose labels decide.
+        difference: difference of the output that is nearest to what is allowed, relative to the spread of
+            its values (see ``qat_lib.engines.agreement``); of integers the share of unequal ones.
+            Default 0.0.
+        allowed: largest allowed ``difference``: what rounding explains in this model. Default 1.0.
         layers: differences by layer, in graph order; empty unless asked for.
         framework: what ONNX was compared with, "Keras" or "PyTorch"; where the text above says
             Keras, this is meant.
@@ -57,13 +61,17 @@ class ParityReport:
     step: float
     noise: float
     tolerance: float | None
+    difference: float = 0.0
+    allowed: float = 1.0
     layers: tuple[LayerDifference, ...] = field(default=())
     framework: str = "Keras"
 
     @property
     def passed(self) -> bool:
-        """Whether labels agree, but for ties, and outputs within tolerance."""
+        """Whether labels agree, but for ties, and outputs within what is allowed."""
         if self.mismatches or not np.isfinite(self.largest_difference):
+            return False
+        if self.difference > self.allowed:
             return False
         return self.tolerance is None or self.largest_difference <= self.tolerance * max(
             self.magnitude, 1e-6
@@ -89,4 +97,5 @@ class ParityReport:
             labels = f", labels equal on {self.labels_equal} ({self.ties} ties)"
         verdict = "agrees" if self.passed else "does NOT agree"
         difference = f"largest difference {self.largest_difference:.3g}"
-        return f"{verdict} with {self.framework} on {self.samples} samples: {difference}{labels}"
+        share = f" ({self.difference:.2g} of the spread; allowed: {self.allowed:.2g})"
+        return f"{verdict} with {self.framework} on {self.samples} samples: {difference}{share}{labels}"

@@ -13,7 +13,8 @@ from qat_lib.export.precision import float32_array, use_float32
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
     """Return a copy of a ``GraphDef`` prepared for tf2onnx.
 
-    Half precision is float32, ``Erfc`` is written with ``Erf``, and sizes are constant.
+    Half precision is float32, ``Erfc`` is written with ``Erf``, sizes are constant, and the padding
+    in front of a convolution with padding of its own remains a node.
 
     Args:
         graph_def: the traced graph.
@@ -31,6 +32,7 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
             _with_erf(result, node)
         elif node.op in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
             _with_constant_size(result, node)
+    _keep_padding(result)
     return result
 
 
@@ -126,6 +128,31 @@ def _with_constant_size(graph_def: Any, node: Any) -> None:
     constant.attr["dtype"].type = tf.int32.as_datatype_enum
     constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(size, dtype=tf.int32))
     node.input[0] = constant.name
+
+
+def _keep_padding(graph_def: Any) -> None:
+    """Write a Pad in front of a convolution with its own padding as PadV2.
+
+    tf2onnx merges a Pad into the convolution behind it and overwrites the convolution's explicit
+    padding: that of a ``Conv2D``, or of the SpaceToBatchND of a dilated one. It leaves PadV2 in
+    place, and the lowering pass ``merge_padding`` adds up both paddings.
+    """
+    import tensorflow as tf
+
+    pads = {node.name: node for node in graph_def.node if node.op == "Pad"}
+    for node in list(graph_def.node):
+        explicit = node.op == "Conv2D" and node.attr["padding"].s == b"EXPLICIT"
+        if not explicit and node.op != "SpaceToBatchND":
+            continue
+        pad = pads.pop(_producer(node.input[0]), None)
+        if pad is None:
+            continue
+        dtype = pad.attr["T"]
+        zero = graph_def.node.add(name=f"{pad.name}/zero", op="Const")
+        zero.attr["dtype"].CopyFrom(dtype)
+        zero.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, dtype=dtype.type))
+        pad.op = "PadV2"
+        pad.input.append(zero.name)
 
 
 def _producer(tensor: str) -> str:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet(*names: str) -> Iterator[None]:
-    """Keep libraries' logs below errors for the time of the block."""
+    """Silence libraries' logs for the time of the block; they raise what they log as errors."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.ERROR)
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:

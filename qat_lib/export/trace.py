@@ -10,7 +10,6 @@ lie about layers.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,16 +18,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from qat_lib.errors import UnsupportedModelError
+from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.export.precision import float32_for, float32_semantics
 from qat_lib.graph.existing_quantizers import refuse_keras_quantized
-from qat_lib.graph.keras_graph import functional_of, has_graph, layers_inside, layers_of
+from qat_lib.graph.keras_graph import functional_of, has_graph, layers_of, refuse_scope_names
 from qat_lib.graph.layer_graph import Call, LayerGraph
 from qat_lib.quantizers import TensorQuantizer, export_mode
 
 logger = logging.getLogger("qat_lib")
-
-SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +97,15 @@ class _Calls:
         if isinstance(call.operation, keras.Layer):
             kwargs = _in_inference_mode(call.path, kwargs)
         with tf.name_scope(scope + "/"):
-            outputs: list[Any] = keras.tree.flatten(call.operation(*args, **kwargs))
+            try:
+                outputs: list[Any] = keras.tree.flatten(call.operation(*args, **kwargs))
+            except tf.errors.OperatorNotAllowedInGraphError as error:
+                shapes = [x.shape for x in inputs if tf.is_tensor(x)]
+                raise ExportError(
+                    f"Expected layers whose code does not depend on values or open dimensions. "
+                    f"The layer {call.path!r} ({type(call.core).__name__}) does, on inputs of "
+                    f"shape {', '.join(map(str, shapes))}. Build the model with a fixed input size."
+                ) from error
         if len(outputs) == 1 and call.path not in self.tensors.values():
             self.tensors.setdefault(outputs[0].name, call.path)
         return outputs
@@ -141,7 +146,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             "begin with keras.Input."
         )
     refuse_keras_quantized(model)
-    _refuse_scope_names(model)
+    refuse_scope_names(model)
     graph = LayerGraph(model, subclassed_within=True)
     functional = functional_of(model)
     variables = _weight_variables(model)
@@ -195,20 +200,6 @@ def _reshaped(graph: Any) -> dict[str, tuple[list[int | None], Any]]:
             dtype = np.dtype(float32_for(tensor.dtype).as_numpy_dtype)
             shapes[tensor.name] = (tensor.shape.as_list(), dtype)
     return shapes
-
-
-def _refuse_scope_names(model: Any) -> None:
-    """Refuse layers that TensorFlow can't trace, before Keras opens their scopes.
-
-    The pattern is TensorFlow's, of ``tf.name_scope``.
-    """
-    names = [layer.name for layer in layers_inside(model)]
-    if refused := [name for name in names if not SCOPE_NAME.fullmatch(name)]:
-        raise UnsupportedModelError(
-            "Expected layer names of letters, digits, '_', '.', '-' and '/', as TensorFlow's "
-            "graphs ask for. "
-            f"Received: {', '.join(map(repr, refused[:5]))}. Rename the layer."
-        )
 
 
 def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[Any]) -> Any:

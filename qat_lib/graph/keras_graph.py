@@ -5,6 +5,7 @@ They have no public view.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,9 @@ RECORDS = frozenset(
     {"_layers", "_metrics", "_operations", "_tracker", "_inbound_nodes", "_outbound_nodes"}
 )
 """Attributes in which Keras keeps its records of the layers that others hold."""
+
+SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\\/>-]*")
+"""TensorFlow's pattern for the names of ``tf.name_scope``."""
 
 
 def has_graph(model: Any) -> bool:
@@ -48,6 +52,34 @@ def functional_of(model: Any) -> Any:
             "and does not branch on `training`."
         )
     return model
+
+
+def refuse_scope_names(model: Any) -> None:
+    """Refuse layers that TensorFlow can't train or trace, before Keras opens their scopes.
+
+    Raises:
+        UnsupportedModelError: a layer's name is no name of a scope.
+    """
+    names = [layer.name for layer in layers_inside(model)]
+    if refused := [name for name in names if not SCOPE_NAME.fullmatch(name)]:
+        raise UnsupportedModelError(
+            "Expected layer names of letters, digits, '_', '.', '-' and '/', as TensorFlow's "
+            "graphs ask for. "
+            f"Received: {', '.join(map(repr, refused[:5]))}. Rename the layer."
+        )
+
+
+def own_steps(model: Any) -> list[str]:
+    """Return the steps of training and prediction that a model's class defines, not Keras.
+
+    A graph of layers does not contain them. A detector may decode its boxes there.
+    """
+    found = []
+    for name in ("predict_step", "train_step", "test_step"):
+        owner = next((base for base in type(model).__mro__ if name in vars(base)), None)
+        if owner is not None and owner.__module__.partition(".")[0] != "keras":
+            found.append(name)
+    return found
 
 
 def graph_nodes(function: Any) -> Iterator[Any]:

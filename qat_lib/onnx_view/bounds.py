@@ -19,7 +19,7 @@ import onnx
 
 from qat_lib.errors import ExportError
 from qat_lib.graph.roles import onnx_operators
-from qat_lib.onnx_view.graph import OnnxGraph
+from qat_lib.onnx_view.graph import OnnxGraph, captured
 from qat_lib.onnx_view.protos import message_names, nodes_of, subgraphs_of, writers
 from qat_lib.onnx_view.shapes import (
     Dim,
@@ -122,7 +122,8 @@ class _Bounds:
         twins = writers(inferred.node)
         for node in nodes:
             bodies = _bodies(node)
-            given = self._constants.issuperset(filter(None, node.input))
+            reads = chain(node.input, *map(captured, bodies))
+            given = self._constants.issuperset(filter(None, reads))
             if self._is_known_shape(node) or (given and not bodies):
                 if node.op_type != "Constant":
                     self._fold(node)

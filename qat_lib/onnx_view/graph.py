@@ -255,7 +255,7 @@ def _node(index: int, proto: onnx.NodeProto, identities: Identities) -> Node:
     attributes, captures = {}, {}
     for attribute in proto.attribute:
         for subgraph in subgraphs_of(attribute):
-            captures.update(dict.fromkeys(_captured(subgraph)))
+            captures.update(dict.fromkeys(captured(subgraph)))
         if not subgraphs_of(attribute):
             try:
                 attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
@@ -275,7 +275,7 @@ def _node(index: int, proto: onnx.NodeProto, identities: Identities) -> Node:
     )
 
 
-def _captured(graph: onnx.GraphProto) -> Iterator[str]:
+def captured(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the outer tensors that a subgraph reads."""
     inner = {"", *message_names(graph.initializer), *message_names(graph.input)}
     for node in graph.node:
@@ -284,6 +284,6 @@ def _captured(graph: onnx.GraphProto) -> Iterator[str]:
         reads = list(node.input)
         for attribute in node.attribute:
             for subgraph in subgraphs_of(attribute):
-                reads.extend(_captured(subgraph))
+                reads.extend(captured(subgraph))
         yield from (name for name in reads if name not in inner)
     yield from (name for name in message_names(graph.output) if name not in inner)

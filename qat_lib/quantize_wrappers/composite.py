@@ -177,6 +177,27 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         config["layer"]["config"] = sound_config(self.layer)
         return {**config, "weights": self.weights_config, "inputs": self.inputs_config}
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return a wrapper of a composite that is built with tuples as shapes.
+
+        A file stores them as lists, and Keras hands them on as such. Layers that append to their
+        input shape, as those of DeepLabV3 do, take a tuple only.
+        """
+        layer = dict(config["layer"])
+        if "build_config" in layer:
+            layer["build_config"] = _shapes_as_tuples(layer["build_config"])
+        return super().from_config({**config, "layer": layer}, custom_objects)
+
+
+def _shapes_as_tuples(stored: Any) -> Any:
+    if isinstance(stored, Mapping):
+        return {key: _shapes_as_tuples(value) for key, value in stored.items()}
+    if isinstance(stored, list):
+        is_shape = all(size is None or isinstance(size, int) for size in stored)
+        return tuple(stored) if is_shape else [_shapes_as_tuples(item) for item in stored]
+    return stored
+
 
 class _Forward:
     """The wrapper's ``call``, with the signature of the composite's."""

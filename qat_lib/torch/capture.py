@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +62,19 @@ class Example:
             return cls(kwargs=dict(sized))
         return cls(args=tuple(sized) if isinstance(sized, tuple | list) else (sized,), kwargs={})
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors of all arguments in order."""
+        leaves = torch.utils._pytree.tree_leaves((self.args, dict(self.kwargs)))
+        return [x for x in leaves if is_tensor(x)]
+
+    def filled(self, tensors: Sequence[torch.Tensor]) -> Example:
+        """Return the same arguments with other tensors."""
+        left = iter(tensors)
+        args, kwargs = torch.utils._pytree.tree_map(
+            lambda x: next(left) if is_tensor(x) else x, (self.args, dict(self.kwargs))
+        )
+        return Example(args=args, kwargs=kwargs)
+
 
 def is_tensor(x: Any) -> bool:
     """Whether ``x`` is a tensor."""
@@ -89,7 +102,7 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
     Raises:
         ExportError: ``torch.export`` can't capture it.
     """
-    bound = _bind(module, example)
+    bound = bind_example(module, example)
     named = _with_named_functions(module, bound)
     shapes = None if batch is not None else _open_batch(bound.arguments)
     with in_inference(named), export_mode(), silent(), torch.no_grad():
@@ -105,7 +118,7 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
             ) from error
 
 
-def _bind(module: nn.Module, example: Example) -> inspect.BoundArguments:
+def bind_example(module: nn.Module, example: Example) -> inspect.BoundArguments:
     """Return the arguments in the order of forward's.
 
     Raises:

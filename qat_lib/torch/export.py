@@ -14,12 +14,14 @@ from qat_lib.errors import ExportError
 from qat_lib.export.finish import ExportReport, Layout, choose_options, export_source
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import RangeOwner
+from qat_lib.export.self_check import ModelInput
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.plan import PlanLike
 from qat_lib.preprocessing import Preprocessing
-from qat_lib.torch.capture import Example, in_float32
+from qat_lib.torch.capture import Example, bind_example, in_float32
 from qat_lib.torch.convert import convert
 from qat_lib.torch.naming import named_by_path
+from qat_lib.torch.parity import ModuleReference
 from qat_lib.torch.quantizers import read_quantizers
 
 
@@ -80,8 +82,8 @@ def export_onnx(
         ConfigError: the path is no place for a file.
         ExportError: an option is wrong, the example does not fit, a quantizer has no range, or
             PyTorch can't capture or convert the module, or has no form of it in the operator set.
-        VerificationError: the written graph is not what the module and the plan say; no file is
-            left.
+        VerificationError: the written graph is not what the module and the plan say, or gives other
+            outputs than the module on random inputs; no file is left.
 
     Examples:
         >>> import torch, qat_lib.torch
@@ -105,9 +107,10 @@ def export_onnx(
             "already. Received: True."
         )
     stored = in_float32(module)
+    example = Example.of(example_input, batch=chosen.batch_size)
     with named_by_path(stored):
         return export_source(
-            ModuleSource(stored, Example.of(example_input, batch=chosen.batch_size)),
+            ModuleSource(stored, example),
             path,
             options=chosen,
             preprocessing=preprocessing,
@@ -136,3 +139,23 @@ class ModuleSource:
     def convert(self, options: ExportOptions) -> ir.Model:
         """Return its graph, converted by PyTorch's exporter."""
         return convert(self.module, self.example, opset=options.opset, batch=options.batch_size)
+
+    def inputs(self) -> Sequence[ModelInput]:
+        """Return its inputs in order; integers have the values of the example."""
+        found = []
+        for x in self._in_order().tensors():
+            array = x.cpu().numpy()
+            values = array if array.dtype.kind in "iub" else None
+            found.append(
+                ModelInput(shape=tuple(array.shape), dtype=array.dtype.name, values=values)
+            )
+        return found
+
+    def reference(self, layers: list[str]) -> ModuleReference:
+        """Return the module to compare with."""
+        return ModuleReference(self.module, layers, self._in_order())
+
+    def _in_order(self) -> Example:
+        """Return the arguments in the order of forward's, as the graph has them."""
+        bound = bind_example(self.module, self.example)
+        return Example(args=bound.args, kwargs=bound.kwargs)

@@ -19,7 +19,7 @@ from qat_lib.errors import ExportError
 from qat_lib.export.comparing import compare_with
 from qat_lib.export.parity_report import ParityReport
 from qat_lib.foreign_errors import describe_error
-from qat_lib.torch.capture import in_float32, is_tensor
+from qat_lib.torch.capture import Example, in_float32, is_tensor
 from qat_lib.torch.inference import in_inference
 
 
@@ -73,13 +73,18 @@ class ModuleReference:
     Args:
         module: module with float32 weights.
         layers: paths of modules whose outputs are asked for; others than modules are left out.
+        example: arguments that the arrays take the place of. Default None: each array is a
+            positional argument.
     """
 
     framework = "PyTorch"
     layout = "NCHW"
 
-    def __init__(self, module: nn.Module, layers: list[str]) -> None:
+    def __init__(
+        self, module: nn.Module, layers: list[str], example: Example | None = None
+    ) -> None:
         self.module = module
+        self._example = example
         self._parts = {path: part for path, part in module.named_modules() if path in layers}
         self.layers = list(self._parts)
         self._names = list(inspect.signature(module.forward).parameters)
@@ -111,9 +116,14 @@ class ModuleReference:
             ExportError: the arrays do not fit the module.
         """
         tensors = [self._tensor(x) for x in inputs]
+        given = (
+            self._example.filled(tensors)
+            if self._example
+            else Example(args=tuple(tensors), kwargs={})
+        )
         with in_inference(self.module), self._watched() as found, torch.no_grad():
             try:
-                outputs = self.module(*tensors)
+                outputs = self.module(*given.args, **given.kwargs)
             except (RuntimeError, TypeError, ValueError, IndexError) as error:
                 shapes = [tuple(x.shape) for x in tensors]
                 raise ExportError(

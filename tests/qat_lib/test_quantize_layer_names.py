@@ -7,6 +7,7 @@ import pytest
 from keras import layers
 
 from qat_lib import model_quantizers, quantize_model
+from qat_lib.errors import UnsupportedModelError
 
 NAMES = ("conv", "quant_conv", "conv_quantizer", "conv_kernel")
 
@@ -23,6 +24,11 @@ def test_layers_named_like_quantizers_do_not_clash(names: tuple[str, ...]) -> No
     quantized = quantize_model(chain(names))
     assert {f"quant_{name}" for name in names} <= {layer.name for layer in quantized.layers}
     assert len(model_quantizers(quantized)) == 2 * len(names)
+
+
+def test_names_that_tensorflow_refuses_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"'my conv'\. Rename the layer"):
+        quantize_model(chain(("my conv", "conv")))
 
 
 def test_wrapper_name_gets_number_if_taken() -> None:

@@ -200,6 +200,20 @@ def test_a_model_keeps_its_own_training_step(tmp_path: Path) -> None:
     assert type(quantize_model(OwnGraph(3))) is type(keras.Model(x, x))
 
 
+class Detector(OwnGraph):
+    """A model that makes its own graph, and decodes its outputs in prediction."""
+
+    def predict_step(self, data: object) -> object:
+        return keras.ops.argmax(super().predict_step(data), axis=-1)
+
+
+def test_steps_that_the_copy_lacks_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    quantize_model(OwnGraph(3))
+    assert "lacks" not in caplog.text
+    quantize_model(Detector(3))
+    assert "It lacks what Detector defines in predict_step" in caplog.text
+
+
 def deep_model() -> keras.Model:
     x = y = keras.Input((1,))
     for _ in range(150):

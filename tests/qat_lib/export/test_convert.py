@@ -314,7 +314,7 @@ def test_convert_keeps_tf2onnx_quiet_and_its_log_level(monkeypatch: pytest.Monke
     monkeypatch.setattr("tf2onnx.tfonnx.process_tf_graph", look)
     with pytest.raises(ExportError):
         convert(dense(), opset=17)
-    assert (levels, logger.level) == ([logging.ERROR], logging.INFO)
+    assert (levels, logger.level) == ([logging.CRITICAL], logging.INFO)
 
 
 def test_batch_normalization_is_looked_for_in_layers_only() -> None:

@@ -26,7 +26,8 @@ from qat_lib.plan import QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
 
 PASSES = [
-    "fold_constants", "remove_identities", "use_output_padding", "fix_reshape_targets", "fix_resize_scales",
+    "hoist_loop_invariants", "fold_constants", "remove_identities", "use_output_padding",
+    "fix_reshape_targets", "fix_resize_scales",
     "merge_einsum", "write_activation_ranges", "store_quantized_weights", "embed_preprocessing",
     "use_nearest_resize", "recover_prelu", "merge_batched_dense", "remove_transposes", "fold_constants",
     "use_global_pools", "reorder_flattened_weights", "eliminate_singleton_reshapes", "recover_batchnorm",

@@ -116,3 +116,31 @@ def test_ranges_that_nobody_set_are_named(tmp_path, caplog):
     qat_lib.calibrate(model, np.random.default_rng(0).normal(size=(4, *IMAGE)).astype(np.float32))
     qat_lib.export_onnx(model, tmp_path / "model.onnx")
     assert "calibrated" not in caplog.text
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize(
+    ("padding", "layer"),
+    [
+        (1, L.Conv2D(6, 3, dilation_rate=2, padding="same")),
+        (2, L.Conv2D(6, 3, dilation_rate=2, padding="same")),
+        (((0, 1), (2, 3)), L.Conv2D(6, 5, dilation_rate=2, padding="same")),
+        (3, L.Conv2D(6, 3, dilation_rate=(1, 3), padding="valid")),
+        (2, L.DepthwiseConv2D(3, dilation_rate=2, padding="same")),
+        (1, L.SeparableConv2D(6, 3, dilation_rate=2, padding="same")),
+    ],
+)
+def test_padding_adds_to_that_of_dilated_convolution(padding, layer, quantized, tmp_path):
+    keras.utils.set_random_seed(0)
+    layer = type(layer).from_config({**layer.get_config(), "bias_initializer": "normal"})
+    x = keras.Input(IMAGE)
+    model = keras.Model(x, layer(L.ZeroPadding2D(padding)(x)))
+    data = np.random.default_rng(0).normal(size=(4, *IMAGE)).astype(np.float32)
+    if quantized:
+        model = qat_lib.quantize_model(model)
+        qat_lib.calibrate(model, data)
+    path = tmp_path / "padded.onnx"
+    qat_lib.export_onnx(model, path)
+    report = qat_lib.check_parity(model, path, data)
+    assert report.largest_difference <= 1e-5 * report.magnitude
+    assert "Pad" not in [node.op_type for node in onnx.load(path).graph.node]

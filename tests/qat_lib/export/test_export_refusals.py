@@ -24,9 +24,15 @@ def subclassed():
     return model
 
 
+def enlarged():
+    x = keras.Input((None, None, 3))
+    return keras.Model(x, layers.UpSampling2D(2, interpolation="bilinear", name="up")(x))
+
+
 @pytest.mark.parametrize(
     ("make", "options", "error", "message"),
     [
+        (enlarged, {}, ExportError, r"The layer 'up' \(UpSampling2D\) does, .* fixed input size"),
         (subclassed, {}, UnsupportedModelError, "Functional or Sequential"),
         (lambda: keras.Sequential([layers.Dense(2)]), {}, UnsupportedModelError, "built model"),
         (

@@ -141,8 +141,8 @@ def test_parity_counts_equal_labels_ties_and_mismatches(tmp_path: Path) -> None:
 def test_parity_takes_a_tie_within_one_quantization_step(tmp_path: Path) -> None:
     """The largest logit is 127 in both cases: a step is 1."""
     for gap, passed in ((1.0, True), (1.01, False)):
-        expected = [[127 - gap, 127.0]]
-        report = compare(tmp_path, (expected, [[127.0, 0.0]]), quantizers=QUANTIZED)
+        expected, received = [[127 - gap, 127.0, -127]], [[127.0, 126.5, -127]]
+        report = compare(tmp_path, (expected, received), quantizers=QUANTIZED)
         assert report.passed is passed
         assert (report.labels_equal, report.ties, report.mismatches) == (
             0,
@@ -260,6 +260,49 @@ def test_parity_has_the_tolerance_of_the_precision(
     report = compare(tmp_path, ([[1.0]], [[1.0]]), **options)
     assert report.tolerance == tolerance
     assert report.passed
+
+
+@pytest.mark.parametrize(("share", "passes"), [(0.04, True), (0.06, False)])
+def test_parity_bounds_outputs_without_labels(tmp_path: Path, share: float, passes: bool) -> None:
+    """The values have a spread of one."""
+    expected = np.tile([-1.0, 1.0], (3, 4, 1)).astype(np.float32)
+    report = compare(tmp_path, (expected, expected + share), quantizers=QUANTIZED)
+    assert report.difference == pytest.approx(share, rel=1e-3)
+    assert (report.allowed, report.passed) == (0.05, passes)
+
+
+def test_parity_widens_bound_by_twice_keras_noise(tmp_path: Path) -> None:
+    """An input that moves by 2**-14 of its value moves the outputs by a tenth of their spread."""
+    expected = 1 + np.tile([-1.0, 1.0], (3, 4, 1)).astype(np.float32) * 2.0**-14 * 10
+    scale = 2.0**14 / 10
+    outputs = (expected - 1) * scale
+    for share, passes in ((0.19, True), (0.21, False)):
+        report = compare(
+            tmp_path,
+            (expected, outputs + share),
+            quantizers=QUANTIZED,
+            scale=scale,
+            offset=-scale,
+        )
+        assert report.allowed == pytest.approx(0.2, rel=0.02)
+        assert report.passed is passes
+
+
+def test_parity_compares_indices_as_such(tmp_path: Path) -> None:
+    x = keras.Input((4,), name="e0")
+    given = keras.Input((4,), name="r0")
+    model = keras.Model([x, given], keras.ops.cast(x, "int32"))
+    path = write(tmp_path / "model.onnx", {"e0": np.ones((1, 4)), "r0": np.ones((1, 4))}, 1)
+    proto = onnx.load(path)
+    cast = onnx.helper.make_node("Cast", ["r0"], ["y0"], to=onnx.TensorProto.INT32)
+    proto.graph.node[-1].CopyFrom(cast)
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    onnx.save(proto, path)
+    indices = np.float32([[0, 1, 2, 900]])
+    assert check_parity(model, path, [indices, indices]).passed
+    report = check_parity(model, path, [indices, np.float32([[0, 1, 2, 3]])])
+    assert (report.difference, report.largest_difference) == (0.25, 0.0)
+    assert not report.passed
 
 
 def test_parity_names_shapes_that_differ(tmp_path: Path) -> None:
@@ -440,10 +483,11 @@ def test_a_report_is_plain_data_and_one_sentence() -> None:
     )
     assert (
         str(report(largest_difference=0.12345))
-        == "agrees with Keras on 4 samples: largest difference 0.123"
+        == "agrees with Keras on 4 samples: largest difference 0.123 (0 of the spread; allowed: 1)"
     )
     text = (
-        "does NOT agree with Keras on 4 samples: largest difference 3, labels equal on 2 (1 ties)"
+        "does NOT agree with Keras on 4 samples: largest difference 3 (0 of the spread; allowed: 1)"
+        ", labels equal on 2 (1 ties)"
     )
     assert str(report(largest_difference=3.0, labels_equal=2, ties=1)) == text
 

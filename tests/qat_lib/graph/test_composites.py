@@ -88,6 +88,31 @@ class Branches(layers.Layer):
         return self.a(x) + self.b(x) + y
 
 
+@keras.saving.register_keras_serializable(package="test_composites")
+class Appending(layers.Layer):
+    """Appends to its input shape when it is built, which a tuple allows."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.dense = layers.Dense(3)
+
+    def build(self, input_shape: Any) -> None:
+        self.dense.build(input_shape[:-1] + (4,))  # noqa: RUF005 (takes no list)
+        super().build(input_shape)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+def test_layer_that_appends_to_its_shape_loads(tmp_path: Path) -> None:
+    x = keras.Input((6, 4))
+    quantized = quantize_model(keras.Model(x, Appending()(x)))
+    array = data((6, 4))
+    calibrate(quantized, array, "max")
+    quantized.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(array), quantized(array))
+
+
 def sequence_model() -> keras.Model:
     keras.utils.set_random_seed(0)
     x = keras.Input((6, 8), name="x")

@@ -166,6 +166,13 @@ def test_loops_of_constants_need_one_count(turns: list[int]) -> None:
     )
 
 
+def test_loop_that_reads_an_input_is_no_constant() -> None:
+    loop = loop_of()
+    (body,) = (attribute.g for attribute in loop.attribute)
+    body.node.append(helper.make_node("Identity", ["x"], ["read"]))
+    assert not found(model(loop, turns=np.asarray([1, 2], np.int64)))
+
+
 @pytest.mark.parametrize(("elements", "refused"), [(2**31 - 1, False), (2**31, True)])
 def test_tensors_are_as_large_as_tensorrt_takes(elements: int, refused: bool) -> None:
     assert (

@@ -1,0 +1,56 @@
+"""Take values that a Loop passes on unchanged out of its state.
+
+tf2onnx gives a recurrent layer's weights to the Loop as state that the body returns as it came. The
+body can read them from the graph around it. OpenVINO refuses a body with an input that is an
+output, too.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from qat_lib.export.graph import attribute, is_op, lowering_pass
+
+CONTROL = 2
+"""Inputs of a Loop and of its body in front of the state: trip count or iteration, condition."""
+
+
+@lowering_pass
+def hoist_loop_invariants(model: ir.Model) -> None:
+    """Let the body of each Loop read such values from the graph around it."""
+    for node in list(model.graph):
+        body = attribute(node, "body")
+        if not is_op(node, "Loop") or body is None:
+            continue
+        outer: dict[int, ir.Value] = {}
+        for i, given in enumerate(node.inputs[CONTROL:]):
+            # The body returns its condition in front of the state.
+            same = body.outputs[i + 1] is body.inputs[i + CONTROL]
+            if same and given is not None and not node.outputs[i].is_graph_output():
+                outer[i] = given
+        if outer:
+            _hoist(model.graph, node, body, outer)
+
+
+def _hoist(graph: ir.Graph, node: ir.Node, body: ir.Graph, outer: dict[int, ir.Value]) -> None:
+    """Replace a Loop by one without the state ``outer``, by index."""
+    for i in sorted(outer, reverse=True):
+        body.outputs.pop(i + 1)
+        body.inputs.pop(i + CONTROL).replace_all_uses_with(outer[i])
+    rest = ir.node(
+        "Loop",
+        [x for i, x in enumerate(node.inputs) if i - CONTROL not in outer],
+        {"body": body},
+        num_outputs=len(node.outputs) - len(outer),
+        name=node.name,
+    )
+    rest.meta.update(node.meta)
+    left = iter(rest.outputs)
+    for i, output in enumerate(node.outputs):
+        new = outer.get(i)
+        if new is None:
+            new = next(left)
+            new.name, new.shape, new.type = output.name, output.shape, output.type
+        output.replace_all_uses_with(new, replace_graph_outputs=True)
+    graph.insert_before(node, rest)
+    graph.remove(node, safe=True)

@@ -1,0 +1,227 @@
+"""Compare a written graph with its model on random inputs before the file gets its name.
+
+The verification reads the graph; this runs it. A fault of a converter or of a lowering pass, which
+gives a valid graph that computes something else, shows here only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.analysis.findings import Finding
+from qat_lib.analysis.rules.record import C02
+from qat_lib.errors import VerificationError
+from qat_lib.export.comparing import ParityReference, compare_with
+from qat_lib.export.graph import consumers, dims, is_op, operand, scalar
+from qat_lib.export.parity_report import ParityReport
+from qat_lib.foreign_errors import describe_error
+from qat_lib.graph.roles import onnx_operators
+from qat_lib.preprocessing import Preprocessing
+
+logger = logging.getLogger("qat_lib")
+
+SAMPLES = 2
+OPEN_SIZES = (64, 32, 16, 8)
+"""Sizes tried for open dimensions other than the batch, until one fits the model."""
+KEEP_RANGE = onnx_operators("range preserving")
+"""Operators between an input and its quantizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInput:
+    """An input of a model that is exported.
+
+    Attributes:
+        shape: its shape; None for an open dimension. The first is the batch, of which the graph says
+            whether it is open.
+        dtype: name of its data type.
+        values: values that are allowed, if not all are. Default None.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: str
+    values: np.ndarray | None = None
+
+
+class Comparable(Protocol):
+    """A model that can be run beside its exported graph."""
+
+    @property
+    def layout(self) -> Any:
+        """Order of the axes of its image inputs."""
+
+    def inputs(self) -> Sequence[ModelInput]:
+        """Return its inputs in order."""
+
+    def reference(self, layers: list[str]) -> ParityReference:
+        """Return the model to compare with, which also returns outputs of ``layers``."""
+
+
+def compare_draft(
+    source: Comparable,
+    draft: Path,
+    graph: ir.Model,
+    preprocessing: Preprocessing | None,
+    *,
+    embedded: bool,
+) -> list[Finding]:
+    """Compare a written file with its model on random inputs.
+
+    Inputs have the range of their quantizer or preprocessing, else that of normal noise. Integers
+    are 0 and 1, which every vocabulary has.
+
+    Args:
+        source: the model.
+        draft: the file.
+        graph: its graph.
+        preprocessing: how raw images become the model's input.
+        embedded: whether the graph does that itself.
+
+    Returns:
+        A finding that tells why they could not be compared, or nothing.
+
+    Raises:
+        VerificationError: they give different outputs.
+    """
+    inputs = source.inputs()
+    is_open = any(size is None for each in inputs for size in each.shape[1:])
+    reason = ""
+    for size in OPEN_SIZES if is_open else OPEN_SIZES[:1]:
+        try:
+            data = _random_inputs(source, graph, size, preprocessing, embedded)
+            return _judge(source, draft, data)
+        except VerificationError:
+            raise
+        except Exception as error:  # noqa: BLE001 (models raise errors of many types)
+            reason = describe_error(error)
+    return [_not_compared(draft, reason)]
+
+
+def _judge(source: Comparable, draft: Path, data: list[np.ndarray]) -> list[Finding]:
+    def compare(layers: bool) -> ParityReport:
+        return compare_with(
+            source.reference, draft, data, layers=layers, batch_size=SAMPLES, labels=False
+        )
+
+    try:
+        report = compare(layers=False)
+        problem = "" if report.passed else _describe(report)
+    except VerificationError as error:
+        problem = str(error)
+    if not problem:
+        return []
+    if not _repeats(source, data):
+        return [_not_compared(draft, "the model gives other outputs at each call")]
+    raise VerificationError(
+        f"The exported graph of {draft.name} does not compute what the model does: {problem}"
+        f"{_first_layer(compare)} No file was written. Replace the layer, or leave it out of the "
+        "exported model."
+    )
+
+
+def _describe(report: ParityReport) -> str:
+    return (
+        f"on random inputs its outputs differ by {report.difference:.2g} of their spread "
+        f"(largest difference {report.largest_difference:.3g}), and rounding explains "
+        f"{report.allowed:.2g}."
+    )
+
+
+def _first_layer(compare: Callable[[bool], ParityReport]) -> str:
+    """Return a sentence on the layer where the difference starts."""
+    try:
+        report = compare(True)
+    except VerificationError:  # outputs of other shapes: no layers are compared
+        return ""
+    first = report.first_difference(relative=max(report.allowed, 1e-3))
+    return "" if first is None else f" The difference starts at the layer {first.layer!r}."
+
+
+def _repeats(source: Comparable, data: list[np.ndarray]) -> bool:
+    reference = source.reference([])
+    first, second = reference.run(data), reference.run(data)
+    return all(map(np.array_equal, map(np.nan_to_num, first), map(np.nan_to_num, second)))
+
+
+def _not_compared(draft: Path, reason: str) -> Finding:
+    logger.warning("%s was not compared with its model: %s.", draft.name, reason)
+    return C02.at(
+        draft.name,
+        message=f"The file was not compared with its model: {reason}.",
+        advice="Compare them on inputs of your own with check_parity.",
+        layer="",
+    )
+
+
+def _random_inputs(
+    source: Comparable,
+    graph: ir.Model,
+    size: int,
+    preprocessing: Preprocessing | None,
+    embedded: bool,
+) -> list[np.ndarray]:
+    """Return an array for each input, the open dimensions of which have ``size``."""
+    rng = np.random.default_rng(0)
+    inputs = source.inputs()
+    if preprocessing is not None and len(inputs) == 1:
+        (only,) = inputs
+        raw = _raw_images(rng, _batch(graph.graph.inputs[0]), preprocessing)
+        images = raw if embedded else preprocessing.apply(raw)
+        if source.layout == "NCHW":
+            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        if embedded or images.shape[1:] == only.shape[1:]:
+            return [images]
+    arrays = []
+    for each, value in zip(inputs, graph.graph.inputs, strict=True):
+        shape = (_batch(value), *(size if n is None else n for n in each.shape[1:]))
+        arrays.append(_random_array(rng, shape, each, value))
+    return arrays
+
+
+def _batch(value: ir.Value) -> int:
+    first, *_ = dims(value) or [None]
+    return first or SAMPLES
+
+
+def _raw_images(rng: np.random.Generator, count: int, preprocessing: Preprocessing) -> np.ndarray:
+    shape = (count, *preprocessing.image_shape)
+    if preprocessing.dtype == "uint8":
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    return rng.random(shape, dtype=np.float32)
+
+
+def _random_array(
+    rng: np.random.Generator, shape: tuple[int, ...], given: ModelInput, value: ir.Value
+) -> np.ndarray:
+    if given.values is not None:
+        return np.resize(given.values, shape)
+    dtype = np.dtype(given.dtype)
+    if dtype == np.uint8 and len(shape) > 2:
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2, shape).astype(dtype)
+    largest = _largest(value)
+    noise = rng.normal(size=shape)
+    if largest is not None:
+        noise = np.clip(noise * largest / 3, -largest, largest)
+    return noise.astype(np.float32)
+
+
+def _largest(value: ir.Value) -> float | None:
+    """Return the range of the quantizer that reads an input; None without one."""
+    for node in consumers(value):
+        if is_op(node, "QuantizeLinear"):
+            scale = scalar(operand(node, 1))
+            return None if scale is None else scale * 127
+        if is_op(node, *KEEP_RANGE):
+            found = _largest(node.outputs[0])
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,186 @@
+"""A file that computes something else than its model never gets its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from keras import layers
+
+import qat_lib
+import qat_lib.torch
+from qat_lib.errors import ExportError, VerificationError
+from qat_lib.export import comparing, finish
+from qat_lib.export.lowering import lower
+
+IMAGE = (8, 8, 3)
+
+
+def convolutions() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    x = keras.Input(IMAGE)
+    y = layers.Conv2D(4, 3, padding="same", activation="relu", name="first")(x)
+    y = layers.Conv2D(4, 3, padding="same", name="second")(y)
+    return keras.Model(x, layers.GlobalAveragePooling2D(name="mean")(y))
+
+
+def export_keras(path: Path, *, quantized: bool, **options: Any) -> Any:
+    model = convolutions()
+    if quantized:
+        model = qat_lib.quantize_model(model)
+        qat_lib.calibrate(model, np.random.default_rng(0).normal(size=(8, *IMAGE)).astype("f4"))
+    return qat_lib.export_onnx(model, path, **options)
+
+
+def export_torch(path: Path, *, quantized: bool, **options: Any) -> Any:
+    torch.manual_seed(0)
+    conv, relu = torch.nn.Conv2d, torch.nn.ReLU()
+    module: Any = torch.nn.Sequential(conv(3, 4, 3, padding=1), relu, conv(4, 4, 3, padding=1))
+    images = torch.randn(8, 3, 8, 8)
+    if quantized:
+        module = qat_lib.torch.quantize_model(module, example_input=images)
+        qat_lib.torch.calibrate(module, [images])
+    return qat_lib.torch.export_onnx(module, path, example_input=images, **options)
+
+
+def break_padding(monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
+    """Let the last convolution read its input shifted: a valid graph of the same shapes."""
+
+    def lower_wrongly(*args: Any, **options: Any) -> ir.Model:
+        graph = lower(*args, **options)
+        conv = [node for node in graph.graph if node.op_type == "Conv"][-1]
+        conv.attributes["pads"] = ir.AttrInt64s("pads", [1 - shift, 1, 1 + shift, 1])
+        return graph
+
+    monkeypatch.setattr(finish, "lower", lower_wrongly)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("export", [export_keras, export_torch])
+def test_export_refuses_graph_of_other_outputs(
+    export: Any, quantized: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_padding(monkeypatch, 0)
+    path = tmp_path / "model.onnx"
+    assert export(path, quantized=quantized).findings == ()
+    path.unlink()
+    break_padding(monkeypatch, 1)
+    with pytest.raises(
+        VerificationError, match=r"model\.onnx does not compute what .* differ by .* No file"
+    ):
+        export(path, quantized=quantized)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refusal_names_first_differing_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_padding(monkeypatch, 1)
+    with pytest.raises(VerificationError, match="starts at the layer 'second'"):
+        export_keras(tmp_path / "model.onnx", quantized=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"float_precision": "fp16"},
+        {"batch_size": 3},
+        {"channels_first_input": True},
+        {"target": "openvino"},
+        {"preprocessing": qat_lib.Preprocessing(image_shape=IMAGE, scale=1 / 255)},
+        {
+            "preprocessing": qat_lib.Preprocessing(image_shape=IMAGE, scale=1 / 255),
+            "embed_preprocessing": True,
+        },
+    ],
+)
+def test_every_kind_of_export_is_compared(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    assert export_keras(path, quantized=True, **options).findings == ()
+    break_padding(monkeypatch, 1)
+    with pytest.raises(VerificationError, match="does not compute"):
+        export_keras(tmp_path / "other.onnx", quantized=True, **options)
+
+
+def test_file_that_cannot_run_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise ExportError("ONNX Runtime can't load it")
+
+    monkeypatch.setattr(comparing, "ReferenceSession", refuse)
+    (finding,) = export_keras(tmp_path / "model.onnx", quantized=False).findings
+    assert (finding.code, finding.severity) == ("C02", "warning")
+    assert "not compared with its model: ONNX Runtime can't load it." in finding.message
+    assert "was not compared" in caplog.text
+    assert (tmp_path / "model.onnx").is_file()
+
+
+class Noise(torch.nn.Module):
+    """Adds noise in inference, too."""
+
+    def forward(self, x: Any) -> Any:
+        return x + torch.randn_like(x)
+
+
+def test_random_model_is_not_compared(tmp_path: Path) -> None:
+    path, example = tmp_path / "model.onnx", torch.zeros(2, 4)
+    (finding,) = qat_lib.torch.export_onnx(Noise(), path, example_input=example).findings
+    assert finding.code == "C02"
+    assert "other outputs at each call" in finding.message
+
+
+def open_network() -> keras.Model:
+    x = keras.Input((None, None, 3))
+    return keras.Model(x, layers.Conv2D(4, 3, padding="same")(x))
+
+
+def short_sequences() -> keras.Model:
+    """A model of at most 20 tokens of a vocabulary of 2."""
+    tokens = keras.Input((None,), dtype="int32")
+    table = layers.Embedding(2, 4, mask_zero=True)(tokens)
+    places = layers.Embedding(20, 4)(keras.ops.cumsum(keras.ops.ones_like(tokens), axis=1) - 1)
+    return keras.Model(tokens, layers.Dense(3)(table + places))
+
+
+def named_inputs() -> keras.Model:
+    one, two = keras.Input((4,), name="one"), keras.Input((6,), name="two")
+    made = layers.Dense(3)(layers.Concatenate()([one, two]))
+    return keras.Model({"two": two, "one": one}, {"made": made})
+
+
+def indices() -> keras.Model:
+    x = keras.Input((8,))
+    return keras.Model(x, keras.ops.top_k(layers.Dense(9)(x), 3))
+
+
+def not_finite() -> keras.Model:
+    x = keras.Input((8,))
+    return keras.Model(x, keras.ops.log(layers.Dense(9)(x)))
+
+
+@pytest.mark.parametrize("make", [open_network, short_sequences, named_inputs, indices, not_finite])
+def test_inputs_and_outputs_of_all_kinds_are_compared(make: Any, tmp_path: Path) -> None:
+    assert qat_lib.export_onnx(make(), tmp_path / "model.onnx").findings == ()
+
+
+class Tokens(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 4)
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        return {"out": self.table(ids) * mask["m"]}
+
+
+def test_torch_arguments_by_name_are_compared(tmp_path: Path) -> None:
+    example = {"mask": {"m": torch.ones(2, 5, 1)}, "ids": torch.randint(2, 10, (2, 5))}
+    path = tmp_path / "model.onnx"
+    assert qat_lib.torch.export_onnx(Tokens(), path, example_input=example).findings == ()
