@@ -28,8 +28,8 @@ def run_lockstep(
     *,
     quantized: bool = True,
     prepare: Prepare | None = None,
-) -> None:
-    """Compute each call in float and quantized, before the next.
+) -> list[BothForms]:
+    """Compute each call in float and quantized, before the next; return the model's outputs.
 
     See ``qat_lib.lockstep.steps.run_steps``.
 
@@ -46,7 +46,7 @@ def run_lockstep(
         given = [tf.cast(_input(batch, index), graph.dtypes[tensor]) for batch in batches]
         pairs[tensor] = BothForms(float=given, quantized=given)
     steps = [_step(call) for call in graph.calls if not call.is_input]
-    run_steps(steps, pairs, visit, quantized=quantized, prepare=prepare)
+    return run_steps(steps, pairs, visit, quantized=quantized, prepare=prepare, keep=graph.outputs)
 
 
 def _step(call: Call) -> ModelStep:
