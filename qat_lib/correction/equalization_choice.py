@@ -112,4 +112,4 @@ def _errors(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> np
     for output, reference in zip(outputs, expected, strict=True):
         power = max(float(np.mean(reference**2)), 1e-30)
         errors.append(np.mean((output - reference) ** 2, axis=1) / power)
-    return np.mean(errors, axis=0)
+    return np.asarray(np.mean(errors, axis=0))
