@@ -198,7 +198,7 @@ def _untraceable(module: nn.Module, error: Exception) -> str:
 
 def _traceable_part(module: nn.Module) -> str:
     """Return the path of the submodule with the most parameters that can be traced, or nothing."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for path, part in module.named_modules():
         if path and not isinstance(part, (nn.ModuleList, nn.ModuleDict)):
             sizes[path] = sum(parameter.numel() for parameter in part.parameters())
