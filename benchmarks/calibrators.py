@@ -137,7 +137,7 @@ class Trial:
     def __init__(self, network: Network, *, unsigned: bool, bits: int = 8) -> None:
         self._network = network
         recipe = PtqRecipe(backend="openvino" if unsigned else "tensorrt")
-        prepared = recipe.prepare(network.model, network.calibration)
+        prepared = recipe.prepare(network.model, network.calibration).model
         spec = None
         if bits < 8:
             weights = recipe.plan(prepared).by_kind("weight")

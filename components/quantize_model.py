@@ -50,7 +50,7 @@ def quantize_model_step(
 
     Returns:
         Accuracy of the calibrated model on the validation and test parts, number of quantizers,
-        skipped layers and corrected biases.
+        skipped layers and corrected biases, whether channels were equalized.
 
     Raises:
         SpecError, ConfigError: the spec or a case is wrong.
@@ -73,12 +73,32 @@ def quantize_model_step(
     def calibration_data() -> Iterator[Any]:
         return numpy_batches(dataset, "calibration", quantization.batch_size)
 
-    equalizes = quantization.equalize
-    if equalizes is True or (equalizes == "auto" and framework.gains_from_equalization(network)):
-        network = framework.equalize(network, calibration_data())
     spec = read_spec(quantization)
-    plan = framework.plan(network, quantization.mode, spec, open_cases(quantization), **integers)
-    plan = plan.with_range_policy(quantization.range_policy)
+
+    def planned(candidate: Any) -> Any:
+        plan = framework.plan(
+            candidate, quantization.mode, spec, open_cases(quantization), **integers
+        )
+        return plan.with_range_policy(quantization.range_policy)
+
+    def tried(candidate: Any, batches: Any) -> Any:
+        quantized = framework.apply(candidate, planned(candidate))
+        framework.calibrate(
+            quantized,
+            batches,
+            quantization.calibrator,
+            percentile=quantization.percentile,
+            freeze=True,
+            on_batch=lambda _: None,
+        )
+        if quantization.bias_correction:
+            framework.correct_bias(quantized, batches, on_layer=lambda *_: None)
+        return quantized
+
+    network, is_equalized = framework.equalize(
+        network, quantization.equalize, calibration_data(), tried
+    )
+    plan = planned(network)
     quantized = framework.apply(network, plan)
     batches = math.ceil(Dataset(dataset).info().splits["calibration"] / quantization.batch_size)
     report = framework.calibrate(
@@ -116,6 +136,7 @@ def quantize_model_step(
         "skipped_layers": float(len(plan.skipped)),
         "calibration_samples": float(report.samples),
         "corrected_biases": float(corrected),
+        "equalized": float(is_equalized),
     }
     if quantization.rounding == "adaround":
         metrics["rounded_layers"] = float(rounded)

@@ -145,7 +145,8 @@ class QuantizationSettings(Settings):
         "auto",
         description=(
             "Scale the channels of activations to similar ranges first, without a change of the "
-            "FP32 outputs. auto: where the model has depthwise convolutions."
+            "FP32 outputs. auto: where the model has depthwise convolutions and the error of INT8 "
+            "on the calibration data gets lower by it."
         ),
     )
 

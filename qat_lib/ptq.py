@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from qat_lib.apply.rebuild import apply_plan
 from qat_lib.calibration import CalibrationReport, calibrate
-from qat_lib.correction import correct_bias, equalize, gains_from_equalization
+from qat_lib.correction import EqualizationChoice, choose_equalization, correct_bias
 from qat_lib.deployment import Deployment
 from qat_lib.options import BackendChoice, CalibratorName, CpuChoice, Mode
 from qat_lib.plan import QuantizationPlan
@@ -30,7 +30,7 @@ class PtqRecipe:
             Default ``"auto"``: the best one on this machine.
         cpu: kind of CPU that will run the engine. Default ``"auto"``: this machine's.
         equalize: whether channels are scaled to similar ranges first. Default ``"auto"``: where the
-            model has depthwise convolutions.
+            model has depthwise convolutions and that lowers the error on the calibration data.
         bias_correction: whether the mean error is taken out of the biases. Default True.
         batch_size: size of the batches that an array is cut into. Default 64.
 
@@ -54,11 +54,19 @@ class PtqRecipe:
         """Where the engine will run, with ``"auto"`` resolved for this machine."""
         return Deployment.on(self.backend, self.cpu)
 
-    def prepare(self, model: Any, data: Any) -> Any:
+    def prepare(
+        self, model: Any, data: Any, spec: QuantizationSpec | None = None
+    ) -> EqualizationChoice:
         """Return the float model that is quantized: ``model``, or an equalized copy."""
-        if self.equalize is True or (self.equalize == "auto" and gains_from_equalization(model)):
-            return equalize(model, data, batch_size=self.batch_size)
-        return model
+
+        def quantize(candidate: Any, batches: Any) -> Any:
+            quantized = apply_plan(candidate, self.plan(candidate, spec))
+            self.finish(quantized, batches)
+            return quantized
+
+        return choose_equalization(
+            model, data, self.equalize, quantize, batch_size=min(self.batch_size, 32)
+        )
 
     def plan(self, model: Any, spec: QuantizationSpec | None = None) -> QuantizationPlan:
         """Return the plan of a float model under a spec."""
@@ -79,7 +87,7 @@ class PtqRecipe:
             SpecError, UnsupportedModelError: see ``qat_lib.quantize_model``.
             CalibrationError: see ``qat_lib.calibrate``.
         """
-        prepared = self.prepare(model, data)
+        prepared = self.prepare(model, data, spec).model
         quantized = apply_plan(prepared, self.plan(prepared, spec))
         self.finish(quantized, data)
         return quantized

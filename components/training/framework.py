@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -102,11 +102,17 @@ class Framework(Protocol):
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer; see ``qat_lib.plan_quantization``."""
 
-    def gains_from_equalization(self, model: Any) -> bool:
-        """Whether a model is one that ``quantization.equalize=auto`` equalizes."""
+    def equalize(
+        self,
+        model: Any,
+        setting: Literal["auto"] | bool,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        quantize: Callable[[Any, Any], Any],
+    ) -> tuple[Any, bool]:
+        """Return the float model to quantize, and whether its channels were equalized.
 
-    def equalize(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Any:
-        """Return an equalized copy of a float model; see ``qat_lib.equalize``.
+        ``quantize`` makes a quantized model of a float one and batches; see
+        ``qat_lib.correction.choose_equalization``.
 
         Raises:
             ConfigError: the framework has no equalization.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -124,13 +124,16 @@ class KerasFramework:
             measure=found.measure, total=found.total, samples=found.samples, layers=rows
         )
 
-    def gains_from_equalization(self, model: Any) -> bool:
-        """Whether a float model has depthwise convolutions."""
-        return qat_lib.correction.gains_from_equalization(model)
-
-    def equalize(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Any:
-        """Return an equalized copy of a float model."""
-        return qat_lib.equalize(model, batches)
+    def equalize(
+        self,
+        model: Any,
+        setting: Literal["auto"] | bool,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        quantize: Callable[[Any, Any], Any],
+    ) -> tuple[Any, bool]:
+        """Return a float model, equalized if asked for or better, and whether it is."""
+        choice = qat_lib.correction.choose_equalization(model, batches, setting, quantize)
+        return choice.model, choice.applied
 
     def correct_bias(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -117,20 +117,20 @@ class TorchFramework:
     ) -> None:
         """Return None: only Keras models are diagnosed."""
 
-    def gains_from_equalization(self, model: TorchNetwork) -> bool:  # noqa: ARG002
-        """Return False: only Keras models are equalized."""
-        return False
-
     def equalize(
         self,
-        model: TorchNetwork,  # noqa: ARG002
+        model: TorchNetwork,
+        setting: Literal["auto"] | bool,
         batches: Iterable[tuple[np.ndarray, Any]],  # noqa: ARG002
-    ) -> Any:
-        """Refuse: only Keras models are equalized."""
-        raise ConfigError(
-            "quantization.equalize is there for Keras models only. Received a PyTorch model: set "
-            "quantization.equalize=false."
-        )
+        quantize: Callable[[Any, Any], Any],  # noqa: ARG002
+    ) -> tuple[TorchNetwork, bool]:
+        """Return the network as it is, or refuse: only Keras models are equalized."""
+        if setting is True:
+            raise ConfigError(
+                "quantization.equalize is there for Keras models only. Received a PyTorch model: "
+                "set quantization.equalize=false."
+            )
+        return model, False
 
     def correct_bias(
         self,

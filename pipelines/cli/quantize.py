@@ -66,7 +66,7 @@ def quantize(
         bool | None,
         typer.Option(
             help="Scale channels to similar ranges first.",
-            show_default="where the model has depthwise convolutions",
+            show_default="where a model with depthwise convolutions gains from it",
         ),
     ] = None,
     bias_correction: Annotated[
@@ -119,12 +119,16 @@ def quantize(
         )
         network = qat_lib.load_model(model)
         inputs = None
+        read = read_spec(settings)
+        content: dict[str, Any] = {}
         if data is not None:
             inputs = model_views.read_inputs(data)
             check_inputs(network, inputs, data)
-            network = recipe.prepare(network, inputs)
-        found = recipe.plan(network, read_spec(settings))
-        content: dict[str, Any] = {"plan": found.to_dict()}
+            choice = recipe.prepare(network, inputs, read)
+            network = choice.model
+            content["equalized"] = {"applied": choice.applied, "reason": choice.reason}
+        found = recipe.plan(network, read)
+        content["plan"] = found.to_dict()
         report = None
         if output is not None:
             quantized = qat_lib.apply_plan(network, found)
@@ -139,6 +143,8 @@ def quantize(
         if json_:
             print_json(content)
         else:
+            if data is not None:
+                typer.echo(f"equalized: {'yes' if choice.applied else 'no'}: {choice.reason}")
             model_views.show_quantization(found, output, report)
 
 

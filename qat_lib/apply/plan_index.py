@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from qat_lib.errors import PlanError
@@ -39,7 +39,7 @@ class PlanIndex:
         for entry in plan.quantizers:
             _check_unsigned(entry)
             if entry.kind != "activation":
-                of_layer.setdefault(entry.tensor.partition("/")[0], []).append(entry)
+                of_layer.setdefault(_owner(entry.tensor, layers), []).append(entry)
                 continue
             _check_tensor(entry, graph)
             if entry.tensor in quantized:
@@ -70,6 +70,16 @@ class PlanIndex:
             if len(call.inputs) != 1 or not call.traits.preserves_range:
                 return None
         return entry
+
+
+def _owner(tensor: str, layers: Collection[str]) -> str:
+    """Return the layer of a weight or inner tensor, the longest name that the tensor's begins with.
+
+    Modules of converted ONNX graphs have names such as ``/stem/Conv``.
+    """
+    parts = tensor.split("/")
+    names = ["/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
+    return next((name for name in names if name in layers), parts[0])
 
 
 def _check_unsigned(entry: QuantizerEntry) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.calibration.kernels import keras_gains
+from qat_lib.calibration.limits import channel_limits
 from qat_lib.calibration.observing import ModelCalls, TensorHistograms
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.calibrators.calibration import Calibration
@@ -61,7 +62,11 @@ def calibrate(
     reader = BatchReader(inputs=len(model.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
     batches = reader.batches(data, batch_size)
     calibration = Calibration(
-        quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
+        quantizers=quantizers,
+        method=method,
+        percentile=percentile,
+        freeze=freeze,
+        limits=channel_limits(model),
     )
     histograms = TensorHistograms(keras_gains(model) if calibration.needs_gains else None)
     call_model = ModelCalls(model, histograms)

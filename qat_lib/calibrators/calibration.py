@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -143,12 +144,14 @@ class Calibration:
         method: calibrator of those without one of their own.
         percentile: for ``"percentile"``, in (0, 100].
         freeze: whether ranges stay as calibrated while the model trains.
+        limits: greatest ranges, by quantizer. Default: none.
     """
 
     quantizers: Mapping[str, Any]
     method: str
     percentile: float
     freeze: bool
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def needs_gains(self) -> bool:
@@ -196,6 +199,7 @@ class Calibration:
             amax = range_from_histogram(
                 histogram, chosen, self.percentile, quantizer.num_bits, unsigned=quantizer.unsigned
             )
+            amax = min(amax, self.limits.get(name, math.inf))
             # A factor on calibrated ranges, which quantizers of PyTorch may have.
             quantizer.amax = amax * (getattr(quantizer, "scale_amax", None) or 1.0)
             if self.freeze:

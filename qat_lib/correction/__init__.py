@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from qat_lib.correction.bias import correct_bias
-from qat_lib.correction.equalization import equalize, gains_from_equalization
+from qat_lib.correction.equalization import equalize
+from qat_lib.correction.equalization_choice import EqualizationChoice, choose_equalization
 from qat_lib.correction.weight_rounding import RoundingReport, adaround
 from qat_lib.lockstep.bias import BiasReport
 
 __all__ = [
     "BiasReport",
+    "EqualizationChoice",
     "RoundingReport",
     "adaround",
+    "choose_equalization",
     "correct_bias",
     "equalize",
-    "gains_from_equalization",
 ]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from qat_lib.correction.lockstep import read_samples, run_lockstep
 from qat_lib.errors import CalibrationError
 from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift
+from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift, output_error
 from qat_lib.quantize import model_quantizers
 
 
@@ -29,7 +29,8 @@ def correct_bias(
     Rounded weights and clipped activations move the mean of a layer's outputs. The correction
     compares the quantized model with its float form, layer after layer, and moves the layer's bias
     back, or the moving mean of the BatchNormalization behind it, which training replaces by the
-    batch's. It stands in the model's own weights, so that Keras, ONNX and engine agree.
+    batch's. It stands in the model's own weights, so that Keras, ONNX and engine agree. A
+    correction that increases the error of the outputs on these samples is taken back as a whole.
 
     Args:
         model: a quantized and calibrated Keras model; it is changed in place.
@@ -55,7 +56,11 @@ def correct_bias(
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
     correction = BiasCorrection(graph, KerasBiases(graph), on_layer)
-    run_lockstep(graph, batches, correction.visit)
+    correction.run(
+        lambda visit: output_error(
+            run_lockstep(graph, batches, visit), lambda x: np.asarray(tf.cast(x, tf.float32))
+        )
+    )
     return correction.report(batches)
 
 
@@ -90,6 +95,11 @@ class KerasBias:
 
     def __init__(self, variable: Any) -> None:
         self._variable = variable
+
+    def saved(self) -> Callable[[], None]:
+        """Return a function that puts the current values back."""
+        values = self._variable.numpy()
+        return lambda: self._variable.assign(values)
 
     def rows(self, tensor: Any) -> np.ndarray:
         """Return a tensor as float32 ``(positions, channels)``."""

@@ -36,13 +36,26 @@ class Reading:
     kernel: np.ndarray | None
 
 
-def channel_scales(readings: Sequence[Reading], bound: float | None) -> np.ndarray:
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A ReLU with an upper bound among a group's channels.
+
+    Attributes:
+        value: the bound.
+        largest: largest magnitude of each channel behind it, at most ``value``.
+    """
+
+    value: float
+    largest: np.ndarray
+
+
+def channel_scales(readings: Sequence[Reading], bounds: Sequence[Bound]) -> np.ndarray:
     """Return the factors of a group's channels, float32 and positive.
 
     Args:
         readings: what reads the channels.
-        bound: least upper bound of a ReLU in the group, or None. No channel is scaled below the
-            tensor's largest value over it, so that the bound stays beyond the range.
+        bounds: the ReLUs with an upper bound in the group. No channel is scaled below the largest
+            value behind a bound over that bound, so that the bound stays beyond the range.
 
     Returns:
         Factors of which the least scaled channel has about 1; 1 for a dead channel.
@@ -56,7 +69,7 @@ def channel_scales(readings: Sequence[Reading], bound: float | None) -> np.ndarr
     best, least = np.ones(len(alive)), _noise(readings, np.ones(len(alive)))
     for balance in BALANCES:
         scales = weights ** (1 - balance) / activations**balance
-        scales = _bounded(np.where(alive, scales / scales[alive].min(), 1.0), readings, bound)
+        scales = _bounded(np.where(alive, scales / scales[alive].min(), 1.0), bounds)
         noise = _noise(readings, scales)
         if noise <= least:
             best, least = scales, noise
@@ -77,12 +90,12 @@ def _weight_shares(reading: Reading) -> np.ndarray:
     return np.asarray(np.maximum((magnitude / tops).max(axis=1), LEAST_SHARE))
 
 
-def _bounded(scales: np.ndarray, readings: Sequence[Reading], bound: float | None) -> np.ndarray:
-    """Raise factors so that a ReLU's bound stays at or beyond the tensor's range."""
-    if bound is None:
-        return scales
-    top = max(float((reading.largest * scales).max()) for reading in readings)
-    return np.asarray(np.maximum(scales, top / bound))
+def _bounded(scales: np.ndarray, bounds: Sequence[Bound]) -> np.ndarray:
+    """Raise factors so that each bound stays at or beyond the range of the tensor behind it."""
+    for bound in bounds:
+        top = float((bound.largest * scales).max())
+        scales = np.maximum(scales, top / bound.value)
+    return scales
 
 
 def _noise(readings: Sequence[Reading], scales: np.ndarray) -> float:

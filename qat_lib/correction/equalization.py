@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from qat_lib.apply.rebuild import copy_model
 from qat_lib.correction.channel_groups import ChannelGroup, Part, channel_groups
-from qat_lib.correction.channel_scales import Reading, channel_scales
+from qat_lib.correction.channel_scales import Bound, Reading, channel_scales
 from qat_lib.correction.lockstep import read_samples, run_lockstep
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.call_graph import CallGraph
@@ -41,6 +41,9 @@ THROUGH = (
     keras.layers.AveragePooling2D,
     keras.layers.GlobalMaxPooling2D,
     keras.layers.GlobalAveragePooling2D,
+    # Linear on either side of zero: the slopes of a PReLU may differ by channel and place.
+    keras.layers.LeakyReLU,
+    keras.layers.PReLU,
 )
 _Channels: TypeAlias = tuple[np.ndarray, np.ndarray]
 """Largest magnitude and mean square of each channel."""
@@ -51,10 +54,11 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
 
     A tensor has one INT8 range for all channels, and some channels use a few of its steps only.
     Where convolutions, Dense layers and BatchNormalizations make and read a tensor, with nothing
-    but ReLUs, additions and poolings in between, each channel is scaled where it is made, and the
-    weights that read it are divided by the same factor. The outputs stay those of ``model``, up to
-    the rounding of float32. A ReLU6 in between becomes a ``ChannelReLU``, with its bound scaled
-    alike.
+    but ReLUs, leaky or not, additions and poolings in between, each channel is scaled where it is
+    made, and the weights that read it are divided by the same factor. The outputs stay those of
+    ``model``, up to the rounding of float32. A ReLU6 in between becomes a ``ChannelReLU``, with its
+    bound scaled alike. ``calibrate`` ends the range of a quantizer behind it at the least of its
+    bounds, so that the exported graph needs none.
 
     The factors follow the largest magnitudes of the channels, and of the weights that read them,
     as far as that lowers the predicted rounding noise.
@@ -62,8 +66,8 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
     Args:
         model: a Functional or Sequential Keras model in float; it is not changed.
         data: unlabeled inputs in any form that ``calibrate`` takes.
-        samples: number of samples to observe, taken from the start; fewer where their tensors
-            would take more than 1 GiB. Default 64.
+        samples: number of samples to observe, taken from the start; fewer where they would take
+            more than 1 GiB. Default 64.
         batch_size: size of the batches that an array is cut into. Default 32.
 
     Returns:
@@ -81,7 +85,7 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
                 f"Expected a model in float. {graph.name!r} has quantizers, such as in "
                 f"{call.layer!r}: equalize it before quantize_model."
             )
-    batches = read_samples(graph, data, samples, batch_size)
+    batches = read_samples(graph, data, samples, batch_size, together=False)
     groups = channel_groups(graph, partial(_part, graph))
     seen = _observe(graph, batches, groups)
     scales = [_group_scales(group, seen) for group in groups]
@@ -100,14 +104,6 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
         for reader, _ in group.readers:
             _multiply(found[reader.layer].kernel, 1 / factors[:, None])
     return copy
-
-
-def gains_from_equalization(model: Any) -> bool:
-    """Whether a model is in float and has depthwise convolutions, which lose most without."""
-    calls = LayerGraph(model, subclassed_within=True).calls
-    if any(call.traits.existing is not None for call in calls):
-        return False
-    return any("depthwise" in call.traits.roles for call in calls)
 
 
 def _part(graph: CallGraph, call: Any) -> Part:
@@ -129,7 +125,8 @@ def _part(graph: CallGraph, call: Any) -> Part:
 def _keeps_factors(call: Any) -> bool:
     """Whether a call treats all channels alike and keeps positive factors."""
     if isinstance(call.core, keras.layers.ReLU):
-        return not call.core.negative_slope and not call.core.threshold
+        is_leaky_and_bounded = call.core.negative_slope and call.core.max_value is not None
+        return not call.core.threshold and not is_leaky_and_bounded
     if type(call.core).__name__ == "Add":  # the layer or the operator
         return len(call.inputs) > 1
     is_relu = call.traits.activation == "relu"
@@ -156,16 +153,25 @@ def _group_scales(group: ChannelGroup, seen: Mapping[str, _Channels]) -> np.ndar
             taps = math.prod(kernel.shape[:-2])
             kernel = np.moveaxis(kernel.reshape(taps, *kernel.shape[-2:]), 0, -1)
         readings.append(Reading(largest=largest, power=power, kernel=kernel))
-    bounds = [bound for call in group.through if (bound := _bound(call.core)) is not None]
-    return channel_scales(readings, min(bounds, default=None))
+    bounds = []
+    for call in group.through:
+        if (bound := _bound(call.core)) is not None:
+            bounds.append(Bound(value=bound, largest=seen[call.outputs[0]][0]))
+    return channel_scales(readings, bounds)
 
 
 def _observe(
     graph: LayerGraph, batches: Sequence[Any], groups: Sequence[ChannelGroup]
 ) -> dict[str, _Channels]:
-    """Return the largest magnitude and the mean square of the channels that are read."""
+    """Return the largest magnitude and the mean square of channels, by tensor.
+
+    Of the tensors that are read, and of those behind a bounded ReLU, which a pooling in between
+    may average.
+    """
     wanted = {tensor for group in groups for _, tensor in group.readers}
-    found: dict[str, _Channels] = {}
+    for group in groups:
+        wanted.update(c.outputs[0] for c in group.through if _bound(c.core) is not None)
+    seen: dict[str, list[_Channels]] = {tensor: [] for tensor in wanted}
 
     def visit(call: Call, outputs: tuple[BothForms, ...]) -> None:
         for tensor, forms in zip(call.outputs, outputs, strict=True):
@@ -173,10 +179,14 @@ def _observe(
                 # Of a layer with a ReLU of its own, what it makes in front of that.
                 rectified = call.traits.own_activation is not None
                 values = [tf.nn.relu(x) if rectified else x for x in forms.float]
-                largest, power = zip(*map(_by_channel, values), strict=True)
-                found[tensor] = np.max(largest, axis=0), np.mean(power, axis=0)
+                seen[tensor].extend(map(_by_channel, values))
 
-    run_lockstep(graph, batches, visit, quantized=False)
+    for batch in batches:
+        run_lockstep(graph, [batch], visit, quantized=False)
+    found: dict[str, _Channels] = {}
+    for tensor, channels in seen.items():
+        largest, power = zip(*channels, strict=True)
+        found[tensor] = np.max(largest, axis=0), np.mean(power, axis=0)
     return found
 
 

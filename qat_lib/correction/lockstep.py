@@ -28,8 +28,8 @@ def run_lockstep(
     *,
     quantized: bool = True,
     prepare: Prepare | None = None,
-) -> None:
-    """Compute each call in float and quantized, before the next.
+) -> list[BothForms]:
+    """Compute each call in float and quantized, before the next; return the model's outputs.
 
     See ``qat_lib.lockstep.steps.run_steps``.
 
@@ -46,7 +46,7 @@ def run_lockstep(
         given = [tf.cast(_input(batch, index), graph.dtypes[tensor]) for batch in batches]
         pairs[tensor] = BothForms(float=given, quantized=given)
     steps = [_step(call) for call in graph.calls if not call.is_input]
-    run_steps(steps, pairs, visit, quantized=quantized, prepare=prepare)
+    return run_steps(steps, pairs, visit, quantized=quantized, prepare=prepare, keep=graph.outputs)
 
 
 def _step(call: Call) -> ModelStep:
@@ -82,7 +82,9 @@ def _outputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
     return list(keras.tree.flatten(call.operation(*args, **kwargs)))
 
 
-def read_samples(graph: LayerGraph, data: Any, samples: int, batch_size: int) -> list[Any]:
+def read_samples(
+    graph: LayerGraph, data: Any, samples: int, batch_size: int, *, together: bool = True
+) -> list[Any]:
     """Return calibration data's first samples in batches that fit memory.
 
     Args:
@@ -91,14 +93,18 @@ def read_samples(graph: LayerGraph, data: Any, samples: int, batch_size: int) ->
         samples: number of samples, at least 1; fewer where their tensors would take more than
             1 GiB.
         batch_size: size of the batches that an array is cut into.
+        together: whether the tensors of all batches are in memory at a time, as in one
+            ``run_lockstep``. Default True; else the limit counts the inputs alone.
 
     Raises:
         CalibrationError: there is no data, or ``samples`` is below 1.
     """
+    inputs = BYTES_PER_ELEMENT * sum(_elements(graph.shapes[tensor]) for tensor in graph.inputs)
+    size = bytes_per_sample(graph) if together else inputs
     reader = BatchReader(inputs=len(graph.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
     names = [tensor.name for tensor in graph.model.inputs]
     batches = reader.batches(data, batch_size)
-    taken = take_samples(batches, samples, names, lambda _: bytes_per_sample(graph))
+    taken = take_samples(batches, samples, names, lambda _: size)
     return list(keras.tree.map_structure(tf.convert_to_tensor, taken))
 
 

@@ -6,6 +6,8 @@ layers were read; ``qat_lib.analysis`` applies the same ones to ONNX.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.roles import activation_functions
 from qat_lib.graph.traits import Traits
@@ -24,6 +26,21 @@ ADDITIONS = ("Add", "CustomScaleLayer")
 def is_addition(call: GraphCall) -> bool:
     """Whether the call adds tensors."""
     return call.traits.kind in ADDITIONS
+
+
+def adds_without_broadcast(shapes: Sequence[tuple[int | None, ...]]) -> bool:
+    """Whether tensors have one shape, as far as sizes are known.
+
+    EinsumDense leaves some open.
+    """
+    if len({len(shape) for shape in shapes}) > 1:
+        return False
+    for axis, sizes in enumerate(zip(*shapes, strict=True)):
+        known = {size for size in sizes if size is not None}
+        may_broadcast = axis > 0 and known == {1} and None in sizes
+        if len(known) > 1 or may_broadcast:
+            return False
+    return True
 
 
 def is_self_gate(graph: CallGraph, call: GraphCall) -> bool:

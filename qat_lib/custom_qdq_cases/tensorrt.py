@@ -21,12 +21,17 @@ so on through the whole stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
-from qat_lib.custom_qdq_cases.fusion import AFTER_ADD, chain_root, is_addition, is_self_gate
+from qat_lib.custom_qdq_cases.fusion import (
+    AFTER_ADD,
+    adds_without_broadcast,
+    chain_root,
+    is_addition,
+    is_self_gate,
+)
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.reading import read_graph
 from qat_lib.graph.traits import Traits
@@ -132,7 +137,7 @@ class _Placement:
 
     def _residual_inputs(self, call: GraphCall) -> tuple[int, ...] | None:
         shapes = [self.graph.shapes.get(tensor) for tensor in call.inputs]
-        if not _add_without_broadcast([shape for shape in shapes if shape is not None]):
+        if not adds_without_broadcast([shape for shape in shapes if shape is not None]):
             return None
         every = range(len(call.inputs))
         ends: dict[int, GraphCall] = {}
@@ -244,18 +249,3 @@ class _Placement:
 
 def _is_concatenate(traits: Traits) -> bool:
     return traits.kind == "Concatenate" and traits.support is not None
-
-
-def _add_without_broadcast(shapes: Sequence[tuple[int | None, ...]]) -> bool:
-    """Whether tensors have one shape, as far as sizes are known.
-
-    EinsumDense leaves some open.
-    """
-    if len({len(shape) for shape in shapes}) > 1:
-        return False
-    for axis, sizes in enumerate(zip(*shapes, strict=True)):
-        known = {size for size in sizes if size is not None}
-        may_broadcast = axis > 0 and known == {1} and None in sizes
-        if len(known) > 1 or may_broadcast:
-            return False
-    return True

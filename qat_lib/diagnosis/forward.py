@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from qat_lib.graph.keras_graph import functional_of, input_structure
-
-
-def pack_inputs(model: Any, parts: Sequence[Any]) -> Any:
-    """Return one tensor for each input in the structure that a model takes."""
-    structure = input_structure(functional_of(model))
-    return parts[0] if structure is None else keras.tree.pack_sequence_as(structure, list(parts))
+from qat_lib.graph.keras_graph import pack_inputs
 
 
 def compile_forward(model: Any) -> Callable[..., list[Any]]:

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from qat_lib.calibration.histogram import Histogram
 from qat_lib.calibrators.collecting import collecting
-from qat_lib.diagnosis.forward import pack_inputs
 from qat_lib.diagnosis.sites import Site
+from qat_lib.graph.keras_graph import pack_inputs
 
 _CHUNK = 8
 """Samples that run together: each tensor is there several times at once."""

@@ -158,6 +158,7 @@ PASSES = (
     Pass("fold_batchnorm.fold_batchnorm"),
     Pass("padding.merge_padding"),
     Pass("bounds.remove_redundant_bounds"),
+    Pass("clips.write_clips"),
     Pass("pool_order.quantize_before_max_pools", for_openvino),
     Pass("strides.hoist_strides", for_openvino),
     Pass("unsigned.quantize_unsigned", for_openvino),

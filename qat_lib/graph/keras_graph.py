@@ -6,7 +6,7 @@ They have no public view.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -91,6 +91,12 @@ def graph_nodes(function: Any) -> Iterator[Any]:
 def input_structure(function: Any) -> Any:
     """Return a Functional graph's input structure; None for other models."""
     return getattr(function, "_inputs_struct", None)
+
+
+def pack_inputs(model: Any, parts: Sequence[Any]) -> Any:
+    """Return one tensor for each input in the structure that a model takes."""
+    structure = input_structure(functional_of(model))
+    return parts[0] if structure is None else keras.tree.pack_sequence_as(structure, list(parts))
 
 
 def output_structure(function: Any) -> Any:

@@ -112,13 +112,10 @@ def activation_of(operation: Any) -> str | None:
         return "relu6"
     # The layer, and what keras.activations.relu leaves in a graph.
     if type(operation).__name__ == "ReLU":
-        return (
-            "relu6"
-            if operation.max_value is not None
-            else "leaky_relu"
-            if operation.negative_slope
-            else "relu"
-        )
+        is_bounded = operation.max_value is not None
+        if operation.negative_slope:
+            return None if is_bounded else "leaky_relu"  # both in one are no kernel's activation
+        return "relu6" if is_bounded else "relu"
     if isinstance(operation, layers.LeakyReLU):
         return "leaky_relu"
     if isinstance(operation, layers.ELU):

@@ -16,7 +16,7 @@ import numpy as np
 
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.graph.call_graph import CallGraph, GraphCall
-from qat_lib.lockstep.steps import BothForms
+from qat_lib.lockstep.steps import BothForms, Visit
 
 TRIM = 0.05
 """Share of the errors of a channel that is left out of their mean, at each end. A range that clips
@@ -44,6 +44,9 @@ class BiasReport:
 
 class ChannelBias(Protocol):
     """A vector that moves a layer's output channels."""
+
+    def saved(self) -> Callable[[], None]:
+        """Return a function that puts the current values back."""
 
     def rows(self, tensor: Any) -> np.ndarray:
         """Return a tensor as float32 ``(positions, channels)``."""
@@ -82,6 +85,7 @@ class BiasCorrection:
         self._done = 0
         self.shifts: dict[str, float] = {}
         self.skipped: dict[str, str] = {}
+        self._restore: list[Callable[[], None]] = []
         self.corrected: set[str] = set()
         """Layers whose mean error is taken out."""
         self._targets: dict[str, tuple[str, ChannelBias]] = {}
@@ -133,6 +137,7 @@ class BiasCorrection:
         if not np.all(np.isfinite(shift)):
             self.skipped[layer] = "its outputs are not finite"
             return None
+        self._restore.append(bias.saved())
         bias.subtract(shift)
         self.shifts[layer] = float(np.max(np.abs(shift) / np.maximum(spread, 1e-12)))
         self._done += 1
@@ -141,6 +146,26 @@ class BiasCorrection:
         moved = [bias.moved(x, shift) for x in pair.quantized]
         return (BothForms(float=pair.float, quantized=moved),)
 
+    def run(self, run_model: Callable[[Visit], float]) -> None:
+        """Correct all layers, unless that increases the error of the model's outputs.
+
+        Each layer's own error falls on average, yet errors that cancelled one another in the layers
+        behind may not do so any more.
+
+        Args:
+            run_model: runs the model with ``visit`` on the samples, and returns ``output_error``.
+        """
+        before = run_model(lambda *_: None)
+        after = run_model(self.visit)
+        if not after > before:
+            return
+        for restore in reversed(self._restore):
+            restore()
+        reason = f"correction raises the error of the outputs from {before:.3g} to {after:.3g}"
+        self.skipped.update(dict.fromkeys(self.shifts, reason))
+        self.corrected -= self.shifts.keys()
+        self.shifts.clear()
+
     def report(self, batches: Sequence[Any]) -> BiasReport:
         """Return what was done, on these batches."""
         return BiasReport(
@@ -148,6 +173,24 @@ class BiasCorrection:
             skipped=self.skipped,
             samples=sum(count_samples(batch) for batch in batches),
         )
+
+
+def output_error(outputs: Sequence[BothForms], as_array: Callable[[Any], np.ndarray]) -> float:
+    """Return the squared error of a model's outputs over their squares in float.
+
+    Args:
+        outputs: the outputs; several add their shares.
+        as_array: turns one batch of an output into an array of floats.
+    """
+    total = 0.0
+    for pair in outputs:
+        error = power = 0.0
+        for in_float, quantized in zip(pair.float, pair.quantized, strict=True):
+            expected = as_array(in_float).astype(np.float64)
+            error += float(np.sum((as_array(quantized) - expected) ** 2))
+            power += float(np.sum(expected**2))
+        total += error / max(power, 1e-30)
+    return total
 
 
 def _mean_error(pair: BothForms, bias: ChannelBias) -> tuple[np.ndarray, np.ndarray]:

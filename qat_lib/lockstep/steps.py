@@ -65,7 +65,8 @@ def run_steps(
     *,
     quantized: bool = True,
     prepare: Prepare | None = None,
-) -> None:
+    keep: Sequence[Hashable] = (),
+) -> list[BothForms]:
     """Compute each step in float and quantized, before the next.
 
     So ``visit`` can change a layer from the errors that it causes, and what follows sees the
@@ -79,8 +80,10 @@ def run_steps(
         quantized: whether to compute the quantized form. Default True; a float model has none, and
             its one form stands for both.
         prepare: called before each call is computed in its quantized form. Default None.
+        keep: tensors to return. Default: none.
     """
     readers = count_readers(steps)
+    readers.update(keep)
     pairs = dict(given)
     count = len(next(iter(pairs.values())).float)
     for step in steps:
@@ -97,6 +100,7 @@ def run_steps(
         pairs.update(zip(step.outputs, outputs, strict=True))
         for tensor in release(step, readers):
             pairs.pop(tensor, None)
+    return [pairs[tensor] for tensor in keep]
 
 
 def count_readers(steps: Sequence[ModelStep]) -> Counter[Hashable]:

@@ -67,7 +67,7 @@ class Candidates:
         base: QuantizationSpec,
         journal: Journal,
     ) -> None:
-        self.model = recipe.prepare(model, calibration)
+        self.model = recipe.prepare(model, calibration).model
         self.recipe, self.base = recipe, base
         self._calibration, self._inputs, self._journal = calibration, inputs, journal
         self._graph = LayerGraph(self.model)

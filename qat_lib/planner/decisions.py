@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qat_lib.custom_qdq_cases.fusion import chain_root
+from qat_lib.custom_qdq_cases.fusion import adds_without_broadcast, chain_root, is_addition
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.traits import Traits
 from qat_lib.plan import SkippedLayer
@@ -86,7 +86,18 @@ def _why_not(
         return "not quantizable", f"runs in float{_weights_inside(graph, traits)}"
     if mode == "partial":
         return "not named", "partial mode quantizes only what the spec or a case names"
-    return "off by default", "name it in a spec or a case to quantize it"
+    return "off by default", f"{_why_off(graph, call)}name it in a spec or a case to quantize it"
+
+
+def _why_off(graph: CallGraph, call: GraphCall) -> str:
+    """Return why the default table does not quantize a call, as the start of a sentence."""
+    if "transposed" in call.traits.roles:
+        return "TensorRT has few INT8 kernels of transposed convolutions, some slower than float; "
+    if is_addition(call):
+        shapes = [graph.shapes.get(tensor) for tensor in call.inputs]
+        if not adds_without_broadcast([shape for shape in shapes if shape is not None]):
+            return "it broadcasts an operand, so that no convolution's kernel computes it; "
+    return ""
 
 
 def _weights_inside(graph: CallGraph, traits: Traits) -> str:

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from qat_lib.errors import CalibrationError
-from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift
+from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift, output_error
 from qat_lib.torch.graph import ModuleCall, ModuleGraph
 from qat_lib.torch.lockstep import read_samples, run_lockstep
 from qat_lib.torch.naming import model_quantizers
@@ -56,7 +56,11 @@ def correct_bias(
     graph = ModuleGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
     correction = BiasCorrection(graph, _ModuleBiases(), on_layer)
-    run_lockstep(graph, batches, correction.visit)
+    correction.run(
+        lambda visit: output_error(
+            run_lockstep(graph, batches, visit), lambda x: x.detach().float().cpu().numpy()
+        )
+    )
     return correction.report(batches)
 
 
@@ -90,6 +94,16 @@ class _ModuleBias:
     def __init__(self, parameter: torch.Tensor, axis: int) -> None:
         self._parameter = parameter
         self._axis = axis
+
+    def saved(self) -> Callable[[], None]:
+        """Return a function that puts the current values back."""
+        values = self._parameter.detach().clone()
+
+        def restore() -> None:
+            with torch.no_grad():
+                self._parameter.copy_(values)
+
+        return restore
 
     def rows(self, tensor: torch.Tensor) -> np.ndarray:
         """Return a tensor as float32 ``(positions, channels)``."""

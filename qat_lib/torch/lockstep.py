@@ -17,8 +17,8 @@ from qat_lib.torch.graph import ModuleGraph, inputs_of
 from qat_lib.torch.inference import in_inference
 
 
-def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> None:
-    """Compute each call in float and quantized, before the next.
+def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> list[BothForms]:
+    """Compute each call in float and quantized, before the next; return the model's outputs.
 
     See ``qat_lib.lockstep.steps.run_steps``. The model runs in inference mode, without gradients.
 
@@ -34,8 +34,9 @@ def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> No
         # Each form has its own: an operation may change its input in place.
         copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in values]
         given[node] = BothForms(float=values, quantized=copies)
+    (output,) = (node for node in graph.model.graph.nodes if node.op == "output")
     with in_inference(graph.model), torch.no_grad():
-        run_steps(_steps(graph), given, visit)
+        return run_steps(_steps(graph), given, visit, keep=list(inputs_of(output)))
 
 
 def read_samples(graph: ModuleGraph, data: Any, samples: int, batch_size: int) -> list[Any]:

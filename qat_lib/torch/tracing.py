@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,16 +70,34 @@ class GraphTracer(fx.Tracer):
     Args:
         inputs: how many tensors the module takes; None = as many as its ``forward`` has arguments
             without a default.
+        leaves: modules that are one operation although they consist of others.
+
+    Attributes:
+        failed: the innermost module whose code raised an error; None = the traced one.
     """
 
-    def __init__(self, inputs: int | None = None) -> None:
+    def __init__(self, inputs: int | None = None, leaves: Sequence[nn.Module] = ()) -> None:
         super().__init__(autowrap_functions=FACTORIES)
         self._autowrap_search.append(torch)
         self._inputs = inputs
+        self._leaves = leaves
+        self.failed: nn.Module | None = None
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Trace a call of a module, and note the innermost that can't be traced."""
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed = self.failed or m
+            raise
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module is one operation of the graph."""
-        if is_quantized(m) or isinstance(m, TrainingFlag):
+        if (
+            is_quantized(m)
+            or isinstance(m, TrainingFlag)
+            or any(m is leaf for leaf in self._leaves)
+        ):
             return True
         if type(m).__name__ in other_layers("identity"):
             return True
@@ -113,6 +131,9 @@ class GraphTracer(fx.Tracer):
 def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule:
     """Return the graph of a module, which shares its submodules and parameters.
 
+    A submodule without weights that torch.fx can't trace, such as a resize to a computed size, is
+    one operation.
+
     Args:
         module: the module; it stays as it is. One that this function made is returned itself.
         inputs: how many tensors the module takes; None (default) = as many as its ``forward`` has
@@ -123,10 +144,11 @@ def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule
     """
     if isinstance(module, fx.GraphModule) and module.meta.get(TRACED):
         return module
-    with _in_mode(module, training=module.training):
-        graph = _trace(module, inputs)
+    leaves: list[nn.Module] = []
     with _in_mode(module, training=not module.training):
-        other = _trace(module, inputs)
+        other = _trace(module, inputs, leaves)
+    with _in_mode(module, training=module.training):
+        graph = _trace(module, inputs, leaves)
     traced = fx.GraphModule(module, graph, class_name=type(module).__name__)
     _follow_mode(traced, other)
     follow_in_place(traced)
@@ -135,16 +157,19 @@ def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule
     return traced
 
 
-def _trace(module: nn.Module, inputs: int | None) -> fx.Graph:
-    try:
-        graph = GraphTracer(inputs).trace(module)
-    # A module's code may raise anything when it gets proxies of tensors.
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"torch.fx can't trace {type(module).__name__}: {describe_error(error)}. Quantize its "
-            "modules in place of its graph: build it within `with "
-            "qat_lib.torch.quant_modules.quantized_modules():`."
-        ) from error
+def _trace(module: nn.Module, inputs: int | None, leaves: list[nn.Module]) -> fx.Graph:
+    """Return a module's graph; add the modules that have to be leaves to ``leaves``."""
+    while True:
+        tracer = GraphTracer(inputs, leaves)
+        try:
+            graph = tracer.trace(module)
+            break
+        # A module's code may raise anything when it gets proxies of tensors.
+        except Exception as error:
+            failed = tracer.failed
+            if failed is None or any(failed.parameters()) or any(failed is x for x in leaves):
+                raise UnsupportedModelError(_untraceable(module, error)) from error
+            leaves.append(failed)
     for node in graph.nodes:
         # A type from a module with postponed annotations is text, which can't be pickled.
         node.type = None if isinstance(node.type, str) else node.type
@@ -152,6 +177,40 @@ def _trace(module: nn.Module, inputs: int | None) -> fx.Graph:
             # Else the code of the graph would look for a global function called "torch.ones".
             node.meta.pop("is_wrapped", None)
     return graph
+
+
+def _untraceable(module: nn.Module, error: Exception) -> str:
+    """Return what to do about a module that can't be traced."""
+    text = f"torch.fx can't trace {type(module).__name__}: {describe_error(error)}. "
+    if part := _traceable_part(module):
+        text += (
+            "Quantize a part that it can trace, and put it back: "
+            f"`model.{part} = qat_lib.torch.quantize_model(model.{part})`, then calibrate it on its "
+            "own inputs. Or quantize"
+        )
+    else:
+        text += "Quantize"
+    return text + (
+        " its modules in place of its graph: build it within `with "
+        "qat_lib.torch.quant_modules.quantized_modules():`."
+    )
+
+
+def _traceable_part(module: nn.Module) -> str:
+    """Return the path of the submodule with the most parameters that can be traced, or nothing."""
+    sizes: dict[str, int] = {}
+    for path, part in module.named_modules():
+        if path and not isinstance(part, (nn.ModuleList, nn.ModuleDict)):
+            sizes[path] = sum(parameter.numel() for parameter in part.parameters())
+    for path in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if not sizes[path]:
+            break
+        try:
+            GraphTracer().trace(module.get_submodule(path))
+        except Exception:  # noqa: BLE001  (its code may raise anything)
+            continue
+        return path
+    return ""
 
 
 @contextmanager

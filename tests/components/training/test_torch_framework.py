@@ -99,10 +99,10 @@ def test_equalize_and_rounding_are_refused(network: TorchNetwork) -> None:
         pytest.fail("nothing is corrected")
 
     with pytest.raises(ConfigError, match="is there for Keras models only"):
-        FRAMEWORK.equalize(network, [])
+        FRAMEWORK.equalize(network, True, [], told)
     with pytest.raises(ConfigError, match=r"quantization\.rounding=nearest"):
         FRAMEWORK.adaround(network, [], correct=True, on_layer=told)
-    assert not FRAMEWORK.gains_from_equalization(network)
+    assert FRAMEWORK.equalize(network, "auto", [], told) == (network, False)
 
 
 def test_correct_bias_counts_layers(quantized: TorchNetwork) -> None:

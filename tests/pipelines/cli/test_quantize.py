@@ -173,10 +173,15 @@ def test_export_with_a_bad_check_writes_nothing(folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "equalizes"), [([], True), (["--no-equalize"], False), (["--equalize"], True)]
+    ("options", "equalizes", "why"),
+    [
+        ([], True, "error of the outputs in INT8"),
+        (["--no-equalize"], False, "not asked for"),
+        (["--equalize"], True, "asked for"),
+    ],
 )
 def test_quantize_equalizes_around_depthwise_convolutions(
-    options: list[str], equalizes: bool, tmp_path: Path
+    options: list[str], equalizes: bool, why: str, tmp_path: Path
 ) -> None:
     keras.utils.set_random_seed(0)
     x = keras.Input((8, 8, 3), name="image")
@@ -188,6 +193,7 @@ def test_quantize_equalizes_around_depthwise_convolutions(
     assert done.exit_code == 0, done.stderr
     relu = qat_lib.load_model(tmp_path / "q.keras").get_layer("relu")
     assert isinstance(relu, qat_lib.quantizers.ChannelReLU) is equalizes
+    assert f"equalized: {'yes' if equalizes else 'no'}: {why}" in done.stdout
 
 
 def test_quantize_rounds_by_outputs_and_leaves_no_state(folder: Path, tmp_path: Path) -> None:

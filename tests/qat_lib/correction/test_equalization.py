@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import qat_lib
-from qat_lib.correction import equalize, gains_from_equalization
+from qat_lib.correction import equalize
 from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.quantizers import ChannelReLU
@@ -52,6 +52,9 @@ RELUS = {
     "relu6": lambda: keras.layers.ReLU(6.0, name="relu"),
     "low cap": lambda: keras.layers.ReLU(0.05, name="relu"),
     "activation": lambda: keras.layers.Activation("relu", name="relu"),
+    "slope": lambda: keras.layers.ReLU(negative_slope=0.1, name="relu"),
+    "leaky": lambda: keras.layers.LeakyReLU(0.1, name="relu"),
+    "prelu": lambda: keras.layers.PReLU("uniform", shared_axes=(1, 2), name="relu"),
 }
 
 
@@ -101,7 +104,7 @@ def test_equalize_knows_the_layers_around(model, tensor):
     [
         network(keras.layers.Activation("relu6", name="relu"), alone=True),
         network(keras.layers.Activation("silu", name="relu"), alone=True),
-        network(keras.layers.ReLU(negative_slope=0.1, name="relu"), alone=True),
+        network(keras.layers.ReLU(6.0, negative_slope=0.1, name="relu"), alone=True),
         network(keras.layers.ReLU(threshold=0.1, name="relu"), alone=True),
         network(RELUS["relu"](), between=[keras.layers.Activation("tanh")], alone=True),
         network(RELUS["relu"](), norm=False, conv_options={"activation": "tanh"}, alone=True),
@@ -161,6 +164,32 @@ def _nodes(path):
     import onnx
 
     return onnx.load(path).graph.node
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "openvino"])
+def test_calibrate_ends_ranges_at_scaled_bounds(tmp_path, target):
+    """Also where the data goes beyond what equalization saw."""
+    model, data = network(RELUS["relu6"]()), images()
+    quantized = qat_lib.quantize_model(equalize(model, data / 5), unsigned=target == "openvino")
+    qat_lib.calibrate(quantized, 5 * data, "max")
+    amax = float(qat_lib.model_quantizers(quantized)["relu_quantizer"].amax)
+    assert amax == np.float32(min(quantized.get_layer("relu").bounds))
+    qat_lib.export_onnx(quantized, tmp_path / "net.onnx", target=target)
+    assert "Min" not in {node.op_type for node in _nodes(tmp_path / "net.onnx")}
+
+
+def test_equalize_bounds_a_pooled_relu6():
+    x = keras.Input((8, 8, 3))
+    keras.utils.set_random_seed(3)
+    y = keras.layers.Conv2D(4, 3, name="conv")(x)
+    y = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU(6.0, name="relu")(y))
+    model = keras.Model(x, keras.layers.Dense(3)(y))
+    kernel = model.get_layer("conv").kernel
+    kernel.assign(kernel.numpy() * np.float32([4, 1, 0.3, 0.1]))
+    data = images()
+    equal = equalize(model, data)
+    bounds = equal.get_layer("relu").bounds
+    assert min(bounds) >= 0.999 * seen_ranges(equal, "relu", data).max()
 
 
 def test_equalize_lowers_the_error_of_int8():
@@ -261,10 +290,3 @@ def test_equalize_exports_shortcuts_without_bounds(tmp_path, target):
     qat_lib.export_onnx(quantized, tmp_path / "net.onnx", target=target)
     assert "Min" not in {node.op_type for node in _nodes(tmp_path / "net.onnx")}
     assert qat_lib.check_parity(quantized, tmp_path / "net.onnx", data).passed
-
-
-def test_gains_from_equalization_needs_depthwise_convolutions():
-    model = network(RELUS["relu"]())
-    assert gains_from_equalization(model)
-    assert not gains_from_equalization(residual_network())
-    assert not gains_from_equalization(qat_lib.quantize_model(model))

@@ -7,7 +7,8 @@ import numpy as np
 from planted_faults import images, network, quantized
 
 import qat_lib
-from qat_lib.diagnosis.forward import compile_forward, pack_inputs
+from qat_lib.diagnosis.forward import compile_forward
+from qat_lib.graph.keras_graph import pack_inputs
 
 
 def test_compile_forward_takes_any_batch_and_follows_switches() -> None:

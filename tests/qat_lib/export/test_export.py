@@ -32,6 +32,7 @@ PASSES = [
     "use_nearest_resize", "recover_prelu", "merge_batched_dense", "remove_transposes", "fold_constants",
     "use_global_pools", "reorder_flattened_weights", "eliminate_singleton_reshapes", "recover_batchnorm",
     "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "remove_redundant_bounds",
+    "write_clips",
     "quantize_before_max_pools",
     "hoist_strides", "quantize_unsigned", "remove_redundant_clamps",
     "convert_inputs_to_nchw", "store_float_weights", "convert_float_to_half", "name_canonically",

@@ -64,6 +64,7 @@ def test_bare_operation_roles_depend_on_inputs() -> None:
     [
         (layers.ReLU(max_value=6.0), "relu6", None),
         (layers.ReLU(negative_slope=0.1), "leaky_relu", None),
+        (layers.ReLU(max_value=6.0, negative_slope=0.1), None, None),
         (layers.Activation("silu"), "silu", None),
         (layers.LeakyReLU(), "leaky_relu", None),
         (layers.Dense(2, activation="gelu"), None, "gelu"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from qat_lib.lockstep.bias import POSITIONS, BiasCorrection, mean_shift
+from qat_lib.lockstep.bias import POSITIONS, BiasCorrection, mean_shift, output_error
 from qat_lib.lockstep.steps import BothForms
 
 
@@ -17,6 +18,10 @@ class Bias:
 
     def __init__(self) -> None:
         self.shift = np.zeros(2, np.float32)
+
+    def saved(self) -> Callable[[], None]:
+        shift = self.shift
+        return lambda: setattr(self, "shift", shift)
 
     def rows(self, tensor: np.ndarray) -> np.ndarray:
         return tensor
@@ -148,6 +153,33 @@ def test_bias_correction_tells_of_its_progress() -> None:
         correction.visit(layer, (forms(np.array([1.0, 1.0])),))
     assert seen == [(1, 2), (2, 2)]
     assert correction.report([np.zeros((5, 2)), np.zeros((3, 2))]).samples == 8
+
+
+@pytest.mark.parametrize(("after", "kept"), [(0.1, True), (0.2, True), (0.3, False)])
+def test_bias_correction_is_taken_back_where_outputs_get_worse(after: float, kept: bool) -> None:
+    bias, conv = Bias(), call("conv")
+    correction = corrected(Chain(conv), Biases({"conv": bias}, {}))
+    errors = iter([0.2, after])
+
+    def run_model(visit: Any) -> float:
+        visit(conv, (forms(np.full(2, 0.5)),))
+        return next(errors)
+
+    correction.run(run_model)
+    np.testing.assert_allclose(bias.shift, -0.5 if kept else 0.0, atol=1e-6)
+    report = correction.report([np.zeros((4, 2))])
+    assert set(report.shifts) == ({"conv"} if kept else set())
+    assert ("from 0.2 to 0.3" in report.skipped.get("conv", "")) is not kept
+    assert ("conv" in correction.corrected) is kept
+
+
+def test_output_error_is_relative_and_adds_outputs() -> None:
+    ones, twos = np.ones((2, 3), np.float32), np.full((2, 3), 2.0, np.float32)
+    pairs = [
+        BothForms(float=[ones, ones], quantized=[twos, ones]),
+        BothForms(float=[twos], quantized=[ones]),
+    ]
+    assert output_error(pairs, np.asarray) == pytest.approx(0.5 + 0.25)
 
 
 def test_mean_shift_lowers_the_outputs_of_a_normalization() -> None:

@@ -54,6 +54,18 @@ def weights(plan: QuantizationPlan) -> set[str]:
     return {entry.tensor for entry in plan.by_kind("weight")}
 
 
+def test_layers_off_by_default_have_a_cause() -> None:
+    x = keras.Input((8, 8, 3))
+    y = keras.layers.Conv2DTranspose(4, 2, strides=2, name="up")(x)
+    gate = keras.layers.GlobalAveragePooling2D(keepdims=True)(y)
+    y = keras.layers.Add(name="broadcast")([keras.layers.Conv2D(4, 1)(y), gate])
+    plan = plan_quantization(keras.Model(x, keras.layers.Conv2D(2, 1)(y)), custom_qdq_cases="auto")
+    details = {skipped.layer: skipped.detail for skipped in plan.skipped}
+    assert details["up"].startswith("TensorRT has few INT8 kernels of transposed convolutions")
+    assert details["broadcast"].startswith("it broadcasts an operand")
+    assert all("name it in a spec" in details[layer] for layer in ("up", "broadcast"))
+
+
 def reasons(plan: QuantizationPlan) -> dict[str, str]:
     return {skipped.layer: skipped.reason for skipped in plan.skipped}
 

@@ -61,6 +61,7 @@ MAY_BE_NEGATIVE: list[Callable[[Any], Any]] = [
     layers.Conv2D(4, 3),
     layers.LeakyReLU(),
     layers.ReLU(negative_slope=0.1),
+    layers.ReLU(6.0, negative_slope=0.1),
     layers.Activation("swish"),
     layers.Activation("tanh"),
     layers.BatchNormalization(),

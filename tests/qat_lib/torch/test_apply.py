@@ -253,6 +253,20 @@ def test_a_plan_of_another_module_is_refused(change: dict[str, Any], message: st
         apply_plan(Residual(), replace(plan, quantizers=(wrong,)))
 
 
+@pytest.mark.parametrize("name", ["/stem/Conv", "stem/Conv", "Conv_0"])
+def test_names_of_converted_onnx_graphs_are_found(name: str) -> None:
+    root, graph = nn.Module(), torch.fx.Graph()
+    root.add_module(name, nn.Conv2d(3, 4, 3))
+    graph.output(graph.call_module(name, (graph.placeholder("input_1"),)))
+    module = torch.fx.GraphModule(root, graph).eval()
+    plan = qat_lib.torch.plan_quantization(module)
+    assert plan.wrapped == (name,)
+    quantized = qat_lib.torch.apply_plan(module, plan).eval()
+    data = torch.randn(2, 3, 8, 8)
+    qat_lib.torch.calibrate(quantized, data)
+    assert 0 < (quantized(data) - module(data)).abs().max() < 0.1
+
+
 def test_uncopyable_module_is_refused() -> None:
     class Stubborn(nn.Linear):
         def __deepcopy__(self, memo: Any) -> Any:

@@ -177,6 +177,25 @@ def test_correct_bias_equals_keras_on_the_first_stage_of_int8() -> None:
         np.testing.assert_allclose(bias, expected, atol=1e-4)
 
 
+def test_correct_bias_is_taken_back_where_outputs_get_worse() -> None:
+    """As in Keras: a few clipped outliers outweigh the rounding errors."""
+    conv = nn.Conv2d(1, 1, 1)
+    nn.init.ones_(conv.weight)
+    nn.init.zeros_(conv.bias)
+    module = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1)).eval()
+    spec = qat_lib.QuantizationSpec().add("0", num_bits=4)
+    quantized = qat_lib.torch.quantize_model(module, "partial", spec)
+    qat_lib.torch.calibrate(quantized, torch.ones(1, 1, 10, 10), "max")
+    data = torch.full((8, 1, 10, 10), 0.25)
+    data[:, :, :2, :2] = 10.0
+    before = {name: value.clone() for name, value in quantized.state_dict().items()}
+    report = qat_lib.torch.correct_bias(quantized, data)
+    assert report.shifts == {}
+    assert any("raises the error of the outputs" in reason for reason in report.skipped.values())
+    for name, value in quantized.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
 def test_correct_bias_survives_export(tmp_path: Path) -> None:
     images = channels_first(IMAGES)
     quantized = quantized_at(8, network(), images)

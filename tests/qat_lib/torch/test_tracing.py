@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch_twins import Residual
 
+import qat_lib.torch
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.torch import TensorQuantizer
 from qat_lib.torch import nn as quant_nn
@@ -157,6 +159,71 @@ def test_untraceable_code_is_refused_with_advice(module: nn.Module) -> None:
     name = type(module).__name__
     with pytest.raises(UnsupportedModelError, match=rf"can't trace {name}: .*quantized_modules"):
         trace_module(module)
+
+
+class Resize(nn.Module):
+    """Enlarges by a computed size."""
+
+    def forward(self, x: Any) -> Any:
+        return F.interpolate(x, size=[int(n * 2) for n in x.shape[-2:]])
+
+
+def test_untraceable_module_without_weights_is_one_operation() -> None:
+    assert targets(Inner(nn.Sequential(nn.Conv2d(2, 2, 1), Resize()))) == ["part.0", "part.1"]
+
+
+def test_quantized_model_with_a_computed_resize(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), Resize(), nn.Conv2d(4, 2, 3)).eval()
+    data = torch.randn(4, 3, 8, 8)
+    quantized = qat_lib.torch.quantize_model(model, custom_qdq_cases="auto").eval()
+    qat_lib.torch.calibrate(quantized, data)
+    error = (quantized(data) - model(data)).abs().max()
+    assert 0 < error < 0.1
+    qat_lib.torch.export_onnx(quantized, tmp_path / "net.onnx", example_input=data)
+    assert qat_lib.torch.check_parity(quantized, tmp_path / "net.onnx", data.numpy()).passed
+
+
+class Detector(nn.Module):
+    """As torchvision's: a list of images in, one dict for each out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3))
+        self.heads = nn.ModuleDict({"boxes": Head(4), "scores": Head(1)})
+
+    def forward(self, images: Any) -> Any:
+        features = self.backbone(torch.stack(list(images)))
+        rows = zip(self.heads["boxes"](features), self.heads["scores"](features), strict=True)
+        return [{"boxes": boxes[scores[:, 0] > 0], "scores": scores} for boxes, scores in rows]
+
+
+class Head(nn.Module):
+    def __init__(self, values: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, values, 1)
+
+    def forward(self, features: Any) -> Any:
+        found = self.conv(features)
+        n, c, h, w = map(int, found.shape)
+        return found.permute(0, 2, 3, 1).reshape(n, h * w, c)
+
+
+def test_error_on_a_detector_says_how_to_quantize_its_backbone() -> None:
+    torch.manual_seed(0)
+    model = Detector().eval()
+    with pytest.raises(UnsupportedModelError) as caught:
+        qat_lib.torch.quantize_model(model)
+    advice = "model.backbone = qat_lib.torch.quantize_model(model.backbone)"
+    assert advice in str(caught.value)
+    images = list(torch.randn(2, 3, 8, 8))
+    expected = model(images)
+    exec(advice, {"model": model, "qat_lib": qat_lib})
+    qat_lib.torch.calibrate(model.backbone.eval(), torch.stack(images))
+    found = model(images)
+    assert sorted(qat_lib.torch.model_quantizers(model))
+    difference = (found[0]["scores"] - expected[0]["scores"]).abs().max()
+    assert 0 < difference < 0.1
 
 
 def test_a_traced_module_is_not_traced_again() -> None:
