@@ -73,7 +73,7 @@ def ours(model: Any, calibration: np.ndarray, path: Path, **options: Any) -> Pat
     import qat_lib
 
     recipe = qat_lib.PtqRecipe()
-    prepared = recipe.prepare(model, calibration)
+    prepared = recipe.prepare(model, calibration).model
     quantized = qat_lib.apply_plan(
         prepared, qat_lib.plan_quantization(prepared, custom_qdq_cases="auto", **options)
     )

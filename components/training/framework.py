@@ -98,7 +98,7 @@ class Framework(Protocol):
         cases: Sequence[Any],
         *,
         unsigned: bool,
-        cpu: Cpu | None,
+        cpu: Cpu | None = None,
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer; see ``qat_lib.plan_quantization``."""
 

@@ -77,7 +77,7 @@ class KerasFramework:
         cases: Sequence[Any],
         *,
         unsigned: bool,
-        cpu: Cpu | None,
+        cpu: Cpu | None = None,
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer."""
         return qat_lib.plan_quantization(model, mode, spec, cases, unsigned=unsigned, cpu=cpu)

@@ -78,7 +78,7 @@ class TorchFramework:
         cases: Sequence[Any],
         *,
         unsigned: bool,
-        cpu: Cpu | None,
+        cpu: Cpu | None = None,
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer."""
         return qat_lib.torch.plan_quantization(

@@ -36,7 +36,9 @@ from qat_lib.quantize import model_quantizers
 Progress = Callable[[str, int, int], None]
 """Called with the phase, the steps done and the steps in all."""
 
-PLAIN = PtqRecipe(calibrator="percentile", equalize=False, bias_correction=False)
+PLAIN = PtqRecipe(
+    calibrator="percentile", backend="tensorrt", equalize=False, bias_correction=False
+)
 """Quantization without what moves an error to where it costs less: corrections, and ``auto``."""
 
 MINOR = 0.05

@@ -28,7 +28,7 @@ from qat_lib.engines.agreement import (
     other_labels,
 )
 from qat_lib.engines.backend import get_backend
-from qat_lib.engines.check_requests import Batch, check_interface, random_batches, real_batches
+from qat_lib.engines.check_requests import Batch, random_batches, real_batches
 from qat_lib.engines.layer_check import (
     Progress,
     TensorDeparture,
@@ -116,7 +116,6 @@ def check_engine(
         engine = load_engine(path, rebuild=False)
         loaded = time.perf_counter() - began
         with engine:
-            check_interface(engine, onnx)
             parts = [random_batches(engine, requests, seed)]
             if inputs is not None:
                 parts.append(real_batches(engine, inputs))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.values import Array, TensorInfo
 from qat_lib.errors import EngineError
@@ -53,27 +51,6 @@ def real_batches(engine: Engine, inputs: Array) -> list[Batch]:
             part = values[-low:]
         batches.append({info.name: np.ascontiguousarray(part, info.dtype)})
     return batches
-
-
-def check_interface(engine: Engine, onnx: Path) -> None:
-    """Check that an ONNX file has the engine's inputs and outputs.
-
-    Raises:
-        EngineError: it has others, so the engine was built from another file.
-        ExportError: the file can't be read.
-    """
-    graph = read_summary(onnx)
-    for kind, own, other in (
-        ("inputs", engine.inputs, graph.inputs),
-        ("outputs", engine.outputs, graph.outputs),
-    ):
-        if not _agree(own, other):
-            expected, received = (", ".join(map(str, infos)) for infos in (own, other))
-            raise EngineError(
-                f"Expected the ONNX file that the engine was built from, with the {kind} "
-                f"{expected}. Received {onnx} with {received}. Name that file, or build the engine "
-                "again: qatline build-engine."
-            )
 
 
 def _agree(own: Sequence[TensorInfo], other: Sequence[TensorInfo]) -> bool:

@@ -126,9 +126,11 @@ def _pairs(operation: Any) -> Literal["last", "unknown"] | None:
     if known.is_depthwise(operation):
         return None
     groups = getattr(operation, "groups", 1)
-    if groups == 1:
+    if groups == 1 or not isinstance(operation, known.WEIGHTED):
         return "last"
-    channels = operation.kernel.shape[-2]
+    channels = operation.kernel.shape[-2] if operation.built else None
+    if channels is None:
+        return "unknown"
     if channels == 1:
         return None
     # Kernels compute such a group as one matrix product over all of its window.

@@ -174,7 +174,7 @@ class OnnxGraph:
         None for any other tensor.
         """
         if tensor not in self._values:
-            found = self._read_value(tensor)
+            found = self._read_value(tensor, SMALL)
             if found is not None and found.size > _REMEMBERED:
                 return found
             self._values[tensor] = found
@@ -182,9 +182,9 @@ class OnnxGraph:
 
     def weights(self, tensor: str) -> np.ndarray[Any, Any] | None:
         """Return a constant of any size, as ``value`` does; it is read at each call."""
-        return self._read_value(tensor, most=None)
+        return self._read_value(tensor, None)
 
-    def _read_value(self, tensor: str, most: int | None = SMALL) -> np.ndarray[Any, Any] | None:
+    def _read_value(self, tensor: str, most: int | None) -> np.ndarray[Any, Any] | None:
         for _ in range(64):
             node = self._producers.get(tensor)
             if node is None or node.op not in ("Identity", "Cast"):

@@ -83,7 +83,7 @@ def train(
     recipe = KerasRecipe(model, recipe_of(schedule), lambda: None, noted)
     compile_with_accuracy(model, schedule)
     recipe.prepare(model.optimizer)
-    data = DATA.train(schedule.batch_size, shuffle_seed=5, augment=schedule.augment)
+    data = DATA.train(schedule.batch_size, shuffle_seed=5, augment=schedule.augment or "none")
     way(model, [*recipe.callbacks(), rows])(data, schedule.epochs)
     recipe.finish()
     return [np.asarray(v.value) for v in model.variables], rows.rows, noted

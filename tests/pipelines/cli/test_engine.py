@@ -66,32 +66,22 @@ def test_check_engine_ends_with_1_and_names_the_layer(
     assert failed["first_layer"]
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "received"),
-    [
-        ("float[N,4] x", "float[N,4] y", "with x: float32"),
-        ("float[N,4] other", "float[N,4] y", "with other: float32"),
-    ],
-)
-def test_check_engine_refuses_the_graph_of_another_engine(
-    folder: Path, tmp_path: Path, x: str, y: str, received: str
-) -> None:
-    name = x.split()[-1]
+def test_check_engine_refuses_the_graph_of_another_engine(folder: Path, tmp_path: Path) -> None:
     onnx.save(
         onnx.parser.parse_model(
-            f'<ir_version: 8, opset_import: ["" : 17]> net ({x}) => ({y}) {{ y = Relu ({name}) }}'
+            '<ir_version: 8, opset_import: ["" : 17]> net (float[N,4] x) => (float[N,4] y) '
+            "{ y = Relu (x) }"
         ),
         tmp_path / "other.onnx",
     )
     arguments = [str(folder / "n.engine"), "--onnx", str(tmp_path / "other.onnx")]
     done = runner.invoke(app, ["check-engine", *arguments])
     assert done.exit_code == 1
-    assert "Expected the ONNX file that the engine was built from" in done.output
-    assert received in done.output
+    assert "Expected the ONNX file that n.engine was built from" in done.output
     assert "bug" not in done.output
 
 
-def test_check_engine_shows_one_message_of_onnx_runtime(
+def test_build_shows_one_message_of_onnx_runtime(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     x, y = (
@@ -109,8 +99,8 @@ def test_check_engine_shows_one_message_of_onnx_runtime(
         ),
         tmp_path / "other.onnx",
     )
-    arguments = [str(folder / "n.engine"), "--onnx", str(tmp_path / "other.onnx")]
-    done = runner.invoke(app, ["check-engine", *arguments])
+    arguments = [str(tmp_path / "other.onnx"), "--backend", "onnxruntime"]
+    done = runner.invoke(app, ["build-engine", *arguments])
     assert done.exit_code == 1
     assert "can't run" in done.output
     # ONNX Runtime's log goes past Python, in colours.

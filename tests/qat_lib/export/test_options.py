@@ -83,7 +83,8 @@ def test_option_fields_describe_every_option() -> None:
     shown = {name for name, each in fields.items() if each.info.in_config}
     assert shown == {"target", "opset", "weights", "float_precision"}
     assert [name for name, each in fields.items() if not each.info.in_command] == [
-        "embed_preprocessing"
+        "target",
+        "embed_preprocessing",
     ]
 
 

@@ -37,6 +37,8 @@ ALLOWED = {
     ("qat_lib/onnx_view/shape_vectors.py", "Range"): "positions of the sizes",
     ("qat_lib/engines/onnxruntime_layers.py", "QLinearConv"): "positions of the weights",
     ("qat_lib/utils/onnx_files.py", "If"): "TensorFlow operators to convert",
+    ("qat_lib/engines/pair_sums.py", "Conv"): "a layout of weights for each operator",
+    ("qat_lib/engines/pair_sums.py", "MaxPool"): "what OpenVINO carries integers through",
     ("components/report/graph.py", "Relu"): "labels",
     ("qat_lib/torch/quant_modules.py", "Conv1d"): "what pytorch-quantization replaces",
     # What one place meets, of what a role holds.

@@ -25,7 +25,7 @@ from qat_lib.ptq import PtqRecipe
 from qat_lib.spec import QuantizationSpec
 
 INPUTS = np.random.default_rng(0).normal(size=(64, 8, 8, 3)).astype(np.float32)
-RECIPE = PtqRecipe(batch_size=64)
+RECIPE = PtqRecipe(backend="tensorrt", batch_size=64)
 
 
 def network() -> Any:
@@ -226,7 +226,7 @@ def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_real_engine_is_built_and_timed() -> None:
     pytest.importorskip("onnxruntime")
     # Its range covers the planted channels: with another this network is at the edge of the check.
-    recipe = PtqRecipe(calibrator="percentile", batch_size=64)
+    recipe = PtqRecipe(calibrator="percentile", backend="tensorrt", batch_size=64)
     result = found(1.0, recipe=recipe, backend="onnxruntime", seconds=0.05)
     assert result.speed is not None
     assert result.speed.backend == "onnxruntime"
