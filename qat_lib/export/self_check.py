@@ -28,8 +28,9 @@ from qat_lib.preprocessing import Preprocessing
 logger = logging.getLogger("qat_lib")
 
 SAMPLES = 2
-OPEN_SIZES = (64, 32, 16, 8)
-"""Sizes tried for open dimensions other than the batch, until one fits the model."""
+OPEN_SIZES = (64, 32, 16, 8, 128, 224, 256, 512)
+"""Sizes tried for open dimensions other than the batch, until one fits the model: short ones for
+sequences, and those of images, which a model inside may have fixed."""
 KEEP_RANGE = onnx_operators("range preserving")
 """Operators between an input and its quantizer."""
 
@@ -100,7 +101,7 @@ def compare_draft(
         except VerificationError:
             raise
         except Exception as error:  # noqa: BLE001 (models raise errors of many types)
-            reason = describe_error(error)
+            reason = reason or describe_error(error)
     return [_not_compared(draft, reason)]
 
 

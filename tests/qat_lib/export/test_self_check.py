@@ -142,6 +142,13 @@ def open_network() -> keras.Model:
     return keras.Model(x, layers.Conv2D(4, 3, padding="same")(x))
 
 
+def fixed_inside() -> keras.Model:
+    """A model of an open image size around one of a fixed size."""
+    inner = keras.Input((128, 128, 3))
+    x = keras.Input((None, None, 3))
+    return keras.Model(x, keras.Model(inner, layers.Conv2D(4, 3)(inner))(x))
+
+
 def short_sequences() -> keras.Model:
     """A model of at most 20 tokens of a vocabulary of 2."""
     tokens = keras.Input((None,), dtype="int32")
@@ -166,7 +173,9 @@ def not_finite() -> keras.Model:
     return keras.Model(x, keras.ops.log(layers.Dense(9)(x)))
 
 
-@pytest.mark.parametrize("make", [open_network, short_sequences, named_inputs, indices, not_finite])
+@pytest.mark.parametrize(
+    "make", [open_network, fixed_inside, short_sequences, named_inputs, indices, not_finite]
+)
 def test_inputs_and_outputs_of_all_kinds_are_compared(make: Any, tmp_path: Path) -> None:
     assert qat_lib.export_onnx(make(), tmp_path / "model.onnx").findings == ()
 
