@@ -6,7 +6,8 @@
     ├── UnsupportedModelError         the model can't be quantized as it is
     ├── PlanError                     a QuantizationPlan does not fit the model
     ├── CalibrationError              calibration data is missing or unusable
-    │   └── NothingCollectedError     a calibrator has seen no data (torch.calib)
+    │   ├── NothingCollectedError     a calibrator has seen no data (torch.calib)
+    │   └── ShapeChangedError         a calibrator's tensors changed their channels (torch.calib)
     ├── DataError                     a data set is missing, broken or inconsistent
     ├── ExportError                   the ONNX export failed, or an ONNX file can't be used
     │   ├── VerificationError         the exported graph is not what the plan says

@@ -122,10 +122,10 @@ def _prepare(path: Path) -> None:
     missing = sorted(_known_tables() - found.tables)
     if found.complete and found.revision == head and not missing:
         return
-    if found.holds_data and found.revision == head:
+    if missing and found.holds_data and found.revision == head:
         raise TrackingError(
             f"the tracking database {path} is damaged: expected the tables of MLflow, found none "
-            f"called {', '.join(missing) or 'experiments with a row'}. Restore a copy of the file, "
+            f"called {', '.join(missing)}. Restore a copy of the file, "
             f"{_ELSEWHERE}."
         )
     if found.holds_data:

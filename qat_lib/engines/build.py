@@ -87,6 +87,10 @@ def build_engine(
         ConfigError: the spec does not fit the graph, or the output is no place for a file.
     """
     onnx, spec = Path(onnx_path), spec or BuildSpec()
+    path = Path(output) if output is not None else onnx.with_suffix(".engine")
+    check_output(path, inputs=[onnx])
+    model = read_model(onnx)
+    graph = summarize_graph(onnx, model)
     if spec.backend == "auto" and choose_backend("auto") == "openvino":
         given: dict[str, Any] = {"output": output, "verify": verify, "seed": seed}
         given |= {"on_progress": on_progress, "cancelled": cancelled}
@@ -101,10 +105,6 @@ def build_engine(
                 raise error from None
             warning = f"{error} ONNX Runtime built the engine instead."
             return replace(artifact, warnings=(warning, *artifact.warnings))
-    path = Path(output) if output is not None else onnx.with_suffix(".engine")
-    check_output(path, inputs=[onnx])
-    model = read_model(onnx)
-    graph = summarize_graph(onnx, model)
     spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
     check_buildable(onnx, model, spec)
     del model  # the weights of a large network

@@ -27,7 +27,7 @@ def network(**options):
 
 def quantized_at(bits, model, data, **options):
     spec = qat_lib.QuantizationSpec()
-    for name in ("conv", "biased", "logits"):
+    for name in {"conv", "biased", "logits"} & {layer.name for layer in model.layers}:
         spec.add(name, num_bits=bits, **options)
     quantized = qat_lib.quantize_model(model, quantization_spec=spec)
     if not options:

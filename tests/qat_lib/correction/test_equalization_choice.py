@@ -109,7 +109,7 @@ def test_mobilenetv2_is_equalized_without_bounds(tmp_path):
     images = np.repeat(np.repeat(small, 7, axis=1), 7, axis=2)
     data = (images / 255 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
     data = data.astype("float32")
-    recipe = qat_lib.PtqRecipe(unsigned=True, batch_size=8)
+    recipe = qat_lib.PtqRecipe(backend="openvino", batch_size=8)
     choice = recipe.prepare(model, data)
     assert choice.applied, choice.reason
     quantized = qat_lib.apply_plan(choice.model, recipe.plan(choice.model))

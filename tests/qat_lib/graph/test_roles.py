@@ -39,6 +39,8 @@ ALLOWED = {
     ("qat_lib/utils/onnx_files.py", "If"): "TensorFlow operators to convert",
     ("qat_lib/engines/pair_sums.py", "Conv"): "a layout of weights for each operator",
     ("qat_lib/engines/pair_sums.py", "MaxPool"): "what OpenVINO carries integers through",
+    ("qat_lib/engines/pair_sums.py", "Slice"): "what OpenVINO carries integers through",
+    ("qat_lib/planner/entries.py", "Flatten"): "what mixes channels with positions",
     ("components/report/graph.py", "Relu"): "labels",
     ("qat_lib/torch/quant_modules.py", "Conv1d"): "what pytorch-quantization replaces",
     # What one place meets, of what a role holds.
