@@ -106,7 +106,7 @@ class OutputAgreement:
         return float("inf") if self.is_shifted else self.difference / self.bound
 
 
-def compare_answers(
+def judge_outputs(
     answers: Sequence[Mapping[str, Array]],
     expected: Sequence[Mapping[str, Array]],
     bound: float,

@@ -23,7 +23,7 @@ from qat_lib.engines.agreement import (
     LABEL_BOUND,
     OutputAgreement,
     bound_of,
-    compare_answers,
+    judge_outputs,
     moved_answers,
     other_labels,
 )
@@ -213,7 +213,7 @@ def _judge(
     def noisy() -> list[Mapping[str, Array]]:
         return moved_answers(reference.run, batches)
 
-    compared = compare_answers(answers, expected, bound, noisy if quantized else None)
+    compared = judge_outputs(answers, expected, bound, noisy if quantized else None)
     pick, label_bound = itemgetter(first), LABEL_BOUND
     labels = list(map(pick, expected))
     other = other_labels(list(map(pick, answers)), labels)

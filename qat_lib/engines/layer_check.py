@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qat_lib.engines.agreement import OutputAgreement, bound_of, compare_answers, moved_answers
+from qat_lib.engines.agreement import OutputAgreement, bound_of, judge_outputs, moved_answers
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest import EngineManifest
@@ -167,7 +167,7 @@ class _Probe:
                 answers = list(map(engine.infer, self.requests))
             bound = bound_of(self.manifest, half=read_summary(self.onnx).half)
             noisy = partial(moved_answers, reference.run, self.requests)
-            return compare_answers(
+            return judge_outputs(
                 answers, expected, bound, noisy if self.manifest.quantized else None
             )
 

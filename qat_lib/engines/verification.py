@@ -14,8 +14,8 @@ import numpy as np
 from qat_lib.engines.agreement import (
     OutputAgreement,
     bound_of,
-    compare_answers,
     differences,
+    judge_outputs,
     moved_answers,
 )
 from qat_lib.engines.engine import Engine
@@ -63,7 +63,7 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
     _refuse_nan(expected)
     quantized = engine.manifest.quantized
     noisy = partial(moved_answers, reference.run, requests) if quantized else None
-    compared = compare_answers(answers, expected, bound, noisy)
+    compared = judge_outputs(answers, expected, bound, noisy)
     worst = max(compared, key=lambda name: compared[name].excess)
     if not compared[worst].agrees:
         raise EngineBuildError(_explain(engine, worst, compared[worst], found))

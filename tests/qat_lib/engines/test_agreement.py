@@ -10,9 +10,9 @@ import pytest
 
 from qat_lib.engines.agreement import (
     bound_of,
-    compare_answers,
     difference,
     differences,
+    judge_outputs,
     moved_answers,
     other_labels,
 )
@@ -114,10 +114,10 @@ def test_compare_asks_for_noise_beyond_the_bound_alone() -> None:
     def refuse() -> Any:
         raise AssertionError
 
-    (found,) = compare_answers(noisy(0.01, 1), noisy(0, 0), 0.02, refuse).values()
+    (found,) = judge_outputs(noisy(0.01, 1), noisy(0, 0), 0.02, refuse).values()
     assert found.agrees
     assert found.bound == 0.02
-    (found,) = compare_answers(noisy(0.05, 1), noisy(0, 0), 0.02).values()
+    (found,) = judge_outputs(noisy(0.05, 1), noisy(0, 0), 0.02).values()
     assert not found.agrees
 
 
@@ -127,7 +127,7 @@ def test_compare_asks_for_noise_beyond_the_bound_alone() -> None:
 )
 def test_compare_widens_the_bound_to_the_noise(engine: float, own: float, agrees: bool) -> None:
     truth, moved = noisy(0, 0), noisy(own, 2)
-    (found,) = compare_answers(noisy(engine, 1), truth, 0.02, lambda: moved).values()
+    (found,) = judge_outputs(noisy(engine, 1), truth, 0.02, lambda: moved).values()
     assert found.agrees is agrees
     assert not found.is_shifted
     expected = pytest.approx(max(0.02, min(1.5 * own, 0.5)), rel=0.1)
@@ -137,7 +137,7 @@ def test_compare_widens_the_bound_to_the_noise(engine: float, own: float, agrees
 def test_compare_refuses_shifted_means() -> None:
     truth, moved = noisy(0, 0), noisy(0.1, 2)
     shifted = [{"y": part["y"] + 0.06} for part in noisy(0.1, 1)]
-    (found,) = compare_answers(shifted, truth, 0.02, lambda: moved).values()
+    (found,) = judge_outputs(shifted, truth, 0.02, lambda: moved).values()
     assert found.difference < found.bound
     assert found.is_shifted
     assert not found.agrees
