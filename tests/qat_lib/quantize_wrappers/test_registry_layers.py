@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from tensorflow_kernels import require_kernels
 
 from qat_lib import (
     QuantizationSpec,
@@ -232,6 +233,7 @@ def test_a_layer(name: str, tmp_path: Path) -> None:
     if not case.default:
         assert not plan_quantization(model).quantizers
     before = [w.copy() for w in model.get_weights()]
+    require_kernels(model, *data)
     expected = run(model, data).numpy()
 
     plan = plan_quantization(model, quantization_spec=spec)
