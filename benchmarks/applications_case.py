@@ -145,7 +145,7 @@ class Case:
         """Clone with Keras's own function and compare."""
         import keras
 
-        from qat_lib.apply.recursion import deep_graphs
+        from qat_lib.keras.apply.recursion import deep_graphs
 
         with deep_graphs():
             copy = keras.models.clone_model(self.quantized)

@@ -76,7 +76,7 @@ def features(model: Any, tensor: Any, images: np.ndarray) -> np.ndarray:
     """
     import keras
 
-    from qat_lib.apply.recursion import deep_graphs
+    from qat_lib.keras.apply.recursion import deep_graphs
 
     with deep_graphs():
         body = keras.Model(model.input, tensor)

@@ -87,7 +87,7 @@ def child(what: str, network: str, size: int, folder: Path) -> None:
         images = np.random.default_rng(0).uniform(-1, 1, (2, size, size, 3)).astype(np.float32)
         qat_lib.calibrate(model, images, method="max", batch_size=1)
     # Imports are no part of a conversion.
-    for module in ("tf2onnx", "qat_lib.export.export"):
+    for module in ("tf2onnx", "qat_lib.keras.export.export"):
         importlib.import_module(module)
 
     with Peak() as peak:

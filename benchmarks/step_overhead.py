@@ -32,7 +32,7 @@ from typing import Any
 
 import record
 
-from components.steps import STEP_BY_NAME, STEPS
+from components.step_table import STEP_BY_NAME, STEPS
 from pipelines.run.folder import RunFolder, run_folders
 
 CONFIG = ["training.epochs=1", "qat.epochs=1", "engine.benchmark_seconds=0.1"]

@@ -13,15 +13,15 @@ from typing import Any
 
 from kfp import dsl
 
-from components.runtime.images import ENGINE_IMAGE, IMAGE
 from components.runtime.steps import StepDefinition, load_step
-from components.steps import STEPS, Step
+from components.step_table import STEPS, Step
+from components.support.images import ENGINE_IMAGE, IMAGE
 
 _IMAGES = {"train": IMAGE, "engine": ENGINE_IMAGE}
 _SUFFIX = "_settings"
 _BODIES = {
     False: "components.runtime.step import run_component",
-    True: "components.trainjob.component import run_as_train_job",
+    True: "components.runtime.train_job_component import run_as_train_job",
 }
 
 

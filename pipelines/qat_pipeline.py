@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp import dsl
 
-from components.steps import STEPS, Step
+from components.step_table import STEPS, Step
 from pipelines.kfp_components import component_of, section_of
 from qat_lib.errors import StepError
 

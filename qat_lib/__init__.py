@@ -11,39 +11,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qat_lib import (
-        analysis,
-        calibration,
-        custom_qdq_cases,
-        diagnosis,
-        engines,
-        errors,
-        export,
-        placement,
-        plan,
-        quantize,
-        quantize_wrappers,
-        quantizers,
-        spec,
-        training,
-        utils,
-    )
+    from qat_lib import analysis, custom_qdq_cases, engines, errors, export, utils
     from qat_lib.analysis import (
         FusionReport,
         analyze_onnx,
     )
-    from qat_lib.apply.rebuild import apply_plan
-    from qat_lib.calibration import (
-        CalibrationReport,
-        calibrate,
-    )
-    from qat_lib.correction import (
-        BiasReport,
-        RoundingReport,
-        adaround,
-        correct_bias,
-        equalize,
-    )
+    from qat_lib.analysis.tensor_trace import TensorTrace
+    from qat_lib.analysis.tracing import trace_tensor
+    from qat_lib.core import plan, spec
+    from qat_lib.core.deployment import Deployment
+    from qat_lib.core.plan import QuantizationPlan, QuantizerEntry, SkippedLayer
+    from qat_lib.core.spec import LayerConfig, QuantizationSpec
     from qat_lib.custom_qdq_cases import (
         BNQDQCase,
         CustomQDQInsertionCase,
@@ -57,55 +35,50 @@ if TYPE_CHECKING:
         TensorRTQDQCase,
         check_is_quantizable_by_layer_name,
     )
-    from qat_lib.deployment import Deployment
-    from qat_lib.diagnosis import (
-        Diagnosis,
-        diagnose,
-    )
     from qat_lib.engines import (
         BuildSpec,
         build_engine,
         load_engine,
     )
-    from qat_lib.export import (
-        check_parity,
-        export_onnx,
-        verify_onnx,
+    from qat_lib.export import verify_onnx
+    from qat_lib.keras import (
+        calibration,
+        diagnosis,
+        quantize,
+        quantizers,
+        training,
     )
-    from qat_lib.folding import folded_weights
-    from qat_lib.graph.layer_graph import LayerGraph
-    from qat_lib.loading import load_model
-    from qat_lib.placement import (
-        PlacementResult,
-        search,
+    from qat_lib.keras import (
+        search as placement,
     )
-    from qat_lib.plan import (
-        QuantizationPlan,
-        QuantizerEntry,
-        SkippedLayer,
+    from qat_lib.keras import (
+        wrappers as quantize_wrappers,
     )
-    from qat_lib.planner import plan_quantization
-    from qat_lib.preprocessing import Preprocessing
-    from qat_lib.ptq import PtqRecipe
-    from qat_lib.quantize import (
-        model_quantizers,
-        quantize_model,
+    from qat_lib.keras.apply.rebuild import apply_plan
+    from qat_lib.keras.calibration import CalibrationReport, calibrate
+    from qat_lib.keras.correction import (
+        BiasReport,
+        RoundingReport,
+        adaround,
+        correct_bias,
+        equalize,
     )
-    from qat_lib.quantize_wrappers import (
+    from qat_lib.keras.diagnosis import Diagnosis, diagnose
+    from qat_lib.keras.export import check_parity, export_onnx
+    from qat_lib.keras.folding import folded_weights
+    from qat_lib.keras.graph.layer_graph import LayerGraph
+    from qat_lib.keras.loading import load_model
+    from qat_lib.keras.ptq import PtqRecipe
+    from qat_lib.keras.quantize import model_quantizers, quantize_model
+    from qat_lib.keras.quantizers import TensorQuantizer, fake_quantize
+    from qat_lib.keras.search import PlacementResult, search
+    from qat_lib.keras.wrappers import (
         BaseQuantizeWrapper,
         NonWeightedBaseQuantizeWrapper,
         WeightedBaseQuantizeWrapper,
     )
-    from qat_lib.quantizers import (
-        TensorQuantizer,
-        fake_quantize,
-    )
-    from qat_lib.spec import (
-        LayerConfig,
-        QuantizationSpec,
-    )
-    from qat_lib.tensor_trace import TensorTrace
-    from qat_lib.tracing import trace_tensor
+    from qat_lib.planner import plan_quantization
+    from qat_lib.preprocessing import Preprocessing
     from qat_lib.utils import (
         CreateAssetsFolders,
         convert_keras_model_to_onnx,
@@ -189,13 +162,13 @@ __all__ = [
 _HOMES = {
     "FusionReport": "qat_lib.analysis",
     "analyze_onnx": "qat_lib.analysis",
-    "CalibrationReport": "qat_lib.calibration",
-    "calibrate": "qat_lib.calibration",
-    "BiasReport": "qat_lib.correction",
-    "RoundingReport": "qat_lib.correction",
-    "adaround": "qat_lib.correction",
-    "correct_bias": "qat_lib.correction",
-    "equalize": "qat_lib.correction",
+    "CalibrationReport": "qat_lib.keras.calibration",
+    "calibrate": "qat_lib.keras.calibration",
+    "BiasReport": "qat_lib.keras.correction",
+    "RoundingReport": "qat_lib.keras.correction",
+    "adaround": "qat_lib.keras.correction",
+    "correct_bias": "qat_lib.keras.correction",
+    "equalize": "qat_lib.keras.correction",
     "BNQDQCase": "qat_lib.custom_qdq_cases",
     "CustomQDQInsertionCase": "qat_lib.custom_qdq_cases",
     "EfficientNetQDQCase": "qat_lib.custom_qdq_cases",
@@ -207,38 +180,38 @@ _HOMES = {
     "ResidualConnectionQDQCase": "qat_lib.custom_qdq_cases",
     "TensorRTQDQCase": "qat_lib.custom_qdq_cases",
     "check_is_quantizable_by_layer_name": "qat_lib.custom_qdq_cases",
-    "Deployment": "qat_lib.deployment",
-    "Diagnosis": "qat_lib.diagnosis",
-    "diagnose": "qat_lib.diagnosis",
+    "Deployment": "qat_lib.core.deployment",
+    "Diagnosis": "qat_lib.keras.diagnosis",
+    "diagnose": "qat_lib.keras.diagnosis",
     "BuildSpec": "qat_lib.engines",
     "build_engine": "qat_lib.engines",
     "load_engine": "qat_lib.engines",
     "check_parity": "qat_lib.export",
     "export_onnx": "qat_lib.export",
     "verify_onnx": "qat_lib.export",
-    "folded_weights": "qat_lib.folding",
-    "LayerGraph": "qat_lib.graph.layer_graph",
-    "load_model": "qat_lib.loading",
-    "PlacementResult": "qat_lib.placement",
-    "search": "qat_lib.placement",
-    "QuantizationPlan": "qat_lib.plan",
-    "QuantizerEntry": "qat_lib.plan",
-    "SkippedLayer": "qat_lib.plan",
+    "folded_weights": "qat_lib.keras.folding",
+    "LayerGraph": "qat_lib.keras.graph.layer_graph",
+    "load_model": "qat_lib.keras.loading",
+    "PlacementResult": "qat_lib.keras.search",
+    "search": "qat_lib.keras.search",
+    "QuantizationPlan": "qat_lib.core.plan",
+    "QuantizerEntry": "qat_lib.core.plan",
+    "SkippedLayer": "qat_lib.core.plan",
     "plan_quantization": "qat_lib.planner",
-    "PtqRecipe": "qat_lib.ptq",
+    "PtqRecipe": "qat_lib.keras.ptq",
     "Preprocessing": "qat_lib.preprocessing",
-    "model_quantizers": "qat_lib.quantize",
-    "quantize_model": "qat_lib.quantize",
-    "BaseQuantizeWrapper": "qat_lib.quantize_wrappers",
-    "NonWeightedBaseQuantizeWrapper": "qat_lib.quantize_wrappers",
-    "WeightedBaseQuantizeWrapper": "qat_lib.quantize_wrappers",
-    "TensorQuantizer": "qat_lib.quantizers",
-    "fake_quantize": "qat_lib.quantizers",
-    "apply_plan": "qat_lib.apply.rebuild",
-    "LayerConfig": "qat_lib.spec",
-    "QuantizationSpec": "qat_lib.spec",
-    "TensorTrace": "qat_lib.tensor_trace",
-    "trace_tensor": "qat_lib.tracing",
+    "model_quantizers": "qat_lib.keras.quantize",
+    "quantize_model": "qat_lib.keras.quantize",
+    "BaseQuantizeWrapper": "qat_lib.keras.wrappers",
+    "NonWeightedBaseQuantizeWrapper": "qat_lib.keras.wrappers",
+    "WeightedBaseQuantizeWrapper": "qat_lib.keras.wrappers",
+    "TensorQuantizer": "qat_lib.keras.quantizers",
+    "fake_quantize": "qat_lib.keras.quantizers",
+    "apply_plan": "qat_lib.keras.apply.rebuild",
+    "LayerConfig": "qat_lib.core.spec",
+    "QuantizationSpec": "qat_lib.core.spec",
+    "TensorTrace": "qat_lib.analysis.tensor_trace",
+    "trace_tensor": "qat_lib.analysis.tracing",
     "CreateAssetsFolders": "qat_lib.utils",
     "convert_keras_model_to_onnx": "qat_lib.utils",
     "convert_saved_model_to_onnx": "qat_lib.utils",
@@ -252,7 +225,7 @@ if not TYPE_CHECKING:  # a type checker knows the names above and no others
         elif name in __all__:
             value = importlib.import_module(f"qat_lib.{name}")
         elif name.endswith("QuantizeWrapper"):
-            value = getattr(importlib.import_module("qat_lib.quantize_wrappers"), name)
+            value = getattr(importlib.import_module("qat_lib.keras.wrappers"), name)
         else:
             raise AttributeError(f"module 'qat_lib' has no attribute {name!r}")
         globals()[name] = value

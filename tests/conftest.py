@@ -73,7 +73,8 @@ def progress() -> RecordingProgress:
 @pytest.fixture(scope="session")
 def digits_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """scikit-learn's digits, prepared with seed 0."""
-    from components.prepare_data import prepare_data_step
+    from components.step_table.prepare_data import prepare_data_step
+
     from components.settings import DataSettings
 
     out = tmp_path_factory.mktemp("digits")

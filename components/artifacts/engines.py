@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from components.artifacts.folder import StepFolder
 from components.artifacts.record import Record, Text
-from components.variants import Variant
+from components.artifacts.variants import Variant
 
 if TYPE_CHECKING:
     from qat_lib.engines.values import EngineLayer

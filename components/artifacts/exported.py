@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 from components.artifacts.folder import StepFolder
 from components.artifacts.models import ModelFolder, open_plan
 from components.artifacts.record import Measured, Record, Text
-from components.variants import HALF, Variant
+from components.artifacts.variants import HALF, Variant
 
 if TYPE_CHECKING:
-    from qat_lib.plan import QuantizationPlan
+    from qat_lib.core.plan import QuantizationPlan
 
 
 class FindingRecord(Record):

@@ -19,7 +19,7 @@ from qat_lib.options import Framework
 if TYPE_CHECKING:
     import numpy as np
 
-    from qat_lib.plan import QuantizationPlan
+    from qat_lib.core.plan import QuantizationPlan
 
 
 _TEST_ACCURACY = "test_accuracy"
@@ -286,7 +286,7 @@ def open_plan(folder: StepFolder, name: str) -> QuantizationPlan:
     Raises:
         StepError: it is missing or damaged.
     """
-    from qat_lib.plan import QuantizationPlan
+    from qat_lib.core.plan import QuantizationPlan
 
     try:
         return QuantizationPlan.load(folder.file(name))

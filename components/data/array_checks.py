@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from components.other_tasks import OTHER_TASKS
+from components.support.other_tasks import OTHER_TASKS
 from qat_lib.errors import DataError
 
 CHUNK_BYTES = 32 << 20

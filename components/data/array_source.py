@@ -14,7 +14,7 @@ from components.data.array_checks import CHUNK_BYTES, Part, chunks
 from components.data.images import resize_array
 from components.data.source import Samples
 from components.data.splits import Indices
-from components.runtime.events import Progress
+from components.support.events import Progress
 
 # Images that are converted at once, as far as they take no more than CHUNK_BYTES.
 _BLOCK = 1024

@@ -22,8 +22,8 @@ from components.data.images import decode_image, read_image, room_for_file
 from components.data.shards import write_shards
 from components.data.source import Samples
 from components.data.splits import Indices, stratified_subset
-from components.runtime.events import Progress
 from components.settings import DataSettings
+from components.support.events import Progress
 from qat_lib.errors import DataError
 
 _BLOCK = 256

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from components.artifacts import Dataset
+from components.artifacts.data_info import DatasetInfo
 from components.data.images import load_image
-from components.data.info import DatasetInfo
 from components.data.part import Labels, Split
 from components.data.shards import ShardSplit
 from qat_lib.errors import DataError

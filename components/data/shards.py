@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from components.artifacts import Dataset
+from components.artifacts.data_info import DatasetInfo
 from components.data.images import decode_image
-from components.data.info import DatasetInfo
 from components.data.part import Labels
 from qat_lib.errors import DataError
 from qat_lib.files import limits

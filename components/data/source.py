@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from components.artifacts import Dataset
-from components.data.info import SPLITS
+from components.artifacts.data_info import SPLITS
 from components.data.splits import Indices, split_indices, stratified_subset
-from components.runtime.events import Progress
 from components.settings import DataSettings
+from components.support.events import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

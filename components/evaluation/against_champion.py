@@ -10,10 +10,10 @@ from components.evaluation.champion import compare_with_champion
 from components.registry.access import current_champion, run_registry
 from components.registry.package import fetch_champion
 from components.registry.registry import RegisteredVersion, Registry
-from components.runtime.disk_errors import is_disk_full
-from components.runtime.events import Progress
 from components.settings import EngineSettings, RegistrySettings
 from components.store.fingerprints import file_digest
+from components.support.disk_errors import is_disk_full
+from components.support.events import Progress
 from qat_lib.engines import choose_backend
 from qat_lib.errors import DataError, TrackingError
 from qat_lib.options import Backend

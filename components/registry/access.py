@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from components.gate_settings import RegistrySettings
 from components.registry.registry import CHAMPION, RegisteredVersion, Registry
-from components.settings_base import Settings
+from components.settings.gate_settings import RegistrySettings
+from components.settings.settings_base import Settings
 from components.tracking.tracker import tracking_mode
 from qat_lib.errors import TrackingError
 

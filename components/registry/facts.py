@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from components.artifacts.promotion import Verdict
 from components.artifacts.result_row import ResultRow
-from components.gate_advice import describe_verdict
+from components.evaluation.gate_advice import describe_verdict
 from components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
 from components.store.key_lock import RUN_VARIABLE, this_process
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from components.registry.facts import INPUTS_VARIABLE
 from components.registry.registry import INPUTS, ModelState, RegisteredVersion
-from components.runtime.credentials import scrub
-from components.tracking.model_names import logged_name
+from components.support.credentials import scrub
+from components.support.model_names import logged_name
 from components.tracking.patience import patient
 from components.tracking.store import probe, translated
 from components.tracking.tracker import PARENT_VARIABLE, URI_VARIABLE

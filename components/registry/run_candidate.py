@@ -11,13 +11,13 @@ from components.artifacts import Baseline, Dataset, Exported
 from components.artifacts.evaluation import Measurements
 from components.artifacts.models import ModelInfo
 from components.artifacts.promotion import PromotionOutcome, Verdict
-from components.evaluation.rows import CANDIDATE
+from components.artifacts.rows import CANDIDATE
+from components.artifacts.variants import CANDIDATE_VARIANT
 from components.registry.facts import ModelFacts, this_run
 from components.registry.package import write_package
 from components.registry.promotion import Candidate, PromotionOptions, submit_candidate
 from components.registry.registry import RegisteredVersion, Registry
 from components.store.fingerprints import file_digest
-from components.variants import CANDIDATE_VARIANT
 from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.errors import QatlineError
 

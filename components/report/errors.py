@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.artifacts.evaluation import WorstSample
-from components.evaluation.rows import CANDIDATE, REFERENCE
+from components.artifacts.rows import CANDIDATE, REFERENCE
 from components.report import numbers
 from components.report.sources import RunData
 

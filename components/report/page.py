@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from components.artifacts import Verdict
-from components.evaluation.rows import REFERENCE, in_order, reference_title, row_title
+from components.artifacts.rows import REFERENCE, in_order, reference_title, row_title
+from components.artifacts.variants import CANDIDATE_VARIANT
 from components.report import (
     checks,
     curves,
@@ -25,9 +26,8 @@ from components.report import (
 )
 from components.report import results as result_table
 from components.report.sources import ReportFolders, RunData, read_run
-from components.runtime.credentials import mask_values
 from components.settings import GateSettings
-from components.variants import CANDIDATE_VARIANT
+from components.support.credentials import mask_values
 
 _log = logging.getLogger(__name__)
 _TEMPLATES = Path(__file__).parent / "templates"

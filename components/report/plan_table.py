@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from components.report.sources import RunData
-from qat_lib.plan import Consumer, QuantizerEntry
+from qat_lib.core.plan import Consumer, QuantizerEntry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.artifacts import ResultRow
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, in_order, row_title
-from components.gate import speedup
+from components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE, in_order, row_title
+from components.evaluation.gate import speedup
 from components.report import numbers
 from components.report.numbers import DASH
 from components.report.sources import RunData

@@ -25,14 +25,14 @@ from components.artifacts.models import (
     Quantized,
     QuantizerRange,
 )
-from components.steps import STEPS
+from components.artifacts.variants import CANDIDATE_VARIANT
+from components.step_table import STEPS
 from components.store.manifest import MANIFEST_NAME, Manifest, read_step_manifest
-from components.variants import CANDIDATE_VARIANT
+from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import QatlineError
-from qat_lib.plan import QuantizationPlan
 
 if TYPE_CHECKING:
-    from components.data.info import DatasetInfo
+    from components.artifacts.data_info import DatasetInfo
     from qat_lib.engines.values import EngineLayer
     from qat_lib.preprocessing import Preprocessing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from components.artifacts.evaluation import BatchTiming, ResultRow
-from components.evaluation.rows import in_order, row_title
+from components.artifacts.rows import in_order, row_title
 from components.report import numbers
 from components.report.sources import RunData
 

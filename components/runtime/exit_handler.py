@@ -15,8 +15,8 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.runtime.credentials import scrub
-from components.runtime.scrubbed_output import scrub_output
+from components.support.credentials import scrub
+from components.support.scrubbed_output import scrub_output
 from components.tracking.tracker import PIPELINE_RUN_VARIABLE, tracking_mode
 from qat_lib.errors import ConfigError, TrackingError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from components.artifacts import Evaluation
-from components.steps import Step
+from components.step_table import Step
 
 MOST_CLASSES = 100
 """Classes of the largest confusion matrix that is shown: it travels as JSON in one message."""

@@ -18,21 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.runtime.events import EventProgress, NullProgress, emit
 from components.runtime.failures import reported_failure
-from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
-from components.runtime.scrubbed_output import scrub_output
 from components.runtime.shown_outputs import (
     ConfusionArtifact,
     MetricsArtifact,
     show_metrics,
     show_outputs,
 )
-from components.runtime.step_workers import step_workers
 from components.runtime.steps import StepDefinition, load_step
-from components.runtime.worker_config import read_worker_config
 from components.settings import Settings
-from components.steps import STEP_BY_NAME
+from components.step_table import STEP_BY_NAME
 from components.store.checkpoint_folder import checkpoint_folder
 from components.store.directories import (
     MANIFEST_NAME,
@@ -51,8 +46,13 @@ from components.store.fingerprints import (
 )
 from components.store.step_store import StepStore, step_key
 from components.store.work_directory import work_directory
+from components.support.events import EventProgress, NullProgress, emit
+from components.support.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
+from components.support.scrubbed_output import scrub_output
 from components.tracking.tracked import log_outputs, log_settings
 from components.tracking.tracker import step_run
+from components.workers.step_workers import step_workers
+from components.workers.worker_config import read_worker_config
 from qat_lib.errors import StepError
 
 

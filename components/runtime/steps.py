@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 from components.settings import Settings
-from components.steps import STEP_BY_NAME
+from components.step_table import STEP_BY_NAME
 from qat_lib.errors import ConfigError, StepError
 
 CHECKED = "checked"

@@ -9,9 +9,9 @@ import json
 import os
 import sys
 
-from components.runtime.parent import follow
 from components.runtime.step import run_component
-from components.runtime.worker_group import PARENT_VARIABLE
+from components.support.parent import follow
+from components.workers.worker_group import PARENT_VARIABLE
 
 
 def join_step() -> None:

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
-from components.runtime.disk_errors import as_storage_error, is_disk_full
 from components.storage.stored_file import ARCHIVES
+from components.support.disk_errors import as_storage_error, is_disk_full
 from qat_lib.errors import DataError, QatlineError
 from qat_lib.files.archives import check_unpacked, open_archive
 from qat_lib.files.regular_files import open_regular

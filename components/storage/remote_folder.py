@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from components.runtime.disk_errors import as_storage_error
 from components.storage.archives import Wanted, safe_name, unpack_files
 from components.storage.storage import cache_root, existing, fetch_cached, open_storage
 from components.storage.stored_file import Storage, StoredFile, is_archive
+from components.support.disk_errors import as_storage_error
 from qat_lib.errors import StorageError
 
 _THREADS = 8

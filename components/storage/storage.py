@@ -14,9 +14,9 @@ from pathlib import Path
 
 from components.storage.stored_file import Storage, StoredFile
 from components.store.directories import as_storage_error
-from qat_lib.digests import sha256_of
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import written_beside
+from qat_lib.support.digests import sha256_of
 
 __all__ = [
     "CACHE_VARIABLE",

@@ -16,7 +16,6 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from components.runtime.disk_errors import as_storage_error, is_disk_full
 from components.store.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -26,6 +25,7 @@ from components.store.manifest import (
     verify_directory,
 )
 from components.store.work_directory import work_directory
+from components.support.disk_errors import as_storage_error, is_disk_full
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import sync, unfinished_name
 

@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from qat_lib.digests import sha256_of
 from qat_lib.errors import ConfigError, DataError
+from qat_lib.support.digests import sha256_of
 
 OWN_PACKAGES = ("qat_lib", "components")
 LIBRARIES = (

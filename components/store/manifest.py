@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from components.store.meaning import meaning_digest
-from qat_lib.digests import sha256_of
 from qat_lib.errors import StorageError
 from qat_lib.files.text_files import read_json
+from qat_lib.support.digests import sha256_of
 
 MANIFEST_NAME = "manifest.json"
 _VERSION = 2

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qat_lib.digests import sha256_of
+from qat_lib.support.digests import sha256_of
 
 _LARGEST_JSON = 16 << 20  # bytes
 _MOST_MEMBERS = 10_000

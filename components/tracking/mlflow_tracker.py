@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from components.runtime.credentials import scrub
 from components.store.fingerprints import library_versions
+from components.support.credentials import scrub
+from components.support.model_names import logged_name
 from components.tracking.mlflow_writer import MlflowWriter
-from components.tracking.model_names import logged_name
 from components.tracking.pipeline_run import pipeline_run
 from components.tracking.signatures import onnx_signature
 from components.tracking.store import open_client, translated

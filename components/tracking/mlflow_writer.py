@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.data.info import DatasetInfo
-from components.runtime.credentials import scrub
+from components.artifacts.data_info import DatasetInfo
+from components.support.credentials import scrub
 from components.tracking.store import Contact, translated
 
 CURVES = "epoch"

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from components.runtime.credentials import scrub
+from components.support.credentials import scrub
 from components.tracking.mlflow_writer import MlflowWriter
 from components.tracking.patience import patient
 from components.tracking.store import ensure_store, open_client, translated

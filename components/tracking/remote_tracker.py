@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from components.tracking.tracker import ClosableRun, RunRecorder
 from qat_lib.errors import TrackingError
 

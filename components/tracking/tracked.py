@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from components.artifacts import Evaluation, Promotion
+from components.artifacts.data_info import DatasetInfo
 from components.artifacts.evaluation import row_metrics
-from components.data.info import DatasetInfo
-from components.gate_advice import describe_verdict
+from components.evaluation.gate_advice import describe_verdict
 from components.settings import Settings
-from components.steps import STEP_BY_NAME, TrackedOutputs
+from components.step_table import STEP_BY_NAME, TrackedOutputs
 from components.store.directories import Manifest
 from components.store.fingerprints import library_versions
 from components.tracking.tracker import RunRecorder, StepTracker

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from components.tracking.store import ensure_store, probe
 from qat_lib.errors import ConfigError, TrackingError
 

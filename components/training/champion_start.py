@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from components.artifacts import Baseline
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from components.registry.access import current_champion, run_registry
 from components.registry.package import BASELINE, Champion, fetch_champion
 from components.settings import RegistrySettings

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.training.state_file import read_state, write_state
-from components.training.workers import Workers
+from components.support.state_file import read_state, write_state
+from components.workers.workers import Workers
 from qat_lib.files.whole_files import sweep_unfinished, written_beside
 
 

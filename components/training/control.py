@@ -7,8 +7,8 @@ from typing import Any
 
 from components.artifacts import Baseline, FineTuned
 from components.artifacts.models import accuracies
-from components.runtime.events import Progress
 from components.settings import QATSettings
+from components.support.events import Progress
 from components.training.checkpoints import Checkpoint
 from components.training.finetuning import finetune
 from components.training.framework import Framework

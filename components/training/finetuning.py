@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from components.artifacts.models import Epoch
-from components.runtime.events import Progress
 from components.settings import QATSettings
+from components.support.events import Progress
 from components.training.checkpoints import Checkpoint
 from components.training.framework import Framework, choose_framework
 from components.training.prepared_data import TrainingData

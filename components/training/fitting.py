@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from components.artifacts.models import Epoch
-from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
+from components.support.events import Progress
 from components.training.checkpoints import Checkpoint, Resumable, Resumption
 from components.training.history import History
 from components.training.keras_loop import KerasLoop, batch_sizes
@@ -25,9 +25,9 @@ from components.training.keras_recipe import KerasRecipe
 from components.training.model_source import gives_probabilities
 from components.training.prepared_data import TrainingData, open_data
 from components.training.recipe import Oscillation, recipe_of, reestimation_batches
-from components.training.workers import Workers, current_workers
-from qat_lib.folding import folded_weights
-from qat_lib.training import soft_targets
+from components.workers.workers import Workers, current_workers
+from qat_lib.keras.folding import folded_weights
+from qat_lib.keras.training import soft_targets
 
 
 def make_deterministic(seed: int) -> None:

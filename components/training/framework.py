@@ -11,8 +11,8 @@ import numpy as np
 
 from components.artifacts.layer_costs import LayerCosts
 from components.artifacts.models import Epoch, ModelFolder
-from components.runtime.events import Progress
 from components.settings import ModelSettings, QATSettings, TrainingSettings
+from components.support.events import Progress
 from components.training.checkpoints import Checkpoint
 from components.training.prepared_data import TrainingData
 from components.training.recipe import Oscillation
@@ -22,11 +22,11 @@ from qat_lib.options import Framework as FrameworkName
 
 if TYPE_CHECKING:
     from qat_lib.calibrators.report import CalibrationReport
+    from qat_lib.core.plan import QuantizationPlan
+    from qat_lib.core.spec import QuantizationSpec
     from qat_lib.export.finish import ExportReport
     from qat_lib.export.options import ExportOptions
     from qat_lib.export.parity_report import ParityReport
-    from qat_lib.plan import QuantizationPlan
-    from qat_lib.spec import QuantizationSpec
 
 _HOMES: Mapping[FrameworkName, str] = {
     "keras": "components.training.keras_framework",
@@ -112,7 +112,7 @@ class Framework(Protocol):
         """Return the float model to quantize, and whether its channels were equalized.
 
         ``quantize`` makes a quantized model of a float one and batches; see
-        ``qat_lib.correction.choose_equalization``.
+        ``qat_lib.keras.correction.choose_equalization``.
 
         Raises:
             ConfigError: the framework has no equalization.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from components.artifacts.models import Epoch
-from components.runtime.events import Progress
+from components.support.events import Progress
 
 CLEAR = 1.645
 """Standard errors that a mean of nothing but chance exceeds in 5 % of all cases (normal

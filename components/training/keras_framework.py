@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import qat_lib
-import qat_lib.correction
+import qat_lib.keras.correction
 from components.artifacts.layer_costs import LayerCost, LayerCosts
 from components.artifacts.models import Epoch, ModelFolder
 from components.settings import ModelSettings, QATSettings, TrainingSettings
@@ -18,10 +18,10 @@ from components.training.framework import Framework
 from components.training.prepared_data import TrainingData
 
 if TYPE_CHECKING:
+    from qat_lib.core.plan import QuantizationPlan
+    from qat_lib.core.spec import QuantizationSpec
     from qat_lib.export.options import ExportOptions
     from qat_lib.options import Cpu
-    from qat_lib.plan import QuantizationPlan
-    from qat_lib.spec import QuantizationSpec
 
 _DIAGNOSED = 16
 """Samples on which the costs of layers are measured."""
@@ -132,7 +132,7 @@ class KerasFramework:
         quantize: Callable[[Any, Any], Any],
     ) -> tuple[Any, bool]:
         """Return a float model, equalized if asked for or better, and whether it is."""
-        choice = qat_lib.correction.choose_equalization(model, batches, setting, quantize)
+        choice = qat_lib.keras.correction.choose_equalization(model, batches, setting, quantize)
         return choice.model, choice.applied
 
     def correct_bias(

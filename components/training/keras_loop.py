@@ -13,10 +13,10 @@ import keras
 import tensorflow as tf
 
 from components.training.checkpoints import Resumption
-from components.training.workers import Workers, synchronized_batch_norms
-from qat_lib.graph.keras_graph import layers_of
-from qat_lib.quantizers.split_batch import split_batch
-from qat_lib.training.batch_norm import batch_norms
+from components.workers.workers import Workers, synchronized_batch_norms
+from qat_lib.keras.graph.keras_graph import layers_of
+from qat_lib.keras.quantizers.split_batch import split_batch
+from qat_lib.keras.training.batch_norm import batch_norms
 
 ORDERS_PER_EPOCH = 2
 """Orders of the data that an epoch draws: ``model.fit`` makes a second iterator and drops it."""

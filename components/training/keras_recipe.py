@@ -7,8 +7,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from components.training.recipe import FollowsTraining, Oscillation, Recipe
-from qat_lib import training as helpers
-from qat_lib.training.batch_norm import statistics
+from qat_lib.keras import training as helpers
+from qat_lib.keras.training.batch_norm import statistics
 
 
 class KerasRecipe(FollowsTraining):

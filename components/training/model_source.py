@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.other_tasks import OTHER_TASKS
-from components.runtime.user_code import call_with, import_callable
 from components.settings import ModelSettings
+from components.support.other_tasks import OTHER_TASKS
+from components.support.user_code import call_with, import_callable
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files import limits
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from components.artifacts.models import Epoch
-from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
+from components.support.events import Progress
 from components.training.checkpoints import Checkpoint, Resumable, Resumption
 from components.training.history import History
 from components.training.prepared_data import TrainingData, open_data

@@ -22,10 +22,10 @@ from qat_lib.torch.capture import Example
 from qat_lib.torch.quantizers import read_quantizers
 
 if TYPE_CHECKING:
+    from qat_lib.core.plan import QuantizationPlan
+    from qat_lib.core.spec import QuantizationSpec
     from qat_lib.export.options import ExportOptions
     from qat_lib.options import Cpu
-    from qat_lib.plan import QuantizationPlan
-    from qat_lib.spec import QuantizationSpec
 
 
 class TorchFramework:

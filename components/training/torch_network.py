@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from components.artifacts.models import ModelFolder, TorchRecipe
-from components.other_tasks import OTHER_TASKS
-from components.runtime.user_code import call_with, import_callable
 from components.settings import ModelSettings
 from components.store.fingerprints import user_code_digest
+from components.support.other_tasks import OTHER_TASKS
+from components.support.user_code import call_with, import_callable
+from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files import limits
-from qat_lib.foreign_errors import describe_error
-from qat_lib.plan import QuantizationPlan
+from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch import apply_plan
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.inference import in_inference

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from components.runtime.credentials import scrub
+from components.support.credentials import scrub
 from qat_lib.errors import QatlineError
 
 ACCOUNT_VARIABLE = "QATLINE_SERVICE_ACCOUNT"

@@ -18,7 +18,7 @@ TASK_ANNOTATION = "qatline/task"
 FORMS = ("runtimePatches", "podTemplateOverrides", "podSpecOverrides")
 """Fields of the TrainJob that change the runtime's pods: Trainer 2.2, 2.1, 2.0."""
 
-COMMAND = ("python", "-m", "components.trainjob.worker")
+COMMAND = ("python", "-m", "components.runtime.train_job_worker")
 _MANAGER = "qatline.io/launcher"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from components.runtime.credentials import scrub
+from components.support.credentials import scrub
 from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
 from components.trainjob.objects import NODE
 

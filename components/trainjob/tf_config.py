@@ -11,11 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from components.runtime.worker_config import (
-    TF_CONFIG_VARIABLE,
-    WorkerConfig,
-    parse_worker_config,
-)
+from components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig, parse_worker_config
 from qat_lib.errors import ConfigError, StepError
 
 WORKERS_VARIABLE = "QATLINE_WORKERS"

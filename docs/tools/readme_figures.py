@@ -16,7 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS
+from components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS
 from components.report import numbers
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pipelines.cli.model_views import plain_table
-from pipelines.cli.result_table import format_milliseconds
+from pipelines.run.result_table import format_milliseconds
 
 if TYPE_CHECKING:
     from components.artifacts.models import Epoch

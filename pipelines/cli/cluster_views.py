@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from components.runtime.images import ENGINE_IMAGE, IMAGE
+from components.support.images import ENGINE_IMAGE, IMAGE
 
 if TYPE_CHECKING:
     from pipelines.cluster.image import ImageContext

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from components.runtime.credentials import check_address, scrub
+from components.support.credentials import check_address, scrub
 from pipelines.cli.options import print_json
 from pipelines.comparison.find_runs import RunChoice, find_runs
-from pipelines.run.compare import comparison_view
+from pipelines.comparison.lines import comparison_view
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from components.other_tasks import OTHER_TASKS
+from components.support.other_tasks import OTHER_TASKS
 from qat_lib.errors import DataError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from components.training_options import FinetuningOptions
+from components.settings.training_options import FinetuningOptions
 from qat_lib.export.options import ExportOptions, option_fields
-from qat_lib.option_fields import OptionField, fields_of
+from qat_lib.support.option_fields import OptionField, fields_of
 
 
 def with_export_options(function: Callable[..., None]) -> Callable[..., None]:

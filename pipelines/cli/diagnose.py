@@ -24,8 +24,8 @@ from pipelines.cli.options import (
 from qat_lib.errors import ConfigError
 
 if TYPE_CHECKING:
-    from qat_lib.diagnosis import Diagnosis
-    from qat_lib.spec import QuantizationSpec
+    from qat_lib.core.spec import QuantizationSpec
+    from qat_lib.keras.diagnosis import Diagnosis
 
 MeasureName: TypeAlias = Literal["kl", "error"]
 
@@ -75,8 +75,8 @@ def diagnose_file(
         import qat_lib
         from pipelines.cli import model_views
         from pipelines.cli.build_progress import build_progress
-        from qat_lib.diagnosis import PLAIN, diagnosis_page
         from qat_lib.files.output_files import check_output
+        from qat_lib.keras.diagnosis import PLAIN, diagnosis_page
 
         read = [model, data, *filter(None, (spec,))]
         for written in filter(None, (html, save_spec, journal)):
@@ -131,6 +131,6 @@ def _quantized(network: Any, inputs: Any, recipe: Any, spec: QuantizationSpec | 
 
 
 def _show(found: Diagnosis, every: bool) -> None:
-    from qat_lib.diagnosis.table import as_text
+    from qat_lib.keras.diagnosis.table import as_text
 
     typer.echo(as_text(found, every_layer=every))

@@ -12,10 +12,10 @@ from typing import Any
 
 import typer
 
-from components.runtime.credentials import scrub
-from components.runtime.disk_errors import is_disk_full
+from components.support.credentials import scrub
+from components.support.disk_errors import is_disk_full
 from qat_lib.errors import MissingPackageError, QatlineError, StorageError
-from qat_lib.extras import missing_hint
+from qat_lib.support.extras import missing_hint
 
 _BUG = "This is a bug in qatline. Run again with --debug and report what it shows."
 

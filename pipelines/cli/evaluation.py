@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from components.data.labelled import Labelled
 from components.evaluation import metrics
 from components.evaluation.inference import Classifier
-from components.other_tasks import OTHER_TASKS
+from components.support.other_tasks import OTHER_TASKS
 from pipelines.cli.data_files import check_inputs, check_labels_fit
 from qat_lib.errors import ConfigError, DataError
 

@@ -122,7 +122,7 @@ def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: in
     """
     import qat_lib
     from components.data.labelled import read_training
-    from components.other_tasks import OTHER_TASKS
+    from components.support.other_tasks import OTHER_TASKS
     from components.training.array_data import ArrayData
     from qat_lib.errors import UnsupportedModelError
 

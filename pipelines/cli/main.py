@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from components.runtime.credentials import mask_values
-from components.runtime.scrubbed_output import scrub_output
+from components.support.credentials import mask_values
+from components.support.scrubbed_output import scrub_output
 from pipelines.cli import cluster as cli_cluster
 from pipelines.cli import config as cli_config
 from pipelines.cli import model as cli_model

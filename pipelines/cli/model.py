@@ -27,7 +27,7 @@ from qat_lib.options import FloatPrecision
 
 if TYPE_CHECKING:
     from qat_lib.analysis.report import FusionReport
-    from qat_lib.tensor_trace import TensorTrace
+    from qat_lib.analysis.tensor_trace import TensorTrace
 
 _PANEL = "Single files"
 
@@ -69,7 +69,7 @@ def export(
         import_tensorflow()
         import qat_lib
         from pipelines.cli import model_views
-        from qat_lib.deployment import Deployment
+        from qat_lib.core.deployment import Deployment
 
         renamed: dict[str, Any] = {"target": Deployment.on(target).backend}
         if batch is not None:
@@ -205,7 +205,7 @@ def analyze(
 def _trace(
     name: str, model: Path, plan: Path | None, report: FusionReport, layers: Path | None
 ) -> TensorTrace:
-    from qat_lib.tracing import trace_tensor
+    from qat_lib.analysis.tracing import trace_tensor
 
     return trace_tensor(name, model, plan, analysis=report, engine_layers=layers or ())
 

@@ -13,19 +13,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipelines.cli.result_table import format_milliseconds, format_size
+from pipelines.run.result_table import format_milliseconds, format_size
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
-    from qat_lib.calibration import CalibrationReport
+    from qat_lib.analysis.tensor_trace import TensorTrace
+    from qat_lib.core.plan import QuantizationPlan
     from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency, Percentiles
     from qat_lib.engines.check import EngineCheck
     from qat_lib.export import ExportReport, ParityReport
-    from qat_lib.plan import QuantizationPlan
-    from qat_lib.tensor_trace import TensorTrace
+    from qat_lib.keras.calibration import CalibrationReport
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 

@@ -23,7 +23,7 @@ from components.registry.facts import (
 )
 from components.registry.journal import history
 from components.registry.registry import RUN, VERDICT, RegisteredVersion, Registry
-from pipelines.cli.result_table import format_milliseconds
+from pipelines.run.result_table import format_milliseconds
 
 _NONE = "-"
 _MOVES = 20

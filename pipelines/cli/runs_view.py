@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.cli.result_table import format_duration, results_table, short_path, show_gate
 from pipelines.run.folder import RunFolder
 from pipelines.run.log_lines import read_lines
 from pipelines.run.overview import RunDetails, RunSummary, StepSummary, run_progress
+from pipelines.run.result_table import format_duration, results_table, short_path, show_gate
 from qat_lib.errors import ConfigError, StorageError
 
 _STYLES = {

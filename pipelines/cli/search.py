@@ -24,7 +24,7 @@ from pipelines.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from qat_lib.placement import PlacementResult
+    from qat_lib.keras.search import PlacementResult
 
 MetricChoice: TypeAlias = Literal["accuracy", "agreement", "fidelity"]
 ObjectiveChoice: TypeAlias = Literal["fewest", "fastest"]
@@ -96,7 +96,7 @@ def search_file(
         from pipelines.cli import model_views
         from pipelines.cli.build_progress import build_progress
         from qat_lib.files.output_files import check_output
-        from qat_lib.placement import parse_drop
+        from qat_lib.keras.search import parse_drop
 
         read = [model, data, *filter(None, (spec, labels, calibration))]
         for written in filter(None, (output, journal)):

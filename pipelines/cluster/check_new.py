@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from components.registry.access import run_registry
-from components.runtime.scrubbed_output import scrub_output
 from components.runtime.steps import restore_integers
+from components.support.scrubbed_output import scrub_output
 from components.tracking.pipeline_run import pipeline_run
 from components.tracking.store import open_client, translated
 from components.tracking.tracked import DESCRIPTION_TAG

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from components.steps import STEPS, Step
+from components.step_table import STEPS, Step
 from pipelines.config.cluster_settings import ImageSettings
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output

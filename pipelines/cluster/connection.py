@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from components.runtime.credentials import check_address
+from components.support.credentials import check_address
 from qat_lib.errors import QatlineError
 
 _PROBE_SECONDS = 5.0

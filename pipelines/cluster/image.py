@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from components.runtime.images import ENGINE_IMAGE, IMAGE
 from components.store.fingerprints import user_modules
+from components.support.images import ENGINE_IMAGE, IMAGE
 from pipelines.cluster.portable import (
     IMAGE_FILES,
     IMAGE_MODULES,

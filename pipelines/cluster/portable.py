@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from components.runtime.credentials import scrub
+from components.support.credentials import scrub
 from components.training.model_source import APPLICATIONS
 from components.training.quantization_choice import read_spec
 from pipelines.config.cluster_settings import ClusterSettings

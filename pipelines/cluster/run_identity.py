@@ -48,7 +48,7 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
         return None
 
     def make() -> Any:
-        from pipelines.exit_component import close_run_component
+        from pipelines.cluster.exit_component import close_run_component
 
         task = close_run_component()
         task.set_caching_options(False)
@@ -83,7 +83,7 @@ def check_task_maker(config: RunConfig) -> Callable[[Mapping[str, Any]], Any] | 
         )
 
     def make(parameters: Mapping[str, Any]) -> Any:
-        from pipelines.new_component import check_new_component
+        from pipelines.cluster.new_component import check_new_component
 
         task = check_new_component(**parameters)
         task.set_caching_options(False)

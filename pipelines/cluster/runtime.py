@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from string import Template
 
-from components.runtime.images import IMAGE
+from components.support.images import IMAGE
 from pipelines.config.cluster_settings import ClusterSettings
 
 _MANIFESTS = Path(__file__).with_name("manifests") / "runtime.yaml"

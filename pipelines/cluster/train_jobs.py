@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from components.runtime.images import IMAGE
-from components.runtime.worker_config import TF_CONFIG_VARIABLE
 from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
+from components.support.images import IMAGE
 from components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, to_json
+from components.workers.worker_config import TF_CONFIG_VARIABLE
 from pipelines.cluster.run_identity import has_server, name_run, tracking_environment
 from pipelines.cluster.tasks import request, toleration_operator
 from pipelines.cluster.worker_counts import launched_steps, workers_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.steps import STEPS
+from components.step_table import STEPS
 from pipelines.config.run_config import RunConfig
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from components.evaluation.rows import FP32_ENGINE, ROWS
+from components.artifacts.rows import FP32_ENGINE, ROWS
+from components.artifacts.variants import CANDIDATE_VARIANT, Variant
 from components.report import svg
 from components.report.axis import Axis, log_axis, nice_axis
 from components.report.numbers import significant
-from components.variants import CANDIDATE_VARIANT, Variant
 from pipelines.comparison.tracked_runs import TrackedRun
 
 _WIDTH, _HEIGHT = 560.0, 300.0

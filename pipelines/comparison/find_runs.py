@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.runtime.credentials import scrub
 from components.settings import TrackingSettings
+from components.support.credentials import scrub
 from components.tracking.database import database_path
 from components.tracking.pipeline_run import RUN_TAG
 from components.tracking.store import open_client, translated
@@ -19,7 +19,7 @@ from pipelines.run.folder import RunFolder, run_folders
 from pipelines.run.record import TrackingRecord, read_tracking
 from pipelines.run.tracking import default_uri
 from qat_lib.errors import ConfigError, MissingPackageError
-from qat_lib.extras import install_hint, missing_packages
+from qat_lib.support.extras import install_hint, missing_packages
 
 LATEST = 5
 """How many runs are compared if none is named."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from components.evaluation.rows import CANDIDATE, ROWS
+from components.artifacts.rows import CANDIDATE, ROWS
 from components.report import page as report_page
-from components.runtime.credentials import mask_values
+from components.support.credentials import mask_values
 from pipelines.comparison.charts import SHAPES, color_of, cost_pictures, curve_pictures
+from pipelines.comparison.lines import comparison_lines, differing_settings
 from pipelines.comparison.tracked_runs import TrackedRun, plan_differences
-from pipelines.run.compare import comparison_lines, differing_settings
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _REPORT = Path(report_page.__file__).parent / "templates"

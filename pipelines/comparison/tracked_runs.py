@@ -10,12 +10,12 @@ from typing import Any
 
 from components.artifacts import Quantized, ResultRow
 from components.artifacts.evaluation import rows_of_metrics
-from components.evaluation.rows import CANDIDATE
-from components.runtime.credentials import scrub
-from components.steps import STEPS
+from components.artifacts.rows import CANDIDATE
+from components.step_table import STEPS
+from components.support.credentials import scrub
 from components.tracking.store import translated
+from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import PlanError
-from qat_lib.plan import QuantizationPlan
 
 Point = tuple[int, float]
 CURVE_FIGURES = ("accuracy", "val_accuracy", "loss", "val_loss")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, create_model, field_validator, model_validator
 
 from components.settings import Settings
-from components.steps import STEPS
+from components.step_table import STEPS
 from pipelines.config.kubernetes_values import (
     BucketAddress,
     Image,

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from components.runtime.credentials import scrub
+from components.support.credentials import scrub
 from qat_lib.errors import ConfigError
 
 _LONGEST = 200  # characters of a value in a message

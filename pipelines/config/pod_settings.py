@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from components.config_values import SECRET_REFERENCES
 from components.settings import Settings
+from components.settings.config_values import SECRET_REFERENCES
 from pipelines.config.kubernetes_values import (
     Cpu,
     Memory,

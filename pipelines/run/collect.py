@@ -9,7 +9,7 @@ from pathlib import Path
 
 from components.artifacts import Evaluation, Promotion, ResultRow
 from components.artifacts.promotion import PromotionOutcome
-from components.evaluation.rows import ROWS
+from components.artifacts.rows import ROWS
 from components.tracking.tracker import StepTimes
 from pipelines.run.event_tail import EventTail
 from pipelines.run.folder import RunFolder

@@ -28,8 +28,8 @@ from typing import Any
 
 import yaml
 
-from components.runtime.disk_errors import as_storage_error
 from components.store.work_directory import work_directory
+from components.support.disk_errors import as_storage_error
 from pipelines.config.run_config import RunConfig, build_config
 from pipelines.config.yaml_files import read_yaml_mapping
 from pipelines.run.record import (

@@ -24,13 +24,13 @@ from types import FrameType
 from typing import Any
 
 from components.registry.facts import INPUTS_VARIABLE
-from components.runtime.events import EVENTS_VARIABLE, emit
-from components.runtime.parent import LAUNCHER_VARIABLE
-from components.runtime.scrubbed_output import scrub_output
-from components.steps import STEPS
+from components.step_table import STEPS
 from components.store.directories import as_storage_error, is_disk_full
 from components.store.key_lock import RUN_VARIABLE
 from components.store.step_store import STORE_VARIABLE
+from components.support.events import EVENTS_VARIABLE, emit
+from components.support.parent import LAUNCHER_VARIABLE
+from components.support.scrubbed_output import scrub_output
 from components.tracking.tracker import tracking_mode
 from pipelines.config.run_config import RunConfig
 from pipelines.run.collect import collect_result, link_artifacts

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from components.runtime.disk_errors import as_storage_error, is_disk_full
-from pipelines.cli.progress_view import ProgressView
+from components.support.disk_errors import as_storage_error, is_disk_full
 from pipelines.config.run_config import RunConfig
 from pipelines.run.event_tail import EventTail, file_size
 from pipelines.run.folder import RunFolder
 from pipelines.run.processes import end_group
 from pipelines.run.progress import RunProgress
+from pipelines.run.progress_view import ProgressView
 from pipelines.run.record import read_record
 from pipelines.run.result import RunResult
 from pipelines.run.temporary import clear_temporary

@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from components.registry.registry import INPUTS, PROMOTED, REJECTED, ROLLED_BACK, Registry
-from components.settings_base import Settings
+from components.settings.settings_base import Settings
 from components.store.fingerprints import code_digest, library_versions, settings_files
 from pipelines.config.run_config import SECTIONS, RunConfig
 

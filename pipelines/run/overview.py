@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from components.artifacts.evaluation import ResultRow
-from components.evaluation.rows import CANDIDATE
+from components.artifacts.rows import CANDIDATE
 from pipelines.config.run_config import RunConfig
 from pipelines.run.event_tail import EventTail
 from pipelines.run.folder import RunFolder, flatten_config, run_folders

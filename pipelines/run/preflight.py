@@ -22,7 +22,7 @@ from components.training.model_source import APPLICATIONS
 from components.training.quantization_choice import read_spec
 from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError, MissingPackageError
-from qat_lib.extras import install_hint, missing_packages
+from qat_lib.support.extras import install_hint, missing_packages
 
 _OWN_PACKAGES = ("qat_lib", "components", "pipelines")
 

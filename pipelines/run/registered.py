@@ -8,13 +8,13 @@ from pathlib import Path
 
 from components.registry.mlflow_registry import MlflowRegistry, open_registry
 from components.registry.registry import RUN, RegisteredVersion
-from components.runtime.credentials import scrub
+from components.support.credentials import scrub
 from components.tracking.database import database_path
 from components.tracking.tracker import URI_VARIABLE, ensure_store
 from pipelines.config.run_config import RunConfig, build_config
 from pipelines.run.tracking import default_uri
 from qat_lib.errors import ConfigError, TrackingError
-from qat_lib.extras import missing_packages
+from qat_lib.support.extras import missing_packages
 
 
 def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry:

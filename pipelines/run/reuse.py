@@ -12,7 +12,7 @@ from typing import Any
 
 from components.runtime.step import run_component, stored_result
 from components.runtime.steps import load_step
-from components.steps import Step
+from components.step_table import Step
 from qat_lib.errors import QatlineError
 
 _FOLDER = "qatline-reused"  # where Kubeflow's runner has the pipeline and the time

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from components.artifacts.evaluation import row_metrics
-from components.runtime.events import emit
 from components.runtime.steps import load_step
 from components.store.directories import read_step_manifest
+from components.support.events import emit
 from components.tracking.database import database_uri
 from components.tracking.mlflow_writer import MlflowWriter
 from components.tracking.pipeline_run import children, close_children, find_or_create_parent

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from components.runtime.credentials import scrub
-from components.runtime.events import emit
+from components.support.credentials import scrub
+from components.support.events import emit
 from components.tracking.store import probe
 from qat_lib.errors import QatlineError
 

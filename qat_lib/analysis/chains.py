@@ -11,8 +11,8 @@ from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.reads import Read, Scale, float_reads
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.graph.roles import ARITHMETIC, onnx_operators
-from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.support.mappings import map_values
 
 ACTIVATIONS = onnx_operators("epilogue")
 _AFTER_ADD = onnx_operators("after add")

@@ -21,7 +21,7 @@ from qat_lib.analysis.report import FusionReport
 from qat_lib.engines.tensorrt.inspector import tensor_type
 from qat_lib.errors import ConfigError
 from qat_lib.files.text_files import read_json
-from qat_lib.mappings import map_values
+from qat_lib.support.mappings import map_values
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)

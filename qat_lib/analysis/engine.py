@@ -14,8 +14,8 @@ from qat_lib.analysis.propagation import propagate
 from qat_lib.analysis.reads import Scale
 from qat_lib.analysis.residual import PlacedAdd, place_adds
 from qat_lib.analysis.weighted import WeightedOp, find_weighted
-from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.support.mappings import map_values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from qat_lib.analysis.reads import Read, Scale
 from qat_lib.analysis.rules.pair import is_legal
 from qat_lib.errors import ExportError
 from qat_lib.graph.roles import PAIR, onnx_operators
-from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE, quantized_type, well_formed
+from qat_lib.support.mappings import map_values
 
 _TRANSPARENT = onnx_operators("identity")
 

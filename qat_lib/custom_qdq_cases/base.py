@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from qat_lib.spec import QuantizationSpec
+from qat_lib.core.spec import QuantizationSpec
 
 
 class CustomQDQInsertionCase(ABC):

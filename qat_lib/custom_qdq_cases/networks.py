@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from qat_lib.core.spec import QuantizationSpec
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
 from qat_lib.custom_qdq_cases.patterns import (
     BNQDQCase,
@@ -16,7 +17,6 @@ from qat_lib.custom_qdq_cases.patterns import (
     is_supported,
 )
 from qat_lib.graph.reading import read_graph
-from qat_lib.spec import QuantizationSpec
 
 
 class _UnionCase(CustomQDQInsertionCase):

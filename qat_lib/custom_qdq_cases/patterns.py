@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from qat_lib.core.spec import QuantizationSpec
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.reading import read_graph
 from qat_lib.graph.traits import Traits
-from qat_lib.spec import QuantizationSpec
 
 
 class ResidualConnectionQDQCase(CustomQDQInsertionCase):

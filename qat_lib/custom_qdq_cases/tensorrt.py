@@ -24,6 +24,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from qat_lib.core.selection import Selector
+from qat_lib.core.spec import QuantizationSpec
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
 from qat_lib.custom_qdq_cases.fusion import (
     AFTER_ADD,
@@ -35,8 +37,6 @@ from qat_lib.custom_qdq_cases.fusion import (
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.reading import read_graph
 from qat_lib.graph.traits import Traits
-from qat_lib.selection import Selector
-from qat_lib.spec import QuantizationSpec
 
 
 class TensorRTQDQCase(CustomQDQInsertionCase):

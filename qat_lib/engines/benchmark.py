@@ -8,7 +8,7 @@ from functools import partial
 from qat_lib.engines.engine import Batch, Engine
 from qat_lib.engines.timing import Measured, check_arguments, summarize_times
 from qat_lib.engines.values import Latency
-from qat_lib.mappings import map_values
+from qat_lib.support.mappings import map_values
 
 _ROUNDS = 8
 

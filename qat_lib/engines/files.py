@@ -15,8 +15,8 @@ import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from qat_lib.digests import sha256_of
 from qat_lib.errors import EngineBuildError
+from qat_lib.support.digests import sha256_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
-from qat_lib.deprecation import with_new_names
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_json, manifest_path
 from qat_lib.engines.spec import BACKENDS, RENAMED, BuildSpec
 from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineLoadError
 from qat_lib.files.regular_files import read_regular
-from qat_lib.mappings import map_values
+from qat_lib.support.deprecation import with_new_names
+from qat_lib.support.mappings import map_values
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter

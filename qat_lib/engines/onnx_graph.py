@@ -15,10 +15,10 @@ from qat_lib.engines.spec import BuildSpec, ShapeProfile
 from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineBuildError, ExportError
 from qat_lib.graph.roles import PAIR, onnx_operators
-from qat_lib.mappings import map_values
 from qat_lib.onnx_view.identity import Identities
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.options import WeightForm
+from qat_lib.support.mappings import map_values
 
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import OnnxGraph

@@ -33,8 +33,8 @@ from qat_lib.errors import (
     EngineError,
     EngineLoadError,
 )
-from qat_lib.foreign_errors import describe_error
-from qat_lib.mappings import map_values
+from qat_lib.support.foreign_errors import describe_error
+from qat_lib.support.mappings import map_values
 
 _TIMED_RUNS = 50
 _MOST_PARALLEL = 8

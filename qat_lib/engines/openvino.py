@@ -45,7 +45,7 @@ from qat_lib.errors import (
     EngineError,
     EngineLoadError,
 )
-from qat_lib.mappings import map_values
+from qat_lib.support.mappings import map_values
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from qat_lib.deprecation import RenamedField, renamed_fields, with_new_names
 from qat_lib.errors import ConfigError
-from qat_lib.mappings import map_values
 from qat_lib.options import Backend, BackendChoice, EnginePrecision, Hint
+from qat_lib.support.deprecation import RenamedField, renamed_fields, with_new_names
+from qat_lib.support.mappings import map_values
 
 Shape = tuple[int, ...]
 

@@ -23,7 +23,7 @@ from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
 from qat_lib.engines.values import Array, nan_samples
 from qat_lib.errors import EngineBuildError
-from qat_lib.mappings import map_values
+from qat_lib.support.mappings import map_values
 
 Request = dict[str, Array]
 

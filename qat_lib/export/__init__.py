@@ -6,12 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qat_lib.export.export import export_onnx
     from qat_lib.export.finish import ExportReport
     from qat_lib.export.options import ExportOptions
-    from qat_lib.export.parity import check_parity
     from qat_lib.export.parity_report import LayerDifference, ParityReport
     from qat_lib.export.verify import verify_onnx
+    from qat_lib.keras.export.export import export_onnx
+    from qat_lib.keras.export.parity import check_parity
 
 __all__ = [
     "ExportOptions",
@@ -29,8 +29,8 @@ _HOMES = {
     "ExportReport": "qat_lib.export.finish",
     "LayerDifference": "qat_lib.export.parity_report",
     "ParityReport": "qat_lib.export.parity_report",
-    "check_parity": "qat_lib.export.parity",
-    "export_onnx": "qat_lib.export.export",
+    "check_parity": "qat_lib.keras.export.parity",
+    "export_onnx": "qat_lib.keras.export.export",
     "verify_onnx": "qat_lib.export.verify",
 }
 

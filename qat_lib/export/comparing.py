@@ -83,7 +83,7 @@ def compare_with(
     batch_size: int,
     labels: bool = True,
 ) -> ParityReport:
-    """Compare ``path`` with a model on ``data``; see ``qat_lib.export.parity.check_parity``.
+    """Compare ``path`` with a model on ``data``; see ``qat_lib.keras.export.parity.check_parity``.
 
     Args:
         open_reference: returns the model, given the layers whose outputs are asked for; it may hand

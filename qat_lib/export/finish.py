@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import onnx_ir as ir
 
 from qat_lib.analysis.findings import Finding, at_least
+from qat_lib.core.plan import PlanLike, QuantizationPlan, as_plan
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export.comparing import ParityReference
 from qat_lib.export.graph import rank
@@ -25,7 +26,6 @@ from qat_lib.export.record import keras_tensors, node_identities, record_quantiz
 from qat_lib.export.self_check import ModelInput, compare_draft
 from qat_lib.export.verify import verify_onnx
 from qat_lib.files.output_files import check_output
-from qat_lib.plan import PlanLike, QuantizationPlan, as_plan
 from qat_lib.preprocessing import Preprocessing
 
 Layout = Literal["NHWC", "NCHW"]
@@ -83,7 +83,7 @@ class ExportSource(Protocol):
     def convert(self, options: ExportOptions) -> ir.Model:
         """Return an ONNX graph whose nodes know their layers and quantizers.
 
-        See ``qat_lib.export.convert.convert``.
+        See ``qat_lib.keras.export.convert.convert``.
         """
 
     def inputs(self) -> Sequence[ModelInput]:
@@ -117,7 +117,7 @@ def export_source(
 ) -> ExportReport:
     """Convert a model, lower the graph, verify it, compare it with the model, and write it.
 
-    Arguments and errors are those of ``qat_lib.export.export.export_onnx``.
+    Arguments and errors are those of ``qat_lib.keras.export.export.export_onnx``.
     """
     if options.embed_preprocessing and preprocessing is None:
         raise ExportError(

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args, get_origin
 
-from qat_lib.deprecation import RenamedField, renamed_fields
 from qat_lib.errors import ExportError
-from qat_lib.option_fields import OptionField, about, fields_of
 from qat_lib.options import Backend, FloatPrecision, WeightForm
+from qat_lib.support.deprecation import RenamedField, renamed_fields
+from qat_lib.support.option_fields import OptionField, about, fields_of
 
 OLDEST_OPSET = 13
 """QuantizeLinear has an axis since operator set 13."""
@@ -35,7 +35,7 @@ def option_fields() -> list[OptionField]:
 @renamed_fields({"batch": RenamedField("batch_size")})
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """How a graph is lowered; see ``qat_lib.export.export.export_onnx`` for what each means.
+    """How a graph is lowered; see ``qat_lib.keras.export.export.export_onnx`` for what each means.
 
     float16 raises ``opset`` to 19, INT4 weights to 21.
 

@@ -21,7 +21,7 @@ class LayerDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class ParityReport:
-    """What ``qat_lib.export.parity.check_parity`` found.
+    """What ``qat_lib.keras.export.parity.check_parity`` found.
 
     Attributes:
         samples: number of samples compared.

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from qat_lib.core.ranges import greatest_integer, integer_bounds
 from qat_lib.errors import ExportError
-from qat_lib.ranges import greatest_integer, integer_bounds
 
 MOST_BITS = 8
 """Of the integers in a file."""

@@ -21,9 +21,9 @@ from qat_lib.errors import VerificationError
 from qat_lib.export.comparing import ParityReference, compare_with
 from qat_lib.export.graph import consumers, dims, is_op, operand, scalar
 from qat_lib.export.parity_report import ParityReport
-from qat_lib.foreign_errors import describe_error
 from qat_lib.graph.roles import onnx_operators
 from qat_lib.preprocessing import Preprocessing
+from qat_lib.support.foreign_errors import describe_error
 
 logger = logging.getLogger("qat_lib")
 

@@ -16,6 +16,7 @@ from typing import Any
 from qat_lib.analysis.findings import Finding, by_severity
 from qat_lib.analysis.rules.parser import check_parser_rules
 from qat_lib.analysis.rules.record import C01, Q01, Q02, Q05
+from qat_lib.core.plan import PlanLike, as_plan
 from qat_lib.export.metadata import Recorded
 from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weights
@@ -23,7 +24,6 @@ from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.onnx_view.protos import input_name, message_names, writers
-from qat_lib.plan import PlanLike, as_plan
 
 
 def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> list[Finding]:
@@ -31,7 +31,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
 
     Args:
         path: the file.
-        plan: ``qat_lib.plan.QuantizationPlan``, its dict form, or the path of its JSON.
+        plan: ``qat_lib.core.plan.QuantizationPlan``, its dict form, or the path of its JSON.
             Default None: the quantizers are checked against the record that ``export_onnx`` left in
             the file; a file of another producer is then checked for legality only.
 

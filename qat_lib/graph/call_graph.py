@@ -1,7 +1,7 @@
 """CallGraph: read-only view of a model as calls and tensors.
 
 Nested models are flat in it. Each framework has a reader of its own that fills it:
-``qat_lib.graph.layer_graph`` for Keras, ``qat_lib.torch.graph`` for PyTorch.
+``qat_lib.keras.graph.layer_graph`` for Keras, ``qat_lib.torch.graph`` for PyTorch.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def read_graph(model: Any) -> CallGraph:
         # A front end is imported with the first model of its framework, not before.
         graph: CallGraph = import_module("qat_lib.torch.graph").ModuleGraph(model)
     else:
-        graph = import_module("qat_lib.graph.layer_graph").LayerGraph(model)
+        graph = import_module("qat_lib.keras.graph.layer_graph").LayerGraph(model)
     return graph
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qat_lib.errors import ConfigError
-from qat_lib.foreign_errors import describe_error
+from qat_lib.support.foreign_errors import describe_error
 
 
 @contextmanager

@@ -22,13 +22,13 @@ from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
 from qat_lib.graph.roles import onnx_operators
-from qat_lib.mappings import map_values
 from qat_lib.onnx_view.identity import Identities, guess_layer
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.onnx_view.order import find_producers, topological
 from qat_lib.onnx_view.protos import message_names, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
+from qat_lib.support.mappings import map_values
 
 SMALL = 1 << 20
 #: Scales and zero points are asked for again and again; larger arrays are read each time.

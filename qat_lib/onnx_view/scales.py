@@ -9,8 +9,8 @@ import numpy as np
 
 from qat_lib.errors import ExportError
 from qat_lib.graph.roles import PAIR
-from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import OnnxGraph
+from qat_lib.support.mappings import map_values
 
 #: Runtimes multiply by 1 / scale in float32, which is infinite or flushed to 0 for smaller ones.
 LEAST_SCALE = float(np.finfo(np.float32).tiny)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from qat_lib.core.plan import Consumer, QuantizerEntry
+from qat_lib.core.selection import Decision
+from qat_lib.core.spec import LayerConfig
 from qat_lib.graph.call_graph import CallGraph, GraphCall
-from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.planner.agreement import agreed
 from qat_lib.planner.maxima import maximum_behind
 from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
-from qat_lib.selection import Decision
-from qat_lib.spec import LayerConfig
 
 _DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from qat_lib.core.plan import SkippedLayer
+from qat_lib.core.selection import Decision, Selector
 from qat_lib.custom_qdq_cases.fusion import adds_without_broadcast, chain_root, is_addition
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.traits import Traits
-from qat_lib.plan import SkippedLayer
 from qat_lib.planner.inside import decide_inside, decision_outside
-from qat_lib.selection import Decision, Selector
 
 Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 

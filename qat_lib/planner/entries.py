@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from qat_lib.core.plan import Consumer, QuantizerEntry
+from qat_lib.core.plan_entries import quantizer_name
+from qat_lib.core.selection import Decision
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.traits import Traits
-from qat_lib.plan import Consumer, QuantizerEntry
-from qat_lib.plan_entries import quantizer_name
 from qat_lib.planner.agreement import agreed
-from qat_lib.selection import Decision
 
 
 def composite_entries(

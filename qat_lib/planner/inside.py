@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from qat_lib.core.plan import SkippedLayer
+from qat_lib.core.selection import Decision, Selector
+from qat_lib.core.spec import LayerConfig
 from qat_lib.graph.call_graph import Composite
 from qat_lib.graph.traits import Traits
-from qat_lib.plan import SkippedLayer
-from qat_lib.selection import Decision, Selector
-from qat_lib.spec import LayerConfig
 
 
 def decide_inside(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from qat_lib.core.plan import Consumer
 from qat_lib.graph.call_graph import CallGraph
-from qat_lib.plan import Consumer
 
 
 def maximum_behind(graph: CallGraph, consumers: Iterable[Consumer]) -> str | None:

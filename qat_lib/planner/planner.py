@@ -6,18 +6,18 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from qat_lib.core.plan import QuantizationPlan
+from qat_lib.core.selection import Selector, check_names
+from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import SpecError
 from qat_lib.graph.call_graph import CallGraph
 from qat_lib.graph.reading import read_graph
 from qat_lib.options import Cpu
-from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.activations import activation_entries
 from qat_lib.planner.decisions import decide
 from qat_lib.planner.entries import composite_entries, weight_entries
 from qat_lib.planner.request import PlanRequest
 from qat_lib.planner.wants import Wants
-from qat_lib.selection import Selector, check_names
-from qat_lib.spec import QuantizationSpec
 
 
 def plan_quantization(

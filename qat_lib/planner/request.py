@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from qat_lib.core.spec import QuantizationSpec
 from qat_lib.custom_qdq_cases import TensorRTQDQCase
 from qat_lib.errors import SpecError
 from qat_lib.options import Cpu, Mode
-from qat_lib.spec import QuantizationSpec
 
 MODES = get_args(Mode)
 CPUS = get_args(Cpu)

@@ -5,8 +5,8 @@ It stays in INT8 only if its inputs have one range.
 
 from __future__ import annotations
 
+from qat_lib.core.plan import Consumer
 from qat_lib.graph.call_graph import GraphCall
-from qat_lib.plan import Consumer
 from qat_lib.planner.wants import Wants
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from qat_lib.core.plan import Consumer
+from qat_lib.core.selection import Decision
 from qat_lib.errors import SpecError
 from qat_lib.graph.call_graph import CallGraph, GraphCall
-from qat_lib.plan import Consumer
-from qat_lib.selection import Decision
 
 Want = tuple[Consumer, Decision | None]
 """A reader that wants its input quantized, with the decision that says so; None for a quantizer

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from qat_lib.errors import MissingPackageError
-from qat_lib.extras import install_hint, missing_packages
+from qat_lib.support.extras import install_hint, missing_packages
 
 if missing_packages(["torch"]):
     raise MissingPackageError(

@@ -9,10 +9,10 @@ import torch
 from torch import fx, nn
 from torch.nn import modules as float_nn
 
-from qat_lib.apply.plan_index import PlanIndex
+from qat_lib.core.plan import QuantizationPlan, QuantizerEntry
+from qat_lib.core.plan_index import PlanIndex
 from qat_lib.errors import PlanError, UnsupportedModelError
-from qat_lib.foreign_errors import describe_error
-from qat_lib.plan import QuantizationPlan, QuantizerEntry
+from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch import nn as quant_nn
 from qat_lib.torch.existing_quantizers import input_quantizer
 from qat_lib.torch.graph import ModuleCall, ModuleGraph, inputs_of

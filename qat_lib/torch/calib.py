@@ -12,8 +12,8 @@ from torch import nn
 
 from qat_lib.calibrators.histogram import BINS
 from qat_lib.calibrators.methods import range_from_histogram
+from qat_lib.core.ranges import reduced_axes
 from qat_lib.errors import CalibrationError
-from qat_lib.ranges import reduced_axes
 from qat_lib.torch.histogram import Histogram
 from qat_lib.torch.tensor_quant import QuantDescriptor
 

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.export.quiet import quiet
-from qat_lib.foreign_errors import describe_error
+from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.export_mode import export_mode
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.tracing import trace_module

@@ -19,7 +19,7 @@ from qat_lib.export.opset import change_opset
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.passes.fold_constants import fold_constants
 from qat_lib.export.passes.static_shapes import fix_reshape_targets, infer_shapes
-from qat_lib.foreign_errors import describe_error
+from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.border import name_border
 from qat_lib.torch.capture import Example, capture, silent
 from qat_lib.torch.older_opset import lower_opset
@@ -48,7 +48,7 @@ def convert(
         batch: fixed batch size; None (default) leaves it open.
 
     Returns:
-        A model as ``qat_lib.export.convert.convert`` returns it, with the paths of modules in the
+        A model as ``qat_lib.keras.export.convert.convert`` returns it, with the paths of modules in the
         place of Keras layers.
 
     Raises:

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import onnx_ir as ir
 from torch import nn
 
+from qat_lib.core.plan import PlanLike
 from qat_lib.errors import ExportError
 from qat_lib.export.finish import ExportReport, Layout, choose_options, export_source
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.export.self_check import ModelInput
 from qat_lib.options import Backend, FloatPrecision, WeightForm
-from qat_lib.plan import PlanLike
 from qat_lib.preprocessing import Preprocessing
 from qat_lib.torch.capture import Example, bind_example, in_float32
 from qat_lib.torch.convert import convert

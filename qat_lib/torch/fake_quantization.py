@@ -1,6 +1,6 @@
 """The fake-quantize function of PyTorch tensors, with its gradients.
 
-The arithmetic is that of ``qat_lib.quantizers.fake_quantize``, to the last bit: float32,
+The arithmetic is that of ``qat_lib.keras.quantizers.fake_quantize``, to the last bit: float32,
 ``clip(round_half_even(x / s), low, high) * s`` with ``s = amax / high``.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
+from qat_lib.core.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
 
 FP8 = (4, 3)
 """``num_bits`` of FP8: bits of the exponent and of the mantissa (E4M3, ``torch.float8_e4m3fn``)."""

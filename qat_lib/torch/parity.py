@@ -18,7 +18,7 @@ from torch import nn
 from qat_lib.errors import ExportError
 from qat_lib.export.comparing import compare_with
 from qat_lib.export.parity_report import ParityReport
-from qat_lib.foreign_errors import describe_error
+from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.capture import Example, in_float32, is_tensor
 from qat_lib.torch.inference import in_inference
 

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from torch import nn
 
+from qat_lib.core.plan import QuantizationPlan
+from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.options import Cpu
-from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest
-from qat_lib.spec import QuantizationSpec
 from qat_lib.torch.existing_quantizers import refuse_other_tools
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.shapes import example_inputs, propagate_shapes

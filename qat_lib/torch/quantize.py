@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from torch import fx, nn
 
+from qat_lib.core.spec import QuantizationSpec
 from qat_lib.options import Cpu
-from qat_lib.spec import QuantizationSpec
 from qat_lib.torch.apply import apply_plan
 from qat_lib.torch.planner import plan_quantization
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from qat_lib.calibrators.collecting import collecting
+from qat_lib.core.ranges import AMAX_FLOOR, range_shape
 from qat_lib.errors import ExportError
 from qat_lib.export.ranges import RangeOwner
-from qat_lib.ranges import AMAX_FLOOR, range_shape
 from qat_lib.torch.capture import Example
 from qat_lib.torch.fake_quantization import FP8
 from qat_lib.torch.inference import in_inference

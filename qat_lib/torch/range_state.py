@@ -12,13 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from qat_lib.ranges import (
-    AMAX_FLOOR,
-    checked_range,
-    least_step,
-    range_shape,
-    reduced_axes,
-)
+from qat_lib.core.ranges import AMAX_FLOOR, checked_range, least_step, range_shape, reduced_axes
 from qat_lib.torch.fake_quantization import greatest_value
 
 RANGE, STEP, SWITCHES = "_amax", "_step", "_switches"

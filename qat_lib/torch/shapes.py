@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.foreign_errors import describe_error
+from qat_lib.support.foreign_errors import describe_error
 
 logger = logging.getLogger("qat_lib")
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import yaml
 
+from qat_lib.core.layer_config import CALIBRATORS
+from qat_lib.core.ranges import AMAX_FLOOR, check_settings, integer_bounds
 from qat_lib.errors import SpecError
-from qat_lib.layer_config import CALIBRATORS
-from qat_lib.ranges import AMAX_FLOOR, check_settings, integer_bounds
 from qat_lib.torch.fake_quantization import (
     FP8,
     FP8_HIGH,

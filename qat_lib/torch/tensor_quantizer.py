@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from qat_lib.calibrators.collecting import active_collector
+from qat_lib.core.ranges import AMAX_FLOOR, INITIAL_AMAX, SHARED_FALL, range_shape
 from qat_lib.errors import CalibrationError, ExportError, SpecError
-from qat_lib.ranges import AMAX_FLOOR, INITIAL_AMAX, SHARED_FALL, range_shape
 from qat_lib.torch.calib import Calibrator, NothingCollectedError, create_calibrator
 from qat_lib.torch.compat import Clip
 from qat_lib.torch.export_mode import is_exporting, mark, write_pair, writes_pairs

@@ -14,8 +14,8 @@ from torch import fx, nn
 from torch.nn import modules as float_nn
 
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.foreign_errors import describe_error
 from qat_lib.graph.roles import other_layers
+from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.existing_quantizers import is_quantized
 from qat_lib.torch.in_place import follow_in_place
 

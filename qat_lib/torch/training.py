@@ -1,6 +1,6 @@
 """Helpers for quantization-aware training loops in PyTorch.
 
-They do what ``qat_lib.training`` does for Keras.
+They do what ``qat_lib.keras.training`` does for Keras.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from qat_lib.core.moving_average import check_decay, decay_at
+from qat_lib.core.oscillation import OscillationTracker
+from qat_lib.core.ranges import integer_bounds
 from qat_lib.errors import CalibrationError
-from qat_lib.moving_average import check_decay, decay_at
-from qat_lib.oscillation import OscillationTracker
-from qat_lib.ranges import integer_bounds
 from qat_lib.torch.naming import model_quantizers
 
 
@@ -97,7 +97,7 @@ def range_parameters(module: nn.Module) -> list[nn.Parameter]:
 class WeightOscillation:
     """Measure which quantized weights oscillate; freeze them on request.
 
-    Call ``step()`` after each step of the optimizer. See ``qat_lib.oscillation``.
+    Call ``step()`` after each step of the optimizer. See ``qat_lib.core.oscillation``.
 
     Args:
         module: a quantized module.
@@ -158,7 +158,7 @@ class WeightOscillation:
 class WeightAverage:
     """Average the trained weights over the steps of a training.
 
-    Call ``step()`` after each step of the optimizer; see ``qat_lib.training.WeightAverage``.
+    Call ``step()`` after each step of the optimizer; see ``qat_lib.keras.training.WeightAverage``.
 
     Args:
         module: a module in training.

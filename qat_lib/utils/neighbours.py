@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 from qat_lib.errors import SpecError
-from qat_lib.graph.layer_graph import LayerGraph
+from qat_lib.keras.graph.layer_graph import LayerGraph
 
 
 def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, Any]]:

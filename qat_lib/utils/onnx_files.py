@@ -43,7 +43,7 @@ def convert_keras_model_to_onnx(
         ExportError: the model can't be said in ONNX, or there is no such form.
         VerificationError: the written graph is not what the model says; no file is left.
     """
-    from qat_lib.export import export_onnx
+    from qat_lib.keras.export import export_onnx
 
     _check_form(form)
     target = Path(onnx_model_path)
@@ -106,7 +106,7 @@ def convert_saved_model_to_onnx(
     _check_form(form)
     source = Path(saved_model_dir)
     if source.is_file():
-        from qat_lib.loading import load_model
+        from qat_lib.keras.loading import load_model
 
         convert_keras_model_to_onnx(load_model(source), onnx_model_path, opset, form=form)
         return

@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".mutation"
 TREE = FOLDER / "tree"  # a copy, so that files may be edited meanwhile
 SCOPE = (
-    "qat_lib/calibration",
+    "qat_lib/keras/calibration",
     "qat_lib/calibrators",
-    "qat_lib/quantizers",
+    "qat_lib/keras/quantizers",
     "qat_lib/analysis",
     "qat_lib/onnx_view",
     "components/runtime",

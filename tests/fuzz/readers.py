@@ -145,7 +145,7 @@ OLD_PLAN = {
 
 
 def read_plan(path: Path) -> None:
-    from qat_lib.plan import QuantizationPlan
+    from qat_lib.core.plan import QuantizationPlan
 
     plan = QuantizationPlan.load(path)
     assert str(plan)
@@ -161,7 +161,7 @@ SPEC = """
 
 
 def read_spec(path: Path) -> None:
-    from qat_lib.spec import QuantizationSpec
+    from qat_lib.core.spec import QuantizationSpec
 
     spec = QuantizationSpec.from_yaml(path)
     assert QuantizationSpec.from_json(spec.to_json()) == spec
@@ -372,9 +372,9 @@ def read_record(path: Path) -> None:
 def read_identities(path: Path) -> None:
     """Read the node identities of a valid ONNX file and use them."""
     from qat_lib.analysis import analyze_onnx
+    from qat_lib.analysis.tracing import trace_tensor
     from qat_lib.engines.onnx_graph import read_summary
     from qat_lib.export import verify_onnx
-    from qat_lib.tracing import trace_tensor
 
     file = _with_entry(path, "qatline.nodes")
     verify_onnx(file)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipelines.steps import STEP_ARTIFACTS
-from qat_lib.extras import missing_packages
+from qat_lib.support.extras import missing_packages
 
 pytestmark = [
     pytest.mark.skipif(

@@ -129,7 +129,7 @@ def of_one_process(dataset: Path, training: dict[str, Any], folder: Path) -> Bas
 def test_two_workers_train_what_one_process_trains(
     cluster: FakeKubernetes, launchers: Pods, tmp_path: Path
 ) -> None:
-    pytest.importorskip("components.runtime.worker_config", reason="no loop for several workers")
+    pytest.importorskip("components.workers.worker_config", reason="no loop for several workers")
     quick = ("training={workers: 2, epochs: 2}", "qat.epochs=1", "data.limit=300")
     config = load_config(overrides=[*WORKERS[1:], *quick, "data.calibration_samples=32"])
     spec, _ = yaml.safe_load_all(pipeline_ir(config))

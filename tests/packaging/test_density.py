@@ -68,7 +68,7 @@ def test_doubles_are_public_names_that_two_modules_define(
 
 def test_doubles_allow_name_per_front_end(density: dict[str, Any]) -> None:
     homes = {
-        "calibrate": ["qat_lib/calibration/calibrate.py", "qat_lib/torch/calibrate.py"],
+        "calibrate": ["qat_lib/keras/calibration/calibrate.py", "qat_lib/torch/calibrate.py"],
         "mark": ["qat_lib/torch/a.py", "qat_lib/torch/b.py"],
         "walk": ["qat_lib/a.py", "qat_lib/torch/a.py", "pipelines/a.py"],
     }

@@ -31,7 +31,7 @@ PRELOADED = (
     "qat_lib.export",
     "qat_lib.analysis",
     "qat_lib.engines",
-    "components.prepare_data",
+    "components.steps.prepare_data",
     "pipelines.cli.diagnose",
     "pipelines.cli.quantize",
     "pipelines.cli.model_views",
@@ -43,9 +43,10 @@ HANGS_AFTER_SECONDS = 90
 
 def prepare_data(path: str, kind: str, out: str) -> None:
     """The step ``prepare_data`` on a file or a folder."""
-    from components.prepare_data import prepare_data_step
-    from components.runtime.events import NullProgress
+    from components.step_table.prepare_data import prepare_data_step
+
     from components.settings import DataSettings
+    from components.support.events import NullProgress
 
     folder = Path(out)
     folder.mkdir()

@@ -42,12 +42,12 @@ QUICK = (
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a sound file of every kind."""
     import keras
+    from components.step_table.prepare_data import prepare_data_step
     from PIL import Image
 
     import qat_lib
-    from components.prepare_data import prepare_data_step
-    from components.runtime.events import NullProgress
     from components.settings import DataSettings
+    from components.support.events import NullProgress
     from qat_lib import engines
 
     folder = tmp_path_factory.mktemp("good")

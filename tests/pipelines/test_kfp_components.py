@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from components.runtime.events import Progress
 from components.runtime.steps import define_step, load_step
 from components.settings import QATSettings
-from components.steps import STEP_BY_NAME, STEPS, Step
+from components.step_table import STEP_BY_NAME, STEPS, Step
+from components.support.events import Progress
 from pipelines.kfp_components import component_of, component_source, make_component, section_of
 
 
@@ -112,7 +112,7 @@ def test_artifacts_have_types_that_the_ui_knows() -> None:
 
 
 def test_launched_component_hands_addresses_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from components.trainjob import component
+    from components.runtime import train_job_component as component
 
     asked: list[Any] = []
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ from qat_lib.engines.tensorrt.capabilities import Capabilities
 from qat_lib.engines.tensorrt.diagnosis import explain_failed_build, read_parser_errors
 from qat_lib.engines.tensorrt.library import make_entry
 from qat_lib.errors import ConfigError, EngineBuildError
-from qat_lib.mappings import map_values
+from qat_lib.support.mappings import map_values
 
 
 def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log: BuildLog) -> bytes:

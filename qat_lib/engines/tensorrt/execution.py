@@ -19,7 +19,7 @@ from qat_lib.engines.tensorrt.cuda import Bytes, Device
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.values import Array, TensorInfo, names_of
 from qat_lib.errors import EngineError
-from qat_lib.mappings import map_values
+from qat_lib.support.mappings import map_values
 
 logger = logging.getLogger(__name__)
 

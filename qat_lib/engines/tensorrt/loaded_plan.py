@@ -13,7 +13,7 @@ from qat_lib.engines.tensorrt.callbacks import BuildLog
 from qat_lib.engines.tensorrt.library import make_entry
 from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import EngineError, EngineLoadError
-from qat_lib.mappings import map_values
+from qat_lib.support.mappings import map_values
 
 
 class LoadedPlan:

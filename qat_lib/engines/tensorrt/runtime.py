@@ -19,7 +19,7 @@ from qat_lib.engines.tensorrt.inspector import read_inspector
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.timing import Measured, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer
-from qat_lib.mappings import map_values
+from qat_lib.support.mappings import map_values
 
 # The second context copies while the first one computes. It takes the device memory of one more
 # context, and is made only when two threads ask at the same time.

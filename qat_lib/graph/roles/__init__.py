@@ -4,7 +4,7 @@ The planner, the cases, the lowering passes, the analysis, the engines and the r
 so that Keras's words and ONNX's mean the same. A set that differs from a role names the difference
 where it is used.
 
-Neither Keras nor ONNX is imported here: names are strings, and ``qat_lib.graph.layer_traits`` turns
+Neither Keras nor ONNX is imported here: names are strings, and ``qat_lib.keras.graph.layer_traits`` turns
 those of layers into classes.
 """
 

@@ -9,7 +9,7 @@ import pytest
 
 from components.artifacts import Engines
 from components.artifacts.engines import EngineInfo
-from components.variants import Variant
+from components.artifacts.variants import Variant
 from qat_lib.errors import StepError
 
 LAYER = {"name": "a", "kind": "Convolution", "nodes": ["n"], "precision": "int8", "weighted": True}

@@ -8,7 +8,7 @@ import pytest
 
 from components.artifacts import Exported
 from components.artifacts.exported import Analysis, ExportRecord, FindingRecord, ParityRecord
-from components.variants import Variant
+from components.artifacts.variants import Variant
 from qat_lib.errors import StepError
 
 

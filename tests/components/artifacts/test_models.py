@@ -10,8 +10,8 @@ import pytest
 
 from components.artifacts import Baseline, FineTuned, Quantized
 from components.artifacts.models import Epoch, ModelInfo, QuantizerRange, accuracies
+from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import DataError, StepError
-from qat_lib.plan import QuantizationPlan
 
 PLAN = QuantizationPlan(model="m", mode="full", quantizers=(), skipped=())
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from components.step_table.prepare_data import prepare_data_step
 from PIL import Image
 
 from components.data.folder_listing import MAX_DEPTH, list_images
-from components.prepare_data import prepare_data_step
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 

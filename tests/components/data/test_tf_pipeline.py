@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from components.step_table.prepare_data import prepare_data_step
 
 from components.data.read_errors import as_data_error
 from components.data.reader import load_split, tf_dataset
-from components.prepare_data import prepare_data_step
-from components.runtime.events import NullProgress
 from components.settings import DataSettings
+from components.support.events import NullProgress
 from qat_lib.errors import DataError
 
 Epoch = tuple[np.ndarray, np.ndarray]

@@ -9,7 +9,7 @@ import pytest
 from tiny_retraining import CLASSES, ENGINE, digits, fit_linear, write_linear
 
 from components.artifacts.comparison import ChampionComparison
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from components.evaluation.champion import compare_with_champion
 from components.registry.package import Champion
 from qat_lib.preprocessing import Preprocessing

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from components.step_table.build_engine import build_engine_step
+from components.step_table.evaluate import evaluate_step
+from components.step_table.promote import promote_step
 
 from components.artifacts import Promotion
+from components.artifacts.data_info import DatasetInfo
 from components.artifacts.evaluation import FileCheck
 from components.artifacts.promotion import PromotionOutcome, Verdict
-from components.build_engine import build_engine_step
-from components.data.info import DatasetInfo
-from components.evaluate import evaluate_step
-from components.promote import promote_step
-from components.runtime.events import NullProgress
 from components.settings import EngineSettings, GateSettings, RegistrySettings
+from components.support.events import NullProgress
 from qat_lib.preprocessing import Preprocessing
 
 ENGINE = EngineSettings.model_validate(
@@ -201,4 +201,4 @@ def _checks_left_out() -> Any:
     from unittest.mock import patch
 
     passed = FileCheck(passed=True, message="left out")
-    return patch("components.evaluate.check_in_fresh_process", lambda *_, **__: passed)
+    return patch("components.steps.evaluate.check_in_fresh_process", lambda *_, **__: passed)

@@ -8,7 +8,7 @@ from kfp import dsl
 from components.artifacts import Evaluation
 from components.artifacts.evaluation import Measurements
 from components.runtime.shown_outputs import MOST_CLASSES, show_metrics, show_outputs
-from components.steps import STEP_BY_NAME, Step
+from components.step_table import STEP_BY_NAME, Step
 from qat_lib.errors import StepError
 
 EVALUATE = STEP_BY_NAME["evaluate"]

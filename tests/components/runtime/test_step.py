@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import pytest
 
 from components.runtime import step as step_module
-from components.runtime.events import Progress
 from components.runtime.step import run_component
 from components.runtime.steps import CHECKED, define_step
 from components.settings import GateSettings, QATSettings
 from components.store.directories import describe, publish, read_step_manifest, verify_directory
+from components.support.events import Progress
 from qat_lib.errors import ConfigError, DataError, MissingPackageError, StepError, StorageError
 
 ROOT = Path(__file__).parents[3]
@@ -299,7 +299,7 @@ STEP = """
     import os, sys, time
     from pathlib import Path
     from components.runtime import step
-    from components.runtime.events import Progress
+    from components.support.events import Progress
     from components.runtime.steps import CHECKED, define_step
 
     def prepare_data(out: Path, *, seed: int, progress: Progress) -> dict[str, float]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from components.runtime.events import Progress
 from components.runtime.steps import define_step, load_step, restore_integers
 from components.settings import DataSettings, QATSettings
-from components.steps import STEP_BY_NAME
+from components.step_table import STEP_BY_NAME
+from components.support.events import Progress
 from qat_lib.errors import ConfigError, StepError
 
 

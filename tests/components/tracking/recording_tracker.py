@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from qat_lib.errors import TrackingError
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mlflow_server import MlflowServer
 
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from components.tracking.tracker import StepTimes, ensure_store, step_run
 from qat_lib.errors import DataError, TrackingError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from recording_tracker import RecordingTracker
 
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from components.tracking.remote_tracker import RemoteRun, open_remote_run, serve_run
 from components.tracking.tracker import step_run
 from qat_lib.errors import DataError, TrackingError

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 from recording_tracker import RecordingTracker
 
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from components.settings import DataSettings, QATSettings
 from components.store.directories import describe
 from components.tracking import mlflow_tracker, tracked

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from components.data.labelled import Labelled
-from components.runtime.events import NullProgress
 from components.settings import QATSettings, TrainingSettings
+from components.support.events import NullProgress
 from components.training.array_data import ArrayData
 from components.training.checkpoints import Checkpoint, Resumption
 from components.training.recipe import Oscillation

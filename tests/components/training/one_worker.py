@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from components.training.workers import current_workers
+from components.workers.workers import current_workers
 from tests.components.training.interrupted import train
 
 

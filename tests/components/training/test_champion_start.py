@@ -11,7 +11,7 @@ from memory_registry import MemoryRegistry
 from tiny_retraining import write_linear
 
 from components.artifacts import Baseline
-from components.data.info import DatasetInfo
+from components.artifacts.data_info import DatasetInfo
 from components.registry.package import write_package
 from components.registry.registry import DIGEST
 from components.settings import RegistrySettings

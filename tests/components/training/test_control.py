@@ -10,8 +10,8 @@ import pytest
 
 from components.artifacts import Baseline, FineTuned
 from components.artifacts.models import Epoch
-from components.runtime.events import NullProgress
 from components.settings import QATSettings
+from components.support.events import NullProgress
 from components.training import control, finetuning
 from components.training.control import choose_teacher, train_control
 

@@ -10,8 +10,8 @@ import pytest
 
 from components.artifacts.models import Epoch
 from components.data.labelled import Labelled
-from components.runtime.events import NullProgress
 from components.settings import QATSettings
+from components.support.events import NullProgress
 from components.training import fitting
 from components.training.array_data import ArrayData
 from components.training.finetuning import final_epoch, finetune

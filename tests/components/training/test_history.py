@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from components.artifacts.models import Epoch
-from components.runtime.events import NullProgress
+from components.support.events import NullProgress
 from components.training.history import CLEAR, History, is_clear_gain
 
 

@@ -10,13 +10,13 @@ import pytest
 
 import qat_lib
 from components.data.labelled import Labelled
-from components.runtime.events import NullProgress
 from components.settings import QATSettings
+from components.support.events import NullProgress
 from components.training import fitting
 from components.training.array_data import ArrayData
 from components.training.keras_recipe import KerasRecipe
 from components.training.recipe import Oscillation, Recipe
-from qat_lib.training import FreezeBatchNorm, FreezeRanges, WeightAverage, WeightOscillation
+from qat_lib.keras.training import FreezeBatchNorm, FreezeRanges, WeightAverage, WeightOscillation
 
 GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(1.0, 2.0, (160, 3)).astype(np.float32)
@@ -74,7 +74,7 @@ def test_candidate_is_the_model_itself_unless_asked() -> None:
 
 def test_candidate_has_statistics_of_its_own_for_its_block() -> None:
     model = network()
-    (norm,) = qat_lib.training.batch_norm.batch_norms(model)
+    (norm,) = qat_lib.keras.training.batch_norm.batch_norms(model)
     before = np.array(norm.moving_mean)
     with recipe_with(model, reestimate_batch_norm=True).candidate():
         assert not np.allclose(np.array(norm.moving_mean), before)

@@ -9,8 +9,8 @@ import pytest
 
 from components.artifacts.models import TorchRecipe
 from components.data.labelled import Labelled
-from components.runtime.events import NullProgress
 from components.settings import QATSettings, TrainingSettings
+from components.support.events import NullProgress
 
 torch = pytest.importorskip("torch")
 

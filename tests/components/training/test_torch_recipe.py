@@ -12,8 +12,8 @@ from torch import nn
 import qat_lib.torch
 from components.artifacts.models import TorchRecipe
 from components.data.labelled import Labelled
-from components.runtime.events import NullProgress
 from components.settings import QATSettings
+from components.support.events import NullProgress
 from components.training import torch_fitting
 from components.training.array_data import ArrayData
 from components.training.recipe import Oscillation, Recipe

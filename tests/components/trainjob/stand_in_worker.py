@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from components.runtime import train_job_worker as worker
 from components.store.directories import describe, publish
-from components.trainjob import worker
 from qat_lib.errors import DataError
 
 PATIENCE = 60.0

@@ -9,7 +9,7 @@ import yaml
 from fake_kfp_server import FakeKfpServer
 from typer.testing import CliRunner
 
-from components.runtime.images import ENGINE_IMAGE, IMAGE
+from components.support.images import ENGINE_IMAGE, IMAGE
 from components.tracking.pipeline_run import find_or_create_parent
 from components.tracking.store import ensure_store, open_client
 from pipelines.cli.main import app

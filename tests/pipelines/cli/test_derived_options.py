@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from components.training_options import FinetuningOptions
+from components.settings.training_options import FinetuningOptions
 from pipelines.cli.derived_options import with_export_options, with_finetuning_options
 from qat_lib.export.options import ExportOptions
 

@@ -192,7 +192,7 @@ def test_quantize_equalizes_around_depthwise_convolutions(
     done = runner.invoke(app, ["quantize", str(tmp_path / "m.keras"), *paths, *options])
     assert done.exit_code == 0, done.stderr
     relu = qat_lib.load_model(tmp_path / "q.keras").get_layer("relu")
-    assert isinstance(relu, qat_lib.quantizers.ChannelReLU) is equalizes
+    assert isinstance(relu, qat_lib.keras.quantizers.ChannelReLU) is equalizes
     assert f"equalized: {'yes' if equalizes else 'no'}: {why}" in done.stdout
 
 

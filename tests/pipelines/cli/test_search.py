@@ -71,7 +71,7 @@ def test_search_ends_with_1_where_int8_is_not_chosen(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The package's attribute of that name is the function.
-    monkeypatch.setattr(sys.modules["qat_lib.placement.search"], "LEAST_RATIO", 1e9)
+    monkeypatch.setattr(sys.modules["qat_lib.keras.search.search"], "LEAST_RATIO", 1e9)
     best = tmp_path / "best.yaml"
     arguments = ["--data", str(folder / "x.npy"), "--max-drop", "100%", "-o", str(best)]
     speed = ["--backend", "onnxruntime", "--seconds", "0.05"]

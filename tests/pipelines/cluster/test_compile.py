@@ -69,7 +69,7 @@ def test_compile_orders_and_connects_steps(spec: dict[str, Any]) -> None:
 
 
 def test_an_input_that_nothing_gives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from components import steps
+    from components import step_table as steps
     from pipelines import qat_pipeline
     from qat_lib.errors import StepError
 

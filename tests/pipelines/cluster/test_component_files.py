@@ -6,7 +6,7 @@ import pytest
 import yaml
 from kfp import components, dsl
 
-from components.steps import STEPS
+from components.step_table import STEPS
 from pipelines.cluster.component_files import component_ir, write_components
 from pipelines.cluster.ir_check import check_ir
 from pipelines.config.cluster_settings import ImageSettings

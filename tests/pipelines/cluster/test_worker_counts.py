@@ -1,6 +1,6 @@
 """The workers of each step, by the config."""
 
-from components.steps import STEPS
+from components.step_table import STEPS
 from pipelines.cluster.worker_counts import launched_steps, workers_of
 from pipelines.config.run_config import load_config
 

@@ -2,7 +2,7 @@
 
 from components.artifacts import ResultRow
 from pipelines.comparison.tracked_runs import TrackedRun
-from qat_lib.plan import QuantizationPlan, QuantizerEntry
+from qat_lib.core.plan import QuantizationPlan, QuantizerEntry
 
 
 def make_plan(num_bits: int = 8) -> QuantizationPlan:

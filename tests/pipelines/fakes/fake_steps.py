@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from components.runtime import step as step_module
-from components.runtime.events import Progress
 from components.runtime.steps import define_step
 from components.settings import ModelSettings
+from components.support.events import Progress
 from qat_lib import errors
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from components.runtime import step as step_module
-from components.runtime.events import Progress
 from components.runtime.step import run_component
 from components.runtime.steps import define_step
 from components.settings import QATSettings
-from components.steps import Step
+from components.step_table import Step
 from components.store.manifest import MANIFEST_NAME
+from components.support.events import Progress
 from pipelines.run import reuse
 from pipelines.run.reuse import find_stored, take_stored
 

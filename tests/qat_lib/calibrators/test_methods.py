@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import quantization_oracle as oracle
 
-from qat_lib.calibration import Histogram, range_from_histogram
 from qat_lib.calibrators.methods import (
     CANDIDATES,
     ENTROPY_BINS,
@@ -15,6 +14,7 @@ from qat_lib.calibrators.methods import (
     chosen_method,
 )
 from qat_lib.errors import CalibrationError
+from qat_lib.keras.calibration import Histogram, range_from_histogram
 
 
 def histogram(counts: Any, upper: float = 1.0, observed_max: float | None = None) -> Histogram:

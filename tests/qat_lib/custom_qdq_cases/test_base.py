@@ -27,7 +27,7 @@ from qat_lib import (
     plan_quantization,
     quantize_model,
 )
-from qat_lib.export import export_onnx
+from qat_lib.keras.export import export_onnx
 
 
 def residual_block(batch_norm: bool = True) -> keras.Model:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from qat_lib.errors import ExportError
-from qat_lib.export.keras_quantizers import built_quantizers
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
+from qat_lib.keras.export.keras_quantizers import built_quantizers
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_learned_range_scale_has_shape_of_amax(amax):
 
 
 def quantizer(name, *, build=True, enabled=True, amax=None, **options):
-    from qat_lib.quantizers import TensorQuantizer
+    from qat_lib.keras.quantizers import TensorQuantizer
 
     layer = TensorQuantizer(name=name, **options)
     if build:

@@ -7,9 +7,9 @@ import onnx
 import pytest
 
 from qat_lib.analysis.findings import Finding
+from qat_lib.core.plan import QuantizationPlan, QuantizerEntry
 from qat_lib.export import verify_onnx
 from qat_lib.export.metadata import Recorded
-from qat_lib.plan import QuantizationPlan, QuantizerEntry
 
 PLAN = QuantizationPlan(
     model="net",

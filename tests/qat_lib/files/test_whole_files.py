@@ -122,9 +122,9 @@ def test_write_text_failure_keeps_old_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_library_saves_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qat_lib.plan import QuantizationPlan
+    from qat_lib.core.plan import QuantizationPlan
+    from qat_lib.core.spec import QuantizationSpec
     from qat_lib.preprocessing import Preprocessing
-    from qat_lib.spec import QuantizationSpec
 
     plan = QuantizationPlan(model="m", mode="full", quantizers=(), skipped=())
     saved = {

@@ -20,8 +20,8 @@ from keras.src.ops import core, nn, numpy
 
 import qat_lib
 from qat_lib.graph import roles
-from qat_lib.graph.layer_traits import WEIGHTED
 from qat_lib.graph.roles import TABLE, Role
+from qat_lib.keras.graph.layer_traits import WEIGHTED
 
 COLUMNS = ("onnx", "layers", "operators", "functions", "others", "tensorflow", "modules", "torch")
 OF_LIBRARIES = {"stochastic_depth", "drop_path"}  # torchvision's and timm's
@@ -52,8 +52,11 @@ ALLOWED = {
     ("qat_lib/export/passes/singleton_reshapes.py", "Sigmoid"): "gates of squeeze-and-excite",
     ("qat_lib/onnx_view/shape_vectors.py", "Identity"): "the arithmetic of shapes",
     ("components/report/graph.py", "Add"): "shown with a precision of their own",
-    ("qat_lib/correction/equalization.py", "Conv1D"): "kernels whose channels can be scaled",
-    ("qat_lib/correction/equalization.py", "ZeroPadding2D"): "what scaled channels pass unchanged",
+    ("qat_lib/keras/correction/equalization.py", "Conv1D"): "kernels whose channels can be scaled",
+    (
+        "qat_lib/keras/correction/equalization.py",
+        "ZeroPadding2D",
+    ): "what scaled channels pass unchanged",
     ("qat_lib/engines/openvino_forms.py", "MaxPool"): "what a quantized tensor passes in OpenVINO",
     ("qat_lib/engines/layer_check.py", "Add"): "what a kernel applies before it writes",
     ("qat_lib/engines/layer_check.py", "QuantizeLinear"): "nodes without a tensor to compare",

@@ -246,8 +246,8 @@ def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
     from qat_lib.engines import BuildSpec, build_engine
     from qat_lib.engines.onnx_graph import read_summary
     from qat_lib.engines.onnxruntime import reference_session
-    from qat_lib.export.parity import check_parity
     from qat_lib.export.verify import verify_onnx
+    from qat_lib.keras.export.parity import check_parity
 
     def command(*arguments: str) -> Callable[[Path], Any]:
         def run(path: Path) -> None:

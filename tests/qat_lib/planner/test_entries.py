@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import qat_lib
+from qat_lib.core.plan import QuantizationPlan
 from qat_lib.engines.pair_sums import LARGEST_SUM, largest_sum, overflowing_nodes, paired_weights
 from qat_lib.errors import SpecError
+from qat_lib.keras.quantizers import TensorQuantizer
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.plan import QuantizationPlan
-from qat_lib.quantizers import TensorQuantizer
 
 layers = keras.layers
 

@@ -8,7 +8,7 @@ import pytest
 from keras import layers
 
 from qat_lib import QuantizationSpec, calibrate, plan_quantization, quantize_model
-from qat_lib.plan import QuantizerEntry
+from qat_lib.core.plan import QuantizerEntry
 
 
 def network(maximum: Any, *between: Any) -> keras.Model:

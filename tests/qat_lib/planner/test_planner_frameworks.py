@@ -19,8 +19,8 @@ from hand_made_graphs import (
 )
 
 from qat_lib import QuantizationSpec
+from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import SpecError
-from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest
 
@@ -33,10 +33,10 @@ class Blocked:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Blocked())
-import qat_lib.apply.plan_index
+import qat_lib.core.plan_index
 from qat_lib.custom_qdq_cases import TensorRTQDQCase
 from qat_lib.planner import plan_quantization
-from qat_lib.selection import Selector
+from qat_lib.core.selection import Selector
 from hand_made_graphs import residual_graph
 from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest

@@ -26,7 +26,7 @@ from qat_lib import (
     verify_onnx,
 )
 from qat_lib.errors import ExportError, PlanError
-from qat_lib.graph.layer_graph import LayerGraph
+from qat_lib.keras.graph.layer_graph import LayerGraph
 from qat_lib.planner.signs import non_negative_tensors
 
 RELU = keras.activations.relu
@@ -264,7 +264,7 @@ def test_tensorrt_is_refused_before_anything_is_written(model: keras.Model, tmp_
 
 
 def test_an_unsigned_weight_is_refused(tmp_path: Path) -> None:
-    from qat_lib.quantize_wrappers import DenseQuantizeWrapper
+    from qat_lib.keras.wrappers import DenseQuantizeWrapper
 
     x = keras.Input((4,), name="x")
     wrapper = DenseQuantizeWrapper(

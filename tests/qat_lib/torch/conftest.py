@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qat_lib.extras import missing_packages
+from qat_lib.support.extras import missing_packages
 
 collect_ignore_glob = ["*"] if missing_packages(["torch", "onnxscript"]) else []
 

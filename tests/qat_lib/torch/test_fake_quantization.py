@@ -10,7 +10,7 @@ import tensorflow as tf
 import torch
 
 from qat_lib import fake_quantize as keras_fake_quantize
-from qat_lib.ranges import AMAX_FLOOR, greatest_integer
+from qat_lib.core.ranges import AMAX_FLOOR, greatest_integer
 from qat_lib.torch.fake_quantization import fake_quantize, fake_quantize_fp8, quantization_scale
 
 KINDS = [

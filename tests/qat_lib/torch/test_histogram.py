@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 import torch
 
-from qat_lib.calibration import Histogram as KerasHistogram
 from qat_lib.calibrators.histogram import MagnitudeHistogram
+from qat_lib.keras.calibration import Histogram as KerasHistogram
 from qat_lib.torch import histogram as module
 from qat_lib.torch.histogram import Histogram
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import qat_lib
 import qat_lib.torch
-from qat_lib.calibration.kernels import keras_gains
+from qat_lib.keras.calibration.kernels import keras_gains
 from qat_lib.torch.kernels import module_gains
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from qat_lib.core.ranges import AMAX_FLOOR
 from qat_lib.errors import ExportError
 from qat_lib.export.ranges import disabled_quantizers, learned_ranges
-from qat_lib.ranges import AMAX_FLOOR
 from qat_lib.torch import QuantDescriptor, TensorQuantizer
 from qat_lib.torch.capture import Example
 from qat_lib.torch.quantizers import read_quantizers

@@ -14,8 +14,8 @@ from torch import nn
 
 import qat_lib
 from qat_lib.calibrators.collecting import collecting
+from qat_lib.core.ranges import AMAX_FLOOR
 from qat_lib.errors import CalibrationError, SpecError
-from qat_lib.ranges import AMAX_FLOOR
 from qat_lib.torch.export_mode import export_mode
 from qat_lib.torch.fake_quantization import fake_quantize
 from qat_lib.torch.tensor_quant import QuantDescriptor, scaled_e4m3

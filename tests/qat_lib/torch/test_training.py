@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import qat_lib.torch
+from qat_lib.core.moving_average import decay_at
+from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import CalibrationError, SpecError
-from qat_lib.moving_average import decay_at
-from qat_lib.spec import QuantizationSpec
 from qat_lib.torch.training import (
     WeightAverage,
     WeightOscillation,

@@ -1,0 +1,175 @@
+"""The body of a training step's component where the step has several workers.
+
+The component's pod trains nothing: it starts a TrainJob, waits for it, and hands on its output as
+any other component does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from components.runtime.failures import reported_failure
+from components.runtime.pod_log import log_to_pod
+from components.runtime.shown_outputs import MetricsArtifact, show_metrics
+from components.runtime.steps import load_step
+from components.store.directories import read_step_manifest, verify_directory
+from components.store.remote_directories import fetch_artifact, object_location
+from components.tracking.tracker import PIPELINE_RUN_VARIABLE
+from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
+from components.trainjob.launcher import Launcher
+from components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, WorkerTask, read_variable
+from qat_lib.errors import ConfigError, StorageError
+
+_HANDED_ON = (
+    PIPELINE_RUN_VARIABLE,
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_TRACKING_URI",
+)
+_CANCEL_PATIENCE = 20.0  # seconds; a pod that is stopped has 30
+
+_log = logging.getLogger(__name__)
+
+
+def run_as_train_job(
+    step: str,
+    *,
+    settings: Mapping[str, Any],
+    seed: int,
+    inputs: Mapping[str, str],
+    output: str,
+    output_uri: str,
+    metrics_artifact: MetricsArtifact | None = None,
+    api: KubernetesApi | None = None,
+) -> dict[str, float]:
+    """Run the step ``step`` on the nodes of a TrainJob.
+
+    The TrainJob is the one of ``QATLINE_TRAIN_JOB``, which the compiled pipeline holds.
+
+    Args:
+        step: Name of the step.
+        settings: The sections that the step reads, as plain values.
+        seed: Seed of the run.
+        inputs: Kubeflow's address of each input directory, by the name of the parameter.
+        output: Path of the output directory, which is missing or empty before.
+        output_uri: Kubeflow's address of the same.
+        metrics_artifact: Where the step's metrics also go.
+        api: The Kubernetes API. Default: the one of the cluster that this process is a pod of.
+
+    Returns:
+        The step's metrics.
+
+    Raises:
+        QatlineError: The TrainJob can't be started, or it failed.
+    """
+    log_to_pod()
+    with reported_failure(step, Path(output)):
+        load_step(step).parse(settings)
+        task = WorkerTask(
+            step=step,
+            settings=dict(settings),
+            seed=int(seed),
+            inputs=dict(inputs),
+            output=output_uri,
+        )
+        for address in (*task.inputs.values(), output_uri):
+            object_location(address)
+        launcher = Launcher(
+            api=api or from_pod(),
+            template=read_variable(TEMPLATE_VARIABLE, JobTemplate),
+            task=task,
+            run=_pipeline_run(),
+            environment=_environment(),
+        )
+        with canceled_by_signal(lambda: _cancel(launcher)):
+            launcher.run_to_end(lambda: take_output(output_uri, Path(output)))
+        metrics = dict(read_step_manifest(Path(output)).metrics)
+        show_metrics(metrics, metrics_artifact)
+    return metrics
+
+
+def take_output(uri: str, target: Path) -> None:
+    """Fetch a finished output; a part of one leaves nothing behind.
+
+    Args:
+        uri: Kubeflow's address of it.
+        target: Path of the output directory.
+
+    Raises:
+        StorageError: It is not finished or not whole, or can't be fetched.
+    """
+    location = object_location(uri)
+    if Path(location) == target:
+        verify_directory(target)
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        fetch_artifact(location, target)
+    except StorageError:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def canceled_by_signal(cancel: Callable[[], None]) -> Iterator[None]:
+    """Call ``cancel`` when SIGTERM or SIGINT ends the body, once; then end the process.
+
+    Outside the main thread, where Python takes no signals, nothing is done.
+
+    Raises:
+        SystemExit: A signal came; its code is 128 and the signal's number.
+    """
+
+    def stop(number: int, _: FrameType | None) -> None:
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        cancel()
+        raise SystemExit(128 + number)
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    try:
+        before = {number: signal.signal(number, stop) for number in signals}
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _cancel(launcher: Launcher) -> None:
+    quick = replace(launcher, api=replace(launcher.api, patience=_CANCEL_PATIENCE))
+    try:
+        quick.cancel()
+    except KubernetesError as error:
+        _log.warning("TrainJob %s is left in the cluster: %s", launcher.name, error)
+
+
+def _pipeline_run() -> str:
+    run = os.environ.get(PIPELINE_RUN_VARIABLE)
+    if not run:
+        raise ConfigError(
+            f"Expected the id of the pipeline run as {PIPELINE_RUN_VARIABLE}, received none. It is "
+            "part of the TrainJob's name. Compile the pipeline with qatline compile; in a pipeline "
+            "of yours: kubernetes.use_field_path_as_env."
+        )
+    return run
+
+
+def _environment() -> dict[str, str]:
+    """Return what the workers need of this pod's own variables."""
+    found: dict[str, str] = {}
+    for name in _HANDED_ON:
+        if value := os.environ.get(name):
+            found[name] = value
+    return found

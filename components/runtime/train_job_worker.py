@@ -1,0 +1,91 @@
+"""A worker of a TrainJob: ``python -m components.runtime.train_job_worker``.
+
+It fetches the step's inputs, derives TF_CONFIG from the pod's names, and runs the step as the
+worker that it is. Worker 0 stores the output where Kubeflow expects it, and until then its
+checkpoints beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from components.runtime.pod_log import log_to_pod
+from components.runtime.step import run_component
+from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
+from components.store.remote_directories import fetch_artifact, object_location, store_artifact
+from components.trainjob.checkpoint_mirror import mirrored_checkpoints
+from components.trainjob.task import TASK_VARIABLE, WorkerTask, read_variable
+from components.trainjob.tf_config import (
+    ADDRESSES_VARIABLE,
+    derive_worker_config,
+    wait_for_hosts,
+)
+from components.workers.worker_config import TF_CONFIG_VARIABLE
+from qat_lib.errors import QatlineError
+
+START_PATIENCE = 600.0
+"""Seconds that workers wait for each other's host names."""
+
+_log = logging.getLogger("components.runtime.train_job_worker")  # also where it is __main__
+
+
+def run_worker() -> None:
+    """Run the task of ``QATLINE_WORKER_TASK`` as one of its workers.
+
+    Raises:
+        QatlineError: The task or the pod's variables are wrong, an input can't be fetched, the
+            step failed, or the output can't be stored.
+    """
+    task = read_variable(TASK_VARIABLE, WorkerTask)
+    config = derive_worker_config(os.environ)
+    index, hosts = config.index, config.hosts
+    os.environ[TF_CONFIG_VARIABLE] = config.to_text()
+    _log.info("worker %d of %d: %s", index, len(hosts), hosts[index])
+    if ADDRESSES_VARIABLE not in os.environ:
+        wait_for_hosts(hosts, START_PATIENCE)
+    with tempfile.TemporaryDirectory(prefix="qatline-") as folder:
+        inputs: dict[str, str] = {}
+        for name, uri in task.inputs.items():
+            target = Path(folder) / "inputs" / name
+            fetch_artifact(object_location(uri), target)
+            inputs[name] = str(target)
+        output = Path(folder) / "outputs" / task.step
+        output.parent.mkdir()
+        with _checkpoints(index, Path(folder) / "checkpoints", object_location(task.output)):
+            run_component(
+                task.step, settings=task.settings, seed=task.seed, inputs=inputs, output=str(output)
+            )
+            if index == 0:
+                store_artifact(output, object_location(task.output))
+                _log.info("the output is stored: %s", task.output)
+
+
+def _checkpoints(index: int, folder: Path, output: str) -> AbstractContextManager[None]:
+    """Keep worker 0's checkpoints in the object store, unless it has a folder that stays."""
+    if index > 0 or os.environ.get(CHECKPOINTS_VARIABLE):
+        return nullcontext()
+    os.environ[CHECKPOINTS_VARIABLE] = str(folder)
+    return mirrored_checkpoints(folder, output.rstrip("/") + ".checkpoints")
+
+
+def run_pod() -> int:
+    """Run the worker; return the exit code.
+
+    An error that a user can act on is one message, the last lines of the pod's log.
+    """
+    log_to_pod()
+    try:
+        run_worker()
+    except QatlineError as error:
+        _log.error("%s: %s", type(error).__name__, error)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_pod())

@@ -1,0 +1,72 @@
+"""Whether a config's values can be stored and are no secrets.
+
+A config goes to files, MLflow and Kubeflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from components.support.credentials import secret_problem
+
+LARGEST_INTEGER = 2**53
+"""A pipeline's parameters travel as doubles; a larger integer would arrive as another one."""
+
+SECRET_REFERENCES: dict[str, Any] = {"x-secret-references": True}
+"""Marks a field (``json_schema_extra``) whose values name secrets and hold none."""
+
+
+def value_problem(settings: BaseModel) -> tuple[str, str] | None:
+    """Return a section's first value that can't be stored: path, problem.
+
+    A section inside the section checks its own values.
+    """
+    for name, field in type(settings).model_fields.items():
+        if field.json_schema_extra == SECRET_REFERENCES:
+            continue
+        for path, value in _leaves(name, getattr(settings, name)):
+            problem = secret_problem(path.rpartition(".")[2], value) or _unstorable(value)
+            if problem is not None:
+                return path, problem
+    return None
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{path}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(path, item)
+    elif not isinstance(value, BaseModel):
+        yield path, value
+
+
+def _unstorable(value: Any) -> str | None:
+    if isinstance(value, str):
+        return _bad_text(value)
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        return (
+            None
+            if abs(value) <= LARGEST_INTEGER
+            else "expected a whole number up to 2**53, received a larger one"
+        )
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"expected a finite number, received {value}"
+    return f"expected text, a number, true, false or null, received {type(value).__name__}"
+
+
+def _bad_text(text: str) -> str | None:
+    if "\0" in text:
+        return "expected text without null characters"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "expected text in UTF-8, received bytes that are none"
+    return None

@@ -1,0 +1,156 @@
+"""Settings of the gate, of the model registry, and of retraining."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from components.settings.settings_base import Settings
+
+_NAME_CHARACTERS = frozenset("/:%\"'")
+
+
+class ChampionSettings(Settings):
+    """What a candidate must be to take the champion's place.
+
+    Both are measured on the same test part, by engines built on the same machine. A bound that is
+    absolute and one that is relative hold both where both are set.
+    """
+
+    require: Literal["better", "not_worse"] = Field(
+        "better",
+        description=(
+            "better: significantly more accurate, or faster or smaller by min_gain; not_worse: "
+            "within the margins is enough."
+        ),
+    )
+    level: float = Field(
+        0.05,
+        gt=0,
+        le=0.5,
+        description="Level of McNemar's test (one-sided) of candidate and champion.",
+    )
+    min_gain: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="Share by which less latency or size counts as better (0.1 = 10 %).",
+    )
+    max_accuracy_drop: float = Field(
+        0.0, ge=0, le=1, description="Largest loss of accuracy against the champion (0.01 = 1 %)."
+    )
+    max_relative_accuracy_drop: float | None = Field(
+        None, ge=0, le=1, description="The same as a share of the champion's accuracy."
+    )
+    max_latency_increase: float = Field(
+        0.25, ge=0, description="Largest increase of the latency at batch 1, as a share."
+    )
+    max_latency_increase_ms: float | None = Field(
+        None, ge=0, description="Largest increase of the latency at batch 1, in milliseconds."
+    )
+    max_size_increase: float = Field(
+        0.25, ge=0, description="Largest increase of the engine's size, as a share."
+    )
+    max_size_increase_mib: float | None = Field(
+        None, ge=0, description="Largest increase of the engine's size, in MiB."
+    )
+    max_class_drop: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "Largest loss of accuracy on any class, which a class without test samples fails; "
+            "null: no class may be significantly worse."
+        ),
+    )
+
+
+class GateSettings(Settings):
+    """When a quantized engine may be promoted."""
+
+    max_accuracy_drop: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description=(
+            "Largest allowed loss of top-1 accuracy against FP32 Keras (0.01 = one percentage "
+            "point)."
+        ),
+    )
+    min_accuracy: float | None = Field(None, ge=0, le=1)
+    min_class_accuracy: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Minimum accuracy on each class; a class without test samples fails it.",
+    )
+    min_int8_fraction: float = Field(
+        0.5, ge=0, le=1, description="Minimum share of the weighted layers that run in INT8."
+    )
+    min_speedup: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "Minimum speedup over the fastest float engine at batch 1, by median latency. "
+            "Default: 1.02 times its speed, at batch 1 or at engine.batch_size."
+        ),
+    )
+    champion: ChampionSettings = Field(default_factory=ChampionSettings)
+
+
+class RegistrySettings(Settings):
+    """The registered model whose champion a run may replace."""
+
+    name: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description=(
+            "Name of the registered model, which all runs that compete for one champion share. "
+            "Default: nothing is registered."
+        ),
+    )
+    lease_seconds: float = Field(
+        60.0,
+        ge=1,
+        le=3600,
+        description=(
+            "After how many seconds without a sign of life a promotion counts as dead, and "
+            "another may take its lock."
+        ),
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        is_odd = name is not None and (_NAME_CHARACTERS & set(name) or not name.isprintable())
+        if name is not None and (name.strip(" .") != name or is_odd):
+            raise ValueError(
+                "registry.name: expected a name without / : % and quotes, such as "
+                f"line-3-defects; received {name!r}"
+            )
+        return name
+
+
+class RetrainSettings(Settings):
+    """Retraining: what it begins with, and what it may leave out."""
+
+    start: Literal["scratch", "champion"] = Field(
+        "scratch",
+        description="champion: training begins with the FP32 weights of the registry's champion.",
+    )
+    qat: Literal["always", "auto"] = Field(
+        "always",
+        description=(
+            "auto (also written qat: auto): skip fine-tuning where the calibrated model is within "
+            "gate.max_accuracy_drop on the validation part."
+        ),
+    )
+    only_new: bool = Field(
+        False,
+        description=(
+            "End early where the same data, code and settings were judged before; needs "
+            "registry.name."
+        ),
+    )

@@ -1,0 +1,234 @@
+"""Step build_engine: build one engine per exported ONNX variant.
+
+Each is loaded again and compared with its ONNX graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from components.artifacts import Dataset, Engines, Exported
+from components.artifacts.engines import BuildSummary, EngineBuild
+from components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED, Variant
+from components.settings import EngineSettings
+from components.support.events import Progress
+from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path
+from qat_lib.engines import build_engine as build
+from qat_lib.engines.backend import get_backend
+from qat_lib.engines.onnx_graph import read_summary
+from qat_lib.engines.spec import BACKENDS
+from qat_lib.errors import EngineBuildError, QatlineError
+from qat_lib.options import Backend, EnginePrecision
+
+
+def build_engine_step(
+    onnx: Path,
+    out: Path,
+    *,
+    engine: EngineSettings,
+    seed: int,
+    progress: Progress,
+    dataset: Path | None = None,
+) -> dict[str, float]:
+    """Build each variant's engine; write it with manifest, layers and summary.
+
+    Args:
+        onnx: directory of export_onnx.
+        out: existing empty directory; receives ``<variant>.engine`` with its manifest and layers,
+            and ``build.json``.
+        engine: the settings of the build.
+        seed: seed of the random input on which each engine must answer as ONNX Runtime does.
+        progress: told about each variant.
+        dataset: directory of prepare_data; its preprocessing and class names go into the manifests.
+
+    Returns:
+        For each variant the engine's size in bytes, the seconds that its build took, and how many
+        of its weighted layers run in INT8.
+
+    Raises:
+        EngineError: a variant is missing, can't be built, or answers otherwise than its ONNX graph;
+            for one in 16 bits that was not asked for, a warning.
+    """
+    exported, engines = Exported(onnx), Engines(out)
+    if missing := exported.missing([variant.onnx for variant in REQUIRED]):
+        raise EngineBuildError(
+            f"{exported.path} holds no {', '.join(missing)}. Run {exported.STEP} again."
+        )
+    backend = _backend(engine, exported, progress)
+    spec = build_spec(engine, dataset, backend=backend)
+    try:
+        builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
+    except EngineBuildError as error:
+        if engine.backend != "auto" or backend != "openvino":
+            raise
+        # All of them, so that FP32 and INT8 stay comparable.
+        progress.warn(f"{error} ONNX Runtime builds all engines instead.")
+        spec = replace(spec, backend="onnxruntime")
+        builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
+    engines.write_summary(BuildSummary(backend=spec.backend, variants=builds))
+    metrics: dict[str, float] = {}
+    for variant, built in builds.items():
+        metrics |= {f"{variant}_{name}": value for name, value in built.numbers().items()}
+    return metrics
+
+
+def _build_all(
+    exported: Exported,
+    engines: Engines,
+    spec: BuildSpec,
+    *,
+    engine: EngineSettings,
+    seed: int,
+    progress: Progress,
+) -> dict[str, EngineBuild]:
+    """Build each variant's engine with one backend.
+
+    Raises:
+        EngineBuildError: one that was asked for can't be built, or answers wrongly.
+    """
+    jobs = _jobs(exported, spec, engine.fp16)
+    builds: dict[str, EngineBuild] = {}
+    for index, (variant, (file, variant_spec)) in enumerate(jobs.items()):
+        progress.update("building", index, len(jobs))
+        try:
+            artifact = build(
+                file,
+                variant_spec,
+                output=engines.engine(variant),
+                seed=seed,
+                on_progress=lambda phase, current, total: progress.update(phase, current, total),
+            )
+        except EngineBuildError as error:
+            # Engines in 16 bits are only there to be compared with.
+            if variant not in HALF or (variant is Variant.FP16 and engine.fp16 == "always"):
+                raise
+            progress.warn(f"{variant}: no engine, so INT8 is not compared with it: {error}")
+            continue
+        for warning in artifact.warnings:
+            progress.warn(f"{variant}: {warning}")
+        if variant is Variant.FP16:
+            _warn_of_float(artifact, progress)
+        builds[variant] = _record(artifact)
+        if artifact.manifest.quantized:
+            prediction = {"prediction": _prediction(artifact, progress)}
+            builds[variant] = builds[variant].model_copy(update=prediction)
+    progress.update("building", len(jobs), len(jobs))
+    return builds
+
+
+def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> Backend:
+    """Return the backend to build with.
+
+    ``auto`` takes the one that the export was made for, where it works here.
+    """
+    graph = exported.graph(CANDIDATE_VARIANT)
+    if engine.backend != "auto" or not graph.is_file():
+        return choose_backend(engine.backend)
+    best, target = choose_backend("auto"), read_summary(graph).metadata.get("target")
+    # Every backend takes a graph for TensorRT.
+    if target in (None, "tensorrt", best) or target not in BACKENDS:
+        return best
+    progress.warn(
+        f"The graphs were exported for {target}, so {target} builds the engines, although {best} "
+        f"works here too. For {best} set engine.backend={best} and run export_onnx again."
+    )
+    return choose_backend(target)
+
+
+def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
+    """Return ONNX file and spec of each engine to build.
+
+    The three variants, and FP16 and BF16 where the backend computes in them: it is the fastest
+    float engine that INT8 must outrun.
+
+    Where the precision is the backend's choice, the FP32 graph is built with it; else a graph in
+    FP16 asks for it.
+    """
+    jobs = {variant: (exported.graph(variant), spec) for variant in REQUIRED}
+    own_graph = exported.graph(Variant.FP16)
+    if fp16 == "never":
+        return jobs
+    precisions = () if spec.backend == "auto" else get_backend(spec.backend).float_precisions()
+    for variant in HALF:
+        if variant in precisions:
+            half = replace(spec, float_precision=cast(EnginePrecision, variant.value))
+            jobs[variant] = (exported.graph(Variant.FP32), half)
+    if Variant.FP16 in jobs:
+        return jobs
+    if own_graph.is_file():
+        jobs[Variant.FP16] = (own_graph, spec)
+    elif fp16 == "always":
+        raise EngineBuildError(
+            f"engine.fp16=always needs {own_graph}. Run export_onnx again with it."
+        )
+    return jobs
+
+
+def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
+    """Warn if an FP16 engine computes in FP32.
+
+    CPU backends do without FP16 instructions.
+    """
+    weighted = [layer for layer in artifact.layers if layer.weighted]
+    if weighted and not any(layer.precision == "fp16" for layer in weighted):
+        computed = ", ".join(sorted({layer.precision for layer in weighted}))
+        progress.warn(
+            f"fp16: {artifact.manifest.backend} computes the FP16 graph in {computed} on this "
+            "machine."
+        )
+
+
+def build_spec(
+    engine: EngineSettings, dataset: Path | None = None, *, backend: Backend | None = None
+) -> BuildSpec:
+    """Return the build spec for batches of 1 to ``engine.batch_size``."""
+    preprocessing: dict[str, Any] | None = None
+    classes: tuple[str, ...] = ()
+    if dataset is not None:
+        prepared = Dataset(dataset)
+        preprocessing, classes = prepared.preprocessing().to_dict(), prepared.info().classes
+    return BuildSpec(
+        backend=backend or choose_backend(engine.backend),
+        max_batch_size=engine.batch_size,
+        threads=engine.threads,
+        workspace_mib=engine.workspace_mib,
+        optimization_level=engine.optimization_level,
+        preprocessing=preprocessing,
+        classes=classes,
+    )
+
+
+def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] | None:
+    """Compare the engine's layers with the predicted fusions, and score the prediction."""
+    from qat_lib.analysis import analyze_onnx
+    from qat_lib.analysis.comparison import compare
+
+    try:
+        report = analyze_onnx(
+            Path(artifact.manifest.source["path"]), target=cast(Backend, artifact.manifest.backend)
+        )
+        return dict(compare(report, layers_path(artifact.path)).to_dict())
+    except QatlineError as error:  # the engine is built and checked; only the comparison is missing
+        progress.warn(
+            f"{artifact.path.name}: the predicted fusions can't be compared with the engine: "
+            f"{error}"
+        )
+        return None
+
+
+def _record(artifact: EngineArtifact) -> EngineBuild:
+    manifest, weighted = artifact.manifest, [layer for layer in artifact.layers if layer.weighted]
+    return EngineBuild(
+        bytes=manifest.bytes,
+        build_seconds=manifest.build_seconds,
+        int8_layers=manifest.precision.int8_layers,
+        weighted_layers=manifest.precision.weighted_layers,
+        backend_version=manifest.backend_version,
+        device=dict(manifest.device),
+        digest=manifest.digest,
+        layers=dict(manifest.precision.layers),
+        float_weighted_layers=[layer.name for layer in weighted if layer.precision != "int8"],
+        warnings=list(artifact.warnings),
+    )

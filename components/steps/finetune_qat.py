@@ -1,0 +1,132 @@
+"""Step finetune_qat: quantization-aware fine-tuning of the calibrated model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from components.artifacts import Baseline, FineTuned, Quantized
+from components.artifacts.models import accuracies
+from components.settings import GateSettings, QATSettings, RetrainSettings
+from components.support.events import Progress
+
+_GATE = GateSettings()
+_ALWAYS = RetrainSettings()
+
+
+def finetune_qat_step(
+    dataset: Path,
+    baseline: Path,
+    ptq: Path,
+    out: Path,
+    *,
+    qat: QATSettings,
+    seed: int,
+    progress: Progress,
+    gate: GateSettings = _GATE,
+    retrain: RetrainSettings = _ALWAYS,
+    checkpoints: Path | None = None,
+) -> dict[str, float]:
+    """Fine-tune the calibrated model.
+
+    Keep the best epoch only if it beats that model by more than noise.
+
+    Args:
+        dataset: directory of the prepared data.
+        baseline: directory of the FP32 baseline, for the comparison and as the teacher of the
+            distillation.
+        ptq: directory of the quantized and calibrated model.
+        out: existing empty directory; gets the model, plan.json, ranges.json, history.json,
+            metrics.json, predictions.npy; in ``control`` those of the control, if any.
+        qat: epochs, rate, teacher and the like.
+        seed: of shuffling and augmentation.
+        progress: told of every batch.
+        gate: the accuracy that the calibrated model must keep for fine-tuning to be skipped.
+        retrain: whether it may be skipped.
+        checkpoints: folder for the state of the trainings; None for nowhere.
+
+    Returns:
+        Accuracy on the validation and test parts, its change against the baseline (and against
+        the control, the baseline trained for as long, if any), and the epoch whose weights were
+        kept (0: the calibrated model, see ``components.training.history.is_clear_gain``).
+    """
+    from components.training.checkpoints import open_checkpoint
+    from components.training.control import choose_teacher, train_control
+    from components.training.finetuning import final_epoch, finetune
+    from components.training.framework import framework_of
+    from components.training.prepared_data import (
+        outputs_accuracy,
+        predict_split,
+        split_accuracy,
+    )
+    from components.training.ptq_choice import ptq_suffices
+    from components.training.ranges import describe_ranges, with_oscillation
+    from components.training.recipe import Oscillation
+
+    reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
+    if retrain.qat == "auto" and (reason := ptq_suffices(reference, calibrated, gate)):
+        progress.warn(f"fine-tuning is skipped: {reason}")
+        qat = qat.model_copy(update={"epochs": 0})
+    if qat.augment is None:
+        qat = qat.model_copy(update={"augment": reference.info().augment})
+    framework = framework_of(calibrated)
+    control = None
+    if qat.trains_control:
+        control = train_control(
+            framework,
+            reference,
+            dataset,
+            tuned,
+            qat,
+            seed=seed,
+            progress=progress,
+            checkpoint=open_checkpoint(
+                checkpoints, "control", qat.checkpoint_epochs, progress.warn
+            ),
+        )
+    framework.make_deterministic(seed)
+    network = framework.load(calibrated)
+    plan = calibrated.plan()
+    oscillation = Oscillation()
+    history = finetune(
+        network,
+        dataset,
+        qat,
+        seed=seed,
+        progress=progress,
+        teacher=choose_teacher(framework, reference, control, qat),
+        framework=framework,
+        oscillation=oscillation,
+        checkpoint=open_checkpoint(checkpoints, "qat", qat.checkpoint_epochs, progress.warn),
+    )
+    outputs = predict_split(framework, network, dataset, "test")
+    accuracy = outputs_accuracy(outputs, dataset, "test")
+    metrics = {
+        **accuracies(
+            test=accuracy,
+            validation=split_accuracy(framework, network, dataset, "validation"),
+        ),
+        "kept_epoch": final_epoch(history).epoch,
+    }
+    if (before := reference.test_accuracy()) is not None:
+        metrics["test_accuracy_change"] = accuracy - before
+    if control is not None and (longer := tuned.control().test_accuracy()) is not None:
+        metrics["control_test_accuracy"] = longer
+        metrics["test_accuracy_change_from_control"] = accuracy - longer
+    framework.save(network, tuned)
+    tuned.write_predictions(outputs)
+    calibrated.copy_plan(tuned)
+    ranges = describe_ranges(framework.quantizers(network), plan)
+    tuned.write_ranges(with_oscillation(ranges, oscillation))
+    tuned.write_history(history)
+    tuned.write_metrics(metrics)
+    return metrics
+
+
+def finetune_qat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on: of the gate the one that may skip it."""
+    if (settings.get("retrain") or {}).get("qat", _ALWAYS.qat) != "auto":
+        return {**settings, "gate": {}, "retrain": {}}
+    drop = (settings.get("gate") or {}).get("max_accuracy_drop", _GATE.max_accuracy_drop)
+    return {**settings, "gate": {"max_accuracy_drop": drop}, "retrain": {"qat": "auto"}}

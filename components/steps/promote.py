@@ -1,0 +1,219 @@
+"""Step promote: the verdict on the QAT engine, the registry, and the report."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from components.artifacts import Baseline, Engines, Evaluation, Exported, Promotion, Verdict
+from components.artifacts.evaluation import Measurements
+from components.artifacts.exported import Analysis, ExportRecord
+from components.artifacts.models import ModelInfo
+from components.artifacts.promotion import PromotionOutcome
+from components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE
+from components.artifacts.variants import CANDIDATE_VARIANT
+from components.evaluation.against_champion import compare_with_version
+from components.evaluation.gate import judge, speedup
+from components.evaluation.paired import compare_with_chance
+from components.registry.access import run_registry
+from components.registry.registry import RegisteredVersion, Registry
+from components.registry.run_candidate import RunFiles, submit_run
+from components.report import ReportFolders, render_report
+from components.settings import EngineSettings, GateSettings, RegistrySettings, Settings
+from components.support.events import Progress
+from components.support.model_names import registered_name
+from qat_lib.engines import choose_backend
+from qat_lib.errors import StepError
+
+_T = TypeVar("_T")
+_ENGINE = EngineSettings()
+_UNNAMED = RegistrySettings()
+
+
+def promote_step(
+    dataset: Path,
+    baseline: Path,
+    ptq: Path,
+    qat: Path,
+    onnx: Path,
+    engines: Path,
+    evaluation: Path,
+    out: Path,
+    *,
+    gate: GateSettings,
+    seed: int,
+    progress: Progress,
+    engine: EngineSettings = _ENGINE,
+    registry: RegistrySettings = _UNNAMED,
+) -> dict[str, float]:
+    """Judge the QAT engine, promote it in the registry, and write the report.
+
+    Args:
+        dataset: directory of prepare_data.
+        baseline: directory of train_baseline.
+        ptq: directory of quantize_model.
+        qat: directory of finetune_qat.
+        onnx: directory of export_onnx; its verification and its analysis are evidence.
+        engines: directory of build_engine.
+        evaluation: directory of evaluate; its results are evidence.
+        out: existing empty directory; receives ``verdict.json``, ``report.html``, and, if the
+            engine is promoted, ``champion.onnx``: the graph that it was built from. Where a
+            registry is named, ``registry.json`` says what became of the candidate there.
+        gate: the bounds.
+        seed: the run's seed, for the report.
+        progress: told about the parts of the work, and warned of each check that failed.
+        engine: settings of the engines, in case the candidate has to be judged again because the
+            champion changed.
+        registry: the registered model.
+
+    Returns:
+        ``promoted`` (1 or 0), ``checks`` and ``checks_failed``, and where they were measured
+        ``accuracy``, ``accuracy_drop`` (FP32 minus the engine) and ``speedup``; where a registry
+        is named, ``registered_version``.
+
+    Raises:
+        StepError: ``evaluation.json`` is missing or unreadable: without it there is nothing to
+            judge.
+        TrackingError: a registry is named and the store fails.
+    """
+    progress.update("judging", 0, 2)
+    measured = Evaluation(evaluation).measurements()
+    promotion, model = Promotion(out), _readable(Baseline(baseline).info, ModelInfo())
+    judged = _Judge(Exported(onnx), gate, registry.name or registered_name(model.name or "model"))
+    verdict, outcome = judged(measured), None
+    if (model_registry := run_registry(registry, progress.warn)) is not None:
+        progress.update("registering", 0, 1)
+        files = RunFiles(
+            dataset=dataset, baseline=baseline, onnx=onnx, model=model, measured=measured
+        )
+        again = _again(judged, measured, model_registry, files, Engines(engines), engine, seed)
+        outcome = submit_run(
+            model_registry, files, verdict, judge_again=again, lease=registry.lease_seconds,
+            warn=progress.warn,
+        )  # fmt: skip
+        verdict = outcome.verdict
+        promotion.write_outcome(outcome)
+    promotion.write_verdict(verdict)
+    if verdict.promoted:
+        shutil.copyfile(judged.exported.graph(CANDIDATE_VARIANT), promotion.champion_file)
+    for reason in verdict.reasons:
+        if not reason.passed:
+            progress.warn(f"{reason.check}: {reason.message}")
+    progress.update("reporting", 1, 2)
+    folders = ReportFolders(
+        dataset=dataset,
+        baseline=baseline,
+        ptq=ptq,
+        qat=qat,
+        onnx=onnx,
+        engines=engines,
+        evaluation=evaluation,
+    )
+    page = render_report(folders, verdict=verdict, gate=gate, seed=seed)
+    promotion.report_file.write_text(page, encoding="utf-8")
+    progress.update("reporting", 2, 2)
+    return _metrics(verdict, measured, outcome)
+
+
+def promote_state(sections: Mapping[str, Settings]) -> dict[str, str]:
+    """Return what makes each execution its own where a registry is named.
+
+    A verdict of yesterday must not move an alias today, and a run whose promotion was killed must
+    be able to finish it.
+    """
+    settings = sections["registry"]
+    named = isinstance(settings, RegistrySettings) and settings.name is not None
+    return {"registry.promotion": uuid.uuid4().hex} if named else {}
+
+
+class _Judge:
+    """The gate with the evidence that no champion changes."""
+
+    def __init__(self, exported: Exported, gate: GateSettings, model: str) -> None:
+        self.exported = exported
+        self._gate, self._model = gate, model
+        self._exports = _readable(exported.summary, dict[str, ExportRecord]())
+        self._analysis = _readable(exported.analysis, Analysis())
+
+    def __call__(self, measured: Measurements) -> Verdict:
+        """Return the verdict on measurements."""
+        comparison = measured.comparison
+        verdict = judge(
+            measured.rows,
+            self._gate,
+            infrastructure=measured.infrastructure_check,
+            verification=self._exports.get(CANDIDATE_VARIANT, ExportRecord()).verification,
+            analysis=self._analysis.findings,
+            chance=compare_with_chance(measured.confusion.get(CANDIDATE, ())),
+            classes=measured.per_class,
+            comparison=comparison,
+        )
+        return verdict.model_copy(
+            update={
+                "model": self._model,
+                "champion": comparison.digest if comparison is not None else "",
+                "evaluation": measured.identity,
+            }
+        )
+
+
+def _again(
+    judged: _Judge,
+    measured: Measurements,
+    registry: Registry,
+    files: RunFiles,
+    engines: Engines,
+    settings: EngineSettings,
+    seed: int,
+) -> Callable[[RegisteredVersion | None], Verdict]:
+    """Return what judges the candidate against another champion."""
+
+    def again(champion: RegisteredVersion | None) -> Verdict:
+        built = engines.infos().get(CANDIDATE_VARIANT.engine)
+        comparison = compare_with_version(
+            registry,
+            champion,
+            judged.exported.graph(CANDIDATE_VARIANT),
+            files.dataset,
+            settings=settings,
+            backend=choose_backend(built.backend if built is not None else settings.backend),
+            seed=seed,
+        )
+        update = {"comparison": comparison, "identity": uuid.uuid4().hex}
+        return judged(measured.model_copy(update=update))
+
+    return again
+
+
+def _metrics(
+    verdict: Verdict, measured: Measurements, outcome: PromotionOutcome | None
+) -> dict[str, float]:
+    metrics: dict[str, float] = {
+        "promoted": float(verdict.promoted),
+        "checks": float(len(verdict.reasons)),
+        "checks_failed": float(len(verdict.failed)),
+    }
+    row, reference = measured.row(CANDIDATE), measured.row(REFERENCE)
+    if row.accuracy is not None:
+        metrics["accuracy"] = row.accuracy
+        if reference.accuracy is not None:
+            metrics["accuracy_drop"] = reference.accuracy - row.accuracy
+    if (factor := speedup(row, measured.row(FP32_ENGINE))) is not None:
+        metrics["speedup"] = factor
+    if outcome is not None:
+        metrics["registered_version"] = float(outcome.version)
+    return metrics
+
+
+def _readable(read: Callable[[], _T], otherwise: _T) -> _T:
+    """Return what was read, or ``otherwise``.
+
+    Missing evidence makes the gate fail, not the step.
+    """
+    try:
+        return read()
+    except StepError:
+        return otherwise

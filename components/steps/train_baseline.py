@@ -1,0 +1,160 @@
+"""Step train_baseline: train the FP32 model, or evaluate a trained one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from components.artifacts import Baseline, Dataset
+from components.artifacts.models import Epoch, ModelInfo, accuracies
+from components.runtime.steps import CHECKED
+from components.settings import (
+    ModelSettings,
+    QuantizationSettings,
+    RegistrySettings,
+    RetrainSettings,
+    Settings,
+    TrainingSettings,
+)
+from components.storage.storage import local_path
+from components.support.events import Progress
+
+_UNNAMED = RegistrySettings()
+_SCRATCH = RetrainSettings()
+_DEFAULT_TABLE = QuantizationSettings()
+
+
+def train_baseline_step(
+    dataset: Path,
+    out: Path,
+    *,
+    model: ModelSettings,
+    training: TrainingSettings,
+    seed: int,
+    progress: Progress,
+    registry: RegistrySettings = _UNNAMED,
+    retrain: RetrainSettings = _SCRATCH,
+    quantization: Annotated[QuantizationSettings, CHECKED] = _DEFAULT_TABLE,
+    checkpoints: Path | None = None,
+) -> dict[str, float]:
+    """Train the model; write it with its history and test predictions.
+
+    Args:
+        dataset: directory of the prepared data.
+        out: existing empty directory.
+        model: which model; a trained one is only evaluated.
+        training: epochs, rate and the like.
+        seed: of the initial weights, shuffling and augmentation.
+        progress: told of every batch.
+        registry: the registered model, whose champion training may begin with.
+        retrain: whether it does.
+        quantization: its spec is planned for the model before training, so that a misspelt layer
+            costs no training.
+        checkpoints: folder for the training's state; None for nowhere.
+
+    Returns:
+        Accuracy on the validation and test parts, number of parameters.
+
+    Raises:
+        ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
+            data.
+        SpecError: the quantization spec does not fit the model.
+        StorageError: a model or weights in S3 can't be fetched.
+    """
+    from components.training.champion_start import champion_network
+    from components.training.checkpoints import open_checkpoint
+    from components.training.framework import choose_framework
+    from components.training.prepared_data import (
+        outputs_accuracy,
+        predict_split,
+        split_accuracy,
+    )
+    from components.training.quantization_choice import open_cases, read_spec
+
+    framework = choose_framework(model.framework)
+    framework.make_deterministic(seed)
+    info, baseline = Dataset(dataset).info(), Baseline(out)
+    network, trained = framework.open_model(
+        _with_local_files(model), info.image_shape, len(info.classes)
+    )
+    if quantization.spec is not None:
+        framework.plan(
+            network,
+            quantization.mode,
+            read_spec(quantization),
+            open_cases(quantization),
+            unsigned=False,
+        )
+    if retrain.start == "champion" and not trained:
+        begun = champion_network(registry, framework, info, warn=progress.warn)
+        network = network if begun is None else begun
+    history: list[Epoch] = []
+    if not trained:
+        history = framework.fit(
+            network,
+            dataset,
+            training,
+            seed=seed,
+            progress=progress,
+            label_smoothing=training.label_smoothing,
+            checkpoint=open_checkpoint(
+                checkpoints, "baseline", training.checkpoint_epochs, progress.warn
+            ),
+        )
+    outputs = predict_split(framework, network, dataset, "test")
+    metrics = {
+        **accuracies(
+            test=outputs_accuracy(outputs, dataset, "test"),
+            validation=split_accuracy(framework, network, dataset, "validation"),
+        ),
+        "parameters": float(framework.parameters(network)),
+    }
+    framework.save(network, baseline)
+    baseline.write_predictions(outputs)
+    description = ModelInfo(
+        name=framework.name(network),
+        source=model.name,
+        framework=model.framework,
+        parameters=framework.parameters(network),
+        input_shape=list(info.image_shape),
+        probabilities=framework.gives_probabilities(network),
+        trained_here=not trained,
+        augment=None if trained else training.augment,
+    )
+    baseline.write_metrics(metrics)
+    baseline.write_history(history)
+    baseline.write_info(description)
+    return metrics
+
+
+def _with_local_files(model: ModelSettings) -> ModelSettings:
+    """Fetch the model and the weights that lie in S3."""
+    fetched: dict[str, str] = {}
+    for key in ("name", "weights"):
+        location = getattr(model, key) or ""
+        if location.startswith("s3://"):
+            fetched[key] = str(local_path(location, key=f"model.{key}"))
+    return model.model_copy(update=fetched)
+
+
+def train_baseline_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on.
+
+    Who is champion matters only where training begins with it.
+    """
+    start = (settings.get("retrain") or {}).get("start", _SCRATCH.start)
+    reduced = {**settings, "retrain": {"start": start}, "registry": {}}
+    if start == "champion":
+        reduced["registry"] = {"name": (settings.get("registry") or {}).get("name")}
+    return reduced
+
+
+def train_baseline_state(sections: Mapping[str, Settings]) -> dict[str, str]:
+    """Return the champion where training begins with it."""
+    from components.registry.access import champion_digest
+
+    registry, retrain = sections["registry"], sections["retrain"]
+    if isinstance(retrain, RetrainSettings) and retrain.start == "champion":
+        return champion_digest(registry)
+    return {}

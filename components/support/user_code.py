@@ -1,0 +1,100 @@
+"""Import what a config names as ``module:attribute``.
+
+Code of the user's, which may fail in any way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from qat_lib.errors import ConfigError, QatlineError
+from qat_lib.support.foreign_errors import describe_error
+
+
+def import_callable(setting: str, reference: str) -> Any:
+    """Return the function or class that ``reference`` names.
+
+    Args:
+        setting: key of the config, for the message.
+        reference: ``module:attribute``, on the Python path.
+
+    Raises:
+        ConfigError: there is none, or its module can't be imported.
+    """
+    module_name, _, attribute = reference.partition(":")
+    expected = "Expected module:attribute, on the Python path."
+    if not attribute.isidentifier() or not all(
+        part.isidentifier() for part in module_name.split(".")
+    ):
+        raise ConfigError(
+            f"{setting}: {reference!r} names nothing that can be imported. {expected}"
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # the module's own code runs
+        raise ConfigError(
+            f"{setting}: {reference!r} can't be imported: {_reason(error)}. {expected}"
+        ) from error
+    if not callable(found):
+        raise ConfigError(
+            f"{setting}: {reference!r} is a {type(found).__name__}, expected a function or class."
+        )
+    return found
+
+
+def call(setting: str, reference: str, function: Any, **arguments: Any) -> Any:
+    """Call what ``import_callable`` returned.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    try:
+        return function(**arguments)
+    except QatlineError:
+        raise
+    except Exception as error:  # the user's own code
+        raise ConfigError(f"{setting}: {reference!r} failed: {_reason(error)}.") from error
+
+
+def call_with(
+    setting: str,
+    reference: str,
+    function: Any,
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    any_keyword: bool = False,
+) -> Any:
+    """Call a function with its parameters from ``given``, and all ``options``.
+
+    Args:
+        setting: key of the config, for the message.
+        reference: what names the function, for the message.
+        function: the function or class.
+        given: arguments that it may take.
+        options: arguments that it must take; they win.
+        any_keyword: whether a function that takes any keyword gets all of ``given``.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    try:
+        accepted = inspect.signature(function).parameters
+    except ValueError:  # a builtin that does not tell
+        accepted = MappingProxyType({})
+    takes_all = any_keyword and any(
+        one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values()
+    )
+    arguments = dict(options)
+    for name, value in given.items():
+        if takes_all or name in accepted:
+            arguments.setdefault(name, value)
+    return call(setting, reference, function, **arguments)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {describe_error(error)}"

@@ -1,0 +1,160 @@
+"""The other workers of a training on this machine: processes that a step starts and watches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
+from components.store.step_store import STORE_VARIABLE
+from components.support.events import EVENTS_VARIABLE, emit
+from components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig
+from qat_lib.errors import StepError
+
+PARENT_VARIABLE = "QATLINE_WORKER_PARENT"
+_PATIENCE = 60.0  # seconds that worker 0 has to notice that another one ended
+_LEAVE = 30.0  # seconds that the others have to end after worker 0
+_PAUSE = 0.2
+# What worker 0 alone reads or writes.
+_OWN = (EVENTS_VARIABLE, STORE_VARIABLE, CHECKPOINTS_VARIABLE)
+
+
+@contextmanager
+def local_workers(step: str, count: int, call: Mapping[str, Any]) -> Iterator[None]:
+    """Start ``count - 1`` workers on this machine; this process is worker 0 within the block.
+
+    Nothing is started for one worker, or where ``TF_CONFIG`` names the workers already.
+
+    Args:
+        step: name of the step.
+        count: of workers, this process included.
+        call: keyword arguments of ``run_component`` for the others.
+
+    Raises:
+        StepError: a worker ended with an error.
+    """
+    if count == 1 or os.environ.get(TF_CONFIG_VARIABLE):
+        yield
+        return
+    hosts = tuple(f"127.0.0.1:{port}" for port in _free_ports(count))
+    # Of the others, which may be killed: the folder goes with this process.
+    with tempfile.TemporaryDirectory(
+        prefix="qatline-workers-", ignore_cleanup_errors=True
+    ) as place:
+        others = []
+        for index in range(1, count):
+            config = WorkerConfig(hosts=hosts, index=index)
+            others.append(_start(config, {"step": step, **call}, place))
+        with _as_first(step, hosts, others):
+            yield
+
+
+@contextmanager
+def _as_first(
+    step: str, hosts: tuple[str, ...], others: Sequence[subprocess.Popen[bytes]]
+) -> Iterator[None]:
+    """Be worker 0 within the block, and watch the others."""
+    watch = _Watch(step, others)
+    os.environ[TF_CONFIG_VARIABLE] = WorkerConfig(hosts=hosts, index=0).to_text()
+    try:
+        yield
+        watch.wait()
+    except BaseException as error:
+        if (lost := watch.lost()) and isinstance(error, Exception):
+            raise StepError(lost) from error
+        raise
+    finally:
+        watch.stop()
+        os.environ.pop(TF_CONFIG_VARIABLE)
+
+
+class _Watch:
+    """Watches processes; ends this one if it does not notice in time that one of them is gone."""
+
+    def __init__(self, step: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        self._step, self._processes = step, processes
+        self._done = threading.Event()
+        threading.Thread(target=self._follow, name="worker-watch", daemon=True).start()
+
+    def lost(self) -> str:
+        """Return which worker ended with an error; empty for none."""
+        for index, process in enumerate(self._processes, 1):
+            if code := process.poll():
+                how = f"code {code}" if code > 0 else signal.Signals(-code).name
+                return (
+                    f"worker {index} of {len(self._processes) + 1} ended with {how}, so the others "
+                    "were ended too. The log has its error, unless it was killed or the machine "
+                    "ran out of memory. Resumed, training goes on from the last checkpoint."
+                )
+        return ""
+
+    def wait(self) -> None:
+        """Wait for all to end by themselves.
+
+        Raises:
+            StepError: one ended with an error.
+        """
+        deadline = time.monotonic() + _LEAVE
+        while any(process.poll() is None for process in self._processes):
+            if time.monotonic() > deadline:
+                break  # its part is done: nothing that it has is needed any more
+            time.sleep(_PAUSE)
+        if lost := self.lost():
+            raise StepError(lost)
+
+    def stop(self) -> None:
+        """End what still runs."""
+        self._done.set()
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def _follow(self) -> None:
+        while not self.lost():
+            if self._done.wait(_PAUSE):
+                return
+        lost = self.lost()
+        if not self._done.wait(_PATIENCE):
+            emit("error", self._step, type="StepError", message=lost, exit_code=1, expected=True)
+            for process in self._processes:
+                process.kill()
+            os._exit(1)
+
+
+def _start(
+    config: WorkerConfig, call: Mapping[str, Any], temporary: str
+) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if name not in _OWN}
+    environment[TF_CONFIG_VARIABLE] = config.to_text()
+    environment[PARENT_VARIABLE] = str(os.getpid())
+    environment["TMPDIR"] = temporary
+    process = subprocess.Popen(
+        [sys.executable, "-m", "components.runtime.worker_process"],
+        stdin=subprocess.PIPE,
+        env=environment,
+    )
+    assert process.stdin is not None  # for the type checker
+    with process.stdin as stream:
+        stream.write(json.dumps(call).encode())
+    return process
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return free ports of this machine; another process may still take one before it is used."""
+    ports = []
+    with ExitStack() as stack:
+        for _ in range(count):
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            ports.append(int(listener.getsockname()[1]))
+    return ports

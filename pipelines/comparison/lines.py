@@ -1,0 +1,119 @@
+"""Compare runs: config differences and results side by side.
+
+Everything comes from MLflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, reference_title
+from pipelines.comparison.find_runs import RunChoice, find_runs
+from pipelines.comparison.tracked_runs import TrackedRun, differing_params
+from pipelines.run.result_table import format_milliseconds, format_size
+
+Cell = Callable[[TrackedRun], str]
+_RUNS_PER_TABLE = 5
+"""Runs beside each other on 80 columns."""
+
+
+def compare_runs(names: Sequence[str], *, output: Path, console: Console | None = None) -> None:
+    """Print runs side by side.
+
+    Args:
+        names: Runs by id or folder; empty for the latest five that were tracked.
+        output: The folder of the runs.
+        console: Where to print; default: stdout.
+
+    Raises:
+        ConfigError: There is no such run, or it was not tracked.
+        TrackingError: The tracking store can't be read.
+    """
+    runs = find_runs(RunChoice(names=names, output=output))
+    (console or Console(highlight=False)).print(comparison_view(runs))
+
+
+def comparison_view(runs: Sequence[TrackedRun]) -> RenderableType:
+    """Return the numbered runs, the settings that differ, and tables of the figures.
+
+    Names of runs and values of settings may be long, so that they stand in lines, not in columns.
+    """
+    parts: list[RenderableType] = [
+        _line(f"{number}  {run.name}") for number, run in _numbered(runs)
+    ]
+    if settings := differing_settings(runs):
+        parts += [Text(""), Text("Settings that differ", "bold")]
+    for key, values in settings.items():
+        parts.append(_line(key))
+        parts += [_line(f"  {_listed(numbers)}: {value}") for value, numbers in values.items()]
+    lines = list(comparison_lines(runs))
+    numbered = list(_numbered(runs))
+    for start in range(0, len(numbered), _RUNS_PER_TABLE):
+        chosen = numbered[start : start + _RUNS_PER_TABLE]
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("", no_wrap=True)
+        for number, _ in chosen:
+            table.add_column(str(number), justify="right", overflow="fold")
+        for heading, cell in lines:
+            table.add_row(heading, *(escape(cell(run)) for _, run in chosen))
+        parts.append(table)
+    return Group(*parts)
+
+
+def differing_settings(runs: Sequence[TrackedRun]) -> dict[str, dict[str, list[int]]]:
+    """Return the settings that differ, each with the numbers of the runs by value.
+
+    Runs count from 1. A run without the setting has the value ``-``.
+    """
+    found: dict[str, dict[str, list[int]]] = {}
+    for key in differing_params(runs):
+        for number, run in _numbered(runs):
+            found.setdefault(key, {}).setdefault(run.params.get(key, "-"), []).append(number)
+    return found
+
+
+def _numbered(runs: Sequence[TrackedRun]) -> Iterator[tuple[int, TrackedRun]]:
+    yield from enumerate(runs, 1)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _line(text: str) -> Text:
+    return Text(text, overflow="fold")
+
+
+def comparison_lines(runs: Sequence[TrackedRun]) -> Iterator[tuple[str, Cell]]:
+    """Yield the name of each figure that any of the runs has, and its text for a run."""
+    yield "verdict", lambda run: run.verdict
+    measured = {name for run in runs for name in run.rows if run.row(name).accuracy is not None}
+    shown = [name for name in ROWS if name in measured]
+    for name in shown:
+        title = _reference(runs) if name == REFERENCE else ROWS[name]
+        yield f"{title}: accuracy", _cell(name, "accuracy", "{:.2%}".format)
+    for name in shown:
+        if name != REFERENCE:
+            yield f"{ROWS[name]}: p50 ms", _cell(name, "latency_ms_p50", format_milliseconds)
+    yield f"{ROWS[CANDIDATE]}: size", _cell(CANDIDATE, "bytes", format_size)
+
+
+def _cell(row: str, figure: str, form: Callable[[float], str]) -> Cell:
+    def text(run: TrackedRun) -> str:
+        value = getattr(run.row(row), figure)
+        return "-" if value is None else form(value)
+
+    return text
+
+
+def _reference(runs: Sequence[TrackedRun]) -> str:
+    """Return the reference's title; both titles if the runs differ."""
+    titles = {reference_title(run.params.get("model.framework")) for run in runs}
+    return " or ".join(sorted(titles))

@@ -1,0 +1,187 @@
+"""Show a finished run: the table, the gate's verdict, where things are.
+
+Made to read well at 80 columns.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from components.artifacts import Engines, ResultRow
+from components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, row_title
+from components.evaluation.gate_advice import failed_first, next_command
+from pipelines.run.folder import RunFolder
+from pipelines.run.result import GateResult, RunResult
+from pipelines.steps import STEP_ARTIFACTS
+
+_NONE = "-"
+
+
+def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
+    """Print the results of a run, then its verdict and its places."""
+    if result.rows:
+        console.print()
+        console.print(results_table(result.rows))
+        show_speed(console, result.speed)
+    if result.gate.verdict:
+        show_gate(console, result.gate, Path(result.run_dir))
+        _show_registry(console, result)
+    if result.nothing_new:
+        console.print(Text(f"Nothing new: {result.nothing_new}"), soft_wrap=True)
+    _show_places(console, result)
+    reused = sum(step.status == "reused" for step in result.steps)
+    counts = f"{len(result.steps)} steps" + (f", {reused} reused" if reused else "")
+    console.print(Text(f"Done in {format_duration(seconds)}: {counts}."), soft_wrap=True)
+
+
+def results_table(rows: Mapping[str, ResultRow]) -> Table:
+    """Return the table of the variants.
+
+    Accuracies are shares of the test part in percent, changes are percentage points against
+    FP32, latencies are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
+    """
+    batch = next((row.batch_size for row in rows.values() if row.batch_size), None)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("", no_wrap=True)
+    rate = f"img/s @{batch}" if batch else "img/s"
+    for heading in ("accuracy", "change", "size", "p50 / p99 ms", rate, "INT8"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    reference = rows.get(REFERENCE, ResultRow()).accuracy
+    for name in ROWS:
+        if name in rows:
+            style = "bold" if name == CANDIDATE else ""
+            cells = _cells(rows[name], None if name == REFERENCE else reference)
+            table.add_row(row_title(name, rows[name].backend), *cells, style=style)
+    return table
+
+
+def _cells(row: ResultRow, reference: float | None) -> list[str]:
+    return [
+        _NONE if row.accuracy is None else f"{row.accuracy:.2%}",
+        _change(row.accuracy, reference),
+        _NONE if row.bytes is None else format_size(row.bytes),
+        _latencies(row),
+        _NONE if row.throughput is None else f"{row.throughput:,.0f}",
+        _int8(row),
+    ]
+
+
+def _change(accuracy: float | None, reference: float | None) -> str:
+    if accuracy is None or reference is None:
+        return _NONE
+    return f"{(accuracy - reference) * 100:+.2f}"
+
+
+def _latencies(row: ResultRow) -> str:
+    if row.latency_ms_p50 is None:
+        return _NONE
+    measured = [value for value in (row.latency_ms_p50, row.latency_ms_p99) if value is not None]
+    return " / ".join(map(format_milliseconds, measured))
+
+
+def _int8(row: ResultRow) -> str:
+    if row.int8_layers is None or not row.weighted_layers:
+        return _NONE
+    return f"{row.int8_layers}/{row.weighted_layers}"
+
+
+def show_speed(console: Console, sentences: Sequence[str]) -> None:
+    """Print the speed against FP32, and why it is small where it is."""
+    if sentences:
+        console.print()
+    for sentence in sentences:
+        for line in textwrap.wrap(sentence, max(console.width - 1, 20)):
+            console.print(Text(line), soft_wrap=True)
+
+
+def show_gate(console: Console, gate: GateResult, run_dir: Path) -> None:
+    """Print the gate's verdict with its reasons, those that failed first with what to try."""
+    promoted = gate.verdict == "promote"
+    console.print()
+    verdict = (str(gate.verdict), "bold green" if promoted else "bold red")
+    console.print(Text.assemble(("Gate: ", "bold"), verdict))
+    for reason in failed_first(gate.reasons):
+        mark, style = ("pass", "green") if reason.passed else ("FAIL", "red")
+        lines = textwrap.wrap(reason.message, max(console.width - 7, 20)) or [""]
+        for number, line in enumerate(lines):
+            head = (f"  {mark if number == 0 else '    '} ", style)
+            console.print(Text.assemble(head, line), soft_wrap=True)
+        if command := next_command(reason, str(short_path(run_dir))):
+            console.print(Text.assemble(("       Try ", "bold"), command), soft_wrap=True)
+
+
+def _show_registry(console: Console, result: RunResult) -> None:
+    if result.registry is None:
+        text = "Not registered: registry.name is not set."
+    else:
+        text = f"{result.registry.verdict.model}: {result.registry.message}"
+    lines = textwrap.wrap(text, max(console.width - 2, 20))
+    for line in lines:
+        console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def _show_places(console: Console, result: RunResult) -> None:
+    folder = RunFolder(path=Path(result.run_dir))
+    places = {"Run": str(short_path(folder.path))}
+    engines = folder.artifacts_dir / STEP_ARTIFACTS[Engines.STEP]
+    if engines.exists():
+        places["Engines"] = str(short_path(engines))
+    if result.report:
+        places["Report"] = str(short_path(Path(result.report)))
+    if result.tracking is not None:
+        places["MLflow"] = ui_command(folder.path)
+    console.print()
+    for name, place in places.items():
+        # Never wrapped: a path or a command is there to be copied.
+        console.print(Text.assemble((f"{name:<8} ", "bold"), place), soft_wrap=True)
+    console.print()
+
+
+def ui_command(run_dir: Path) -> str:
+    """Return the command that opens MLflow's UI on a run.
+
+    It starts with ``uv run`` if this process was started so.
+    """
+    return f"{'uv run ' if os.environ.get('UV') else ''}qatline ui {short_path(run_dir)}"
+
+
+def short_path(path: Path) -> Path:
+    """Return a path relative to the working directory if below it.
+
+    Another path is returned unchanged.
+    """
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path
+
+
+def format_milliseconds(value: float) -> str:
+    """Return milliseconds with three digits or so."""
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def format_size(count: float) -> str:
+    """Return a number of bytes with a decimal unit."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a readable duration such as ``2 min 5 s``."""
+    if seconds >= 3600:
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"{hours} h {minutes} min"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,142 @@
+"""Which entry of which spec, if any, decides about a layer.
+
+A layer named explicitly wins over a regular expression, that over its class, any of them over the
+default table; the user over a case. With all else equal the last entry wins, and the last case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qat_lib.core.spec import LayerConfig, QuantizationSpec
+from qat_lib.errors import SpecError
+from qat_lib.graph.catalog import Catalog
+from qat_lib.graph.traits import Traits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Decision about one layer: its entry, and its origin in words."""
+
+    config: LayerConfig
+    source: str
+
+
+class Selector:
+    """Decides about layers from spec, cases and default table.
+
+    The spec is the user's; cases give specs of their own.
+
+    Args:
+        mode: ``"full"`` or ``"partial"``; in partial mode there is no default table.
+        spec: the user's spec, or None.
+        catalog: the classes that can be quantized.
+        cases: (name, spec) of each custom Q/DQ case.
+
+    Raises:
+        SpecError: an entry names a class that is not supported.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        spec: QuantizationSpec | None,
+        catalog: Catalog,
+        cases: Iterable[tuple[str, QuantizationSpec]] = (),
+    ) -> None:
+        self.mode = mode
+        ranked = [(name, case.layers) for name, case in reversed(list(cases))]
+        if spec is not None:
+            ranked.insert(0, ("spec", spec.layers))
+        self._sources = [(name, _Entries(entries, catalog)) for name, entries in ranked]
+
+    def decide(self, layer: str, traits: Traits) -> Decision | None:
+        """Return the decision about a layer, or None without one."""
+        for name, entries in self._sources:
+            config, how = entries.find(layer, traits)
+            if config is not None:
+                return Decision(config=config, source=f"{name}: {how}")
+        support = traits.support
+        if self.mode == "full" and support is not None and support.quantize_input:
+            config = LayerConfig(name=layer, quantize_weight=support.quantize_weight)
+            return Decision(config=config, source="default")
+        return None
+
+
+class _Entries:
+    """Entries of one spec, by how they name layers.
+
+    A later entry replaces an earlier one.
+    """
+
+    def __init__(self, entries: Sequence[LayerConfig], catalog: Catalog) -> None:
+        self.names = {e.name: e for e in entries if not e.is_keras_class and not e.is_regex}
+        self.patterns = [(re.compile(e.name), e) for e in reversed(entries) if e.is_regex]
+        self.classes: list[tuple[Any, LayerConfig]] = []
+        for entry in reversed(entries):
+            if entry.is_keras_class:
+                self.classes.append((class_for(entry.name, catalog), entry))
+
+    def find(self, layer: str, traits: Traits) -> tuple[LayerConfig | None, str]:
+        if layer in self.names:
+            return self.names[layer], f"layer {layer}"
+        for pattern, entry in self.patterns:
+            if pattern.fullmatch(layer):
+                return entry, f"pattern {entry.name}"
+        for known, entry in self.classes:
+            if _is_class(traits, known):
+                return entry, f"class {entry.name}"
+        return None, ""
+
+
+def class_for(name: str, catalog: Catalog) -> Any:
+    """Return the class, or a class's name, that ``name`` stands for.
+
+    Raises:
+        SpecError: nothing supports it.
+    """
+    found = catalog.class_named(name)
+    if found is None:
+        near = difflib.get_close_matches(name, catalog.class_names(), n=3)
+        hint = (
+            f" Did you mean {', '.join(near)}?"
+            if near
+            else f" Supported: {', '.join(catalog.class_names())}."
+        )
+        raise SpecError(
+            f"No {catalog.noun} supports the layer class {name!r}.{hint} {catalog.advice(name)}"
+        )
+    return found
+
+
+def _is_class(traits: Traits, known: Any) -> bool:
+    if isinstance(known, str):
+        return any(getattr(base, "__name__", base) == known for base in traits.classes)
+    return known in traits.classes
+
+
+def check_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str) -> None:
+    """Check that each name and pattern of a spec matches a layer.
+
+    Raises:
+        SpecError: names or patterns match none; the nearest layer of each is given.
+    """
+    known, problems = set(layers), []
+    for entry in spec.layers if spec is not None else ():
+        if entry.is_keras_class or entry.name in known:
+            continue
+        if entry.is_regex and any(re.fullmatch(entry.name, layer) for layer in layers):
+            continue
+        near = difflib.get_close_matches(entry.name, layers, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        problems.append(f"{'pattern' if entry.is_regex else 'layer'} {entry.name!r}{hint}")
+    if problems:
+        raise SpecError(
+            f"The quantization spec names what {model} does not have: {', '.join(problems)}. "
+            "Correct or remove these entries; the plan lists the layers of a model (qatline "
+            "quantize MODEL.keras)."
+        )

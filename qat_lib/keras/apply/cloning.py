@@ -1,0 +1,177 @@
+"""Copies of layers, with the same configuration and state."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import keras
+
+from qat_lib.errors import QatlineError, UnsupportedModelError
+from qat_lib.keras.graph.keras_graph import layers_of
+from qat_lib.support.foreign_errors import describe_error
+
+
+def clone_operation(operation: Any, name: str) -> Any:
+    """Return a copy of a layer or operation, built if possible.
+
+    Keras decides what it can build; ``copy_state`` fills the copy. A layer without state that can't
+    be made again is returned itself.
+
+    Raises:
+        UnsupportedModelError: the layer can't be made again.
+    """
+    if not isinstance(operation, keras.layers.Layer):
+        return _clone_plain(operation, name)
+    if isinstance(operation, keras.layers.Lambda):
+        # Lambda's configuration holds code, which safe mode refuses; in one process the function
+        # itself will do.
+        return keras.layers.Lambda(
+            operation.function,
+            output_shape=operation._output_shape,
+            mask=operation.mask,
+            arguments=operation.arguments,
+            name=name,
+            dtype=operation.dtype_policy,
+        )
+    if (twin := _made_again(operation, name)) is operation:
+        return operation
+    # A layer without a build of its own is built by its first call.
+    has_build = type(twin).build is not keras.layers.Layer.build
+    if has_build and operation.built and (build_config := operation.get_build_config()):
+        twin.build_from_config(build_config)
+    return twin
+
+
+def _made_again(layer: Any, name: str) -> Any:
+    """Return a new layer by its configuration or its constructor's arguments.
+
+    Raises:
+        UnsupportedModelError: there is no way.
+    """
+    try:
+        return _by_config(layer, name)
+    except UnsupportedModelError as error:
+        if (twin := clone_by_arguments(layer, name)) is not None:
+            return twin
+        if not layer.variables:
+            return layer  # it stays in float, and holds nothing that training could change
+        raise UnsupportedModelError(
+            f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: "
+            f"{describe_error(error)}. "
+            "Give the class a get_config that returns its constructor's arguments."
+        ) from error
+
+
+def _by_config(layer: Any, name: str) -> Any:
+    try:
+        return type(layer).from_config({**layer.get_config(), "name": name})
+    except Exception as error:  # a custom layer's get_config and from_config may raise anything
+        raise UnsupportedModelError(describe_error(error)) from error
+
+
+def clone_by_arguments(layer: Any, name: str) -> Any:
+    """Return a new layer by recorded constructor arguments; None without record."""
+    recorded = constructor_arguments(layer)
+    if recorded is None:
+        return None
+    twin = type(layer)(**recorded)
+    twin.name = name
+    return twin
+
+
+def constructor_arguments(layer: Any) -> dict[str, Any] | None:
+    """Return the constructor's arguments without the name, if plain data.
+
+    None if they are not.
+    """
+    recorded = getattr(layer, "_auto_config", None)
+    return None if recorded is None else dict(recorded.config)
+
+
+def sound_config(layer: Any) -> dict[str, Any]:
+    """Return a configuration that makes the layer again, if any.
+
+    A layer with a wrong ``get_config`` may be a part of a model that is saved in another way, as in
+    keras_hub.
+    """
+    config: dict[str, Any] = layer.get_config()
+    recorded = constructor_arguments(layer)
+    if recorded is None:
+        return config
+    try:
+        _by_config(layer, layer.name)
+    except UnsupportedModelError:
+        return {**recorded, "name": layer.name}
+    return config
+
+
+def _clone_plain(operation: Any, name: str) -> Any:
+    try:
+        return type(operation).from_config({**operation.get_config(), "name": name})
+    # A bare operation has no state, so the original serves as well.
+    except Exception:  # noqa: BLE001
+        return operation
+
+
+def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
+    """Call a copy on what the original was called on.
+
+    Raises:
+        UnsupportedModelError: it fails, as a layer does whose class needs more than its
+            configuration says.
+    """
+    try:
+        return layer(*args, **kwargs)
+    except (QatlineError, RecursionError):
+        raise
+    except Exception as error:  # a custom layer's call may raise anything
+        raise UnsupportedModelError(
+            f"The copy of {layer.name!r} ({type(layer).__name__}) can't be called as the original "
+            "was: "
+            f"{type(error).__name__}: {describe_error(error)}."
+        ) from error
+
+
+def has_same_variables(source: Any, target: Any) -> bool:
+    """Whether both have variables of the same shapes.
+
+    A first call may still build some.
+    """
+    return _shapes(source) == _shapes(target)
+
+
+def copy_state(source: Any, target: Any) -> None:
+    """Copy every variable of ``source`` to ``target``, seeds and vocabularies included.
+
+    Raises:
+        UnsupportedModelError: the two do not have the same variables.
+    """
+    if not has_same_variables(source, target):
+        raise UnsupportedModelError(
+            f"The copy of {type(source).__name__} {source.name!r} has other weights: expected "
+            "shapes "
+            f"{_shapes(source)}, received {_shapes(target)}. Give the class a get_config that "
+            "returns its "
+            "constructor's arguments."
+        )
+    for old, new in zip(source.variables, target.variables, strict=True):
+        new.assign(old.value)
+    for old, new in zip(layers_of(source), layers_of(target), strict=True):
+        if hasattr(old, "finalize_state"):
+            _copy_beyond_variables(old, new)
+
+
+def _copy_beyond_variables(old: Any, new: Any) -> None:
+    """Copy the state that Keras's preprocessing layers keep beside their variables."""
+    store: dict[str, Any] = {}
+    old.save_own_variables(store)
+    new.load_own_variables(store)  # Normalization makes its constants of the variables here
+    if hasattr(old, "save_assets"):
+        with tempfile.TemporaryDirectory() as folder:
+            old.save_assets(folder)
+            new.load_assets(folder)
+
+
+def _shapes(layer: Any) -> list[tuple[int, ...]]:
+    return [tuple(variable.shape) for variable in layer.variables]

@@ -1,0 +1,17 @@
+"""Calibration: ranges from data, before any fine-tuning."""
+
+from __future__ import annotations
+
+from qat_lib.calibrators.methods import METHODS, range_from_histogram
+from qat_lib.calibrators.report import CalibrationReport, TensorStatistics
+from qat_lib.keras.calibration.calibrate import calibrate
+from qat_lib.keras.calibration.histogram import Histogram
+
+__all__ = [
+    "METHODS",
+    "CalibrationReport",
+    "Histogram",
+    "TensorStatistics",
+    "calibrate",
+    "range_from_histogram",
+]

@@ -1,0 +1,106 @@
+"""What calibration reads of a Keras model's tensors, traced or eager."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from qat_lib.calibrators.calibration import Histograms, SeenTensor, needs_data
+from qat_lib.calibrators.collecting import collecting
+from qat_lib.calibrators.sampling import PER_SAMPLE
+from qat_lib.keras.calibration.histogram import Histogram
+from qat_lib.keras.quantizers import TensorQuantizer
+from qat_lib.support.foreign_errors import describe_error
+
+logger = logging.getLogger("qat_lib")
+
+
+class TensorHistograms(Histograms):
+    """Histograms of TensorFlow tensors."""
+
+    histogram = Histogram
+
+    def as_array(self, tensor: Any) -> np.ndarray | None:
+        """Return an eager tensor as an array, which on a CPU is no copy; None on a GPU."""
+        return None if "GPU" in tensor.device else np.asarray(tf.cast(tensor, tf.float32))
+
+    def channel_axis(self, rank: int) -> int:
+        """Return the last axis."""
+        return rank - 1
+
+    def measure(self, quantizer: TensorQuantizer, tensor: Any) -> SeenTensor:
+        """Return the magnitudes of a tensor on a GPU."""
+        magnitude = quantizer.magnitude(tensor)
+        return SeenTensor(
+            magnitude=magnitude,
+            largest=float(tf.reduce_max(magnitude)),
+            negative=bool(tf.reduce_min(tensor) < 0),
+        )
+
+
+class _Tap:
+    """A collector within a traced call: it counts each tensor when the graph runs."""
+
+    def __init__(self, histograms: TensorHistograms) -> None:
+        self.histograms = histograms
+
+    def observe(self, quantizer: Any, tensor: Any) -> None:
+        if needs_data(quantizer):
+            count = partial(self.histograms.count, quantizer)
+            tf.numpy_function(count, [tf.cast(tensor, tf.float32)], [])
+
+
+class ModelCalls:
+    """Calls a model on batches: as one graph where there are many, else eagerly.
+
+    A graph is quicker, but takes a while to make. What does not come in the shapes of the first
+    batch, such as a smaller last one, runs eagerly, and so does a model that can't be traced.
+    """
+
+    def __init__(self, model: Any, histograms: TensorHistograms) -> None:
+        self.model = model
+        self.histograms = histograms
+        self._shapes: Any = None
+        self._traced: Callable[[Any], Any] | None = None
+
+    def __call__(self, batch: Any) -> None:
+        """Show a batch to the model, and its tensors to the histograms."""
+        run = self._graph_for(batch)
+        if run is None:
+            self.model(batch, training=False)
+        else:
+            run(keras.tree.map_structure(tf.convert_to_tensor, batch))
+
+    def _graph_for(self, batch: Any) -> Callable[[Any], Any] | None:
+        """Return what runs a batch as a graph; None if it must run eagerly."""
+        tensors = keras.tree.flatten(batch)
+        is_short = self.histograms.budget != PER_SAMPLE
+        if is_short or not all(isinstance(x, np.ndarray | tf.Tensor) for x in tensors):
+            return None
+        shapes = keras.tree.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), batch)
+        if self._shapes is None:
+            self._shapes, self._traced = shapes, self._trace(shapes)
+        return self._traced if shapes == self._shapes else None
+
+    def _trace(self, shapes: Any) -> Callable[[Any], Any] | None:
+        if tf.config.list_logical_devices("GPU"):
+            return None
+
+        def call(batch: Any) -> None:
+            with collecting(_Tap(self.histograms)):
+                self.model(batch, training=False)
+
+        traced: Any = tf.function(call, autograph=False)
+        try:
+            traced.get_concrete_function(shapes)
+        # A layer that only runs eagerly fails in any way; if it fails there too, that is raised.
+        except Exception as error:  # noqa: BLE001
+            logger.debug("Calibration runs eagerly: %s", describe_error(error))
+            return None
+        return cast("Callable[[Any], Any]", traced)

@@ -1,0 +1,130 @@
+"""Bias correction of Keras models; see ``qat_lib.lockstep.bias``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from qat_lib.errors import CalibrationError
+from qat_lib.keras.correction.lockstep import read_samples, run_lockstep
+from qat_lib.keras.graph.layer_graph import Call, LayerGraph
+from qat_lib.keras.quantize import model_quantizers
+from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift, output_error
+
+
+def correct_bias(
+    model: Any,
+    data: Any,
+    *,
+    samples: int = 64,
+    batch_size: int = 32,
+    on_layer: Callable[[int, int], None] | None = None,
+) -> BiasReport:
+    """Correct biases for the mean error that quantization causes.
+
+    Rounded weights and clipped activations move the mean of a layer's outputs. The correction
+    compares the quantized model with its float form, layer after layer, and moves the layer's bias
+    back, or the moving mean of the BatchNormalization behind it, which training replaces by the
+    batch's. It stands in the model's own weights, so that Keras, ONNX and engine agree. A
+    correction that increases the error of the outputs on these samples is taken back as a whole.
+
+    Args:
+        model: a quantized and calibrated Keras model; it is changed in place.
+        data: calibration data in any form that ``calibrate`` takes.
+        samples: number of samples to measure on, taken from the start; fewer where their tensors
+            would take more than 1 GiB. Default 64.
+        batch_size: size of the batches that an array is cut into. Default 32.
+        on_layer: called with the number of layers done, and of all.
+
+    Returns:
+        The shift of each layer.
+
+    Raises:
+        CalibrationError: the model has no quantizer, there is no data, or ``samples`` is
+            below 1.
+        UnsupportedModelError: the model has no graph of layers.
+    """
+    if not model_quantizers(model):
+        raise CalibrationError(
+            f"The model {model.name!r} has no quantizer: pass it through quantize_model and "
+            "calibrate first."
+        )
+    graph = LayerGraph(model)
+    batches = read_samples(graph, data, samples, batch_size)
+    correction = BiasCorrection(graph, KerasBiases(graph), on_layer)
+    correction.run(
+        lambda visit: output_error(
+            run_lockstep(graph, batches, visit), lambda x: np.asarray(tf.cast(x, tf.float32))
+        )
+    )
+    return correction.report(batches)
+
+
+class KerasBiases:
+    """Finds the biases of Keras layers; see ``ChannelBiases``."""
+
+    def __init__(self, graph: LayerGraph) -> None:
+        self._graph = graph
+
+    def problem(self, call: Call) -> str:
+        """Return why a weighted layer has no channels to correct, or nothing."""
+        is_first = getattr(call.core, "data_format", None) == "channels_first"
+        return "its channels are not the last axis" if is_first else ""
+
+    def of_layer(self, call: Call) -> KerasBias | None:
+        """Return the bias added to a layer's output channels."""
+        bias = getattr(call.core, "bias", None)
+        is_per_channel = isinstance(bias, keras.Variable) and len(bias.shape) == 1
+        return KerasBias(bias) if is_per_channel and not hasattr(call.core, "cell") else None
+
+    def of_normalization(self, call: Call) -> KerasMean | None:
+        """Return the moving mean of a BatchNormalization along the channels."""
+        norm = call.core
+        if not isinstance(norm, keras.layers.BatchNormalization):
+            return None
+        last = len(self._graph.shapes[call.outputs[0]]) - 1
+        return KerasMean(norm) if norm.axis in (-1, last) else None
+
+
+class KerasBias:
+    """A variable added to the last axis; see ``ChannelBias``."""
+
+    def __init__(self, variable: Any) -> None:
+        self._variable = variable
+
+    def saved(self) -> Callable[[], None]:
+        """Return a function that puts the current values back."""
+        values = self._variable.numpy()
+        return lambda: self._variable.assign(values)
+
+    def rows(self, tensor: Any) -> np.ndarray:
+        """Return a tensor as float32 ``(positions, channels)``."""
+        rows = tf.reshape(tf.cast(tensor, tf.float32), (-1, tensor.shape[-1]))
+        return np.asarray(rows)
+
+    def subtract(self, shift: np.ndarray) -> None:
+        """Subtract a shift of each channel from the variable."""
+        variable = self._variable
+        variable.assign(variable.value - tf.cast(shift, variable.dtype))
+
+    def moved(self, tensor: Any, shift: np.ndarray) -> Any:
+        """Return a tensor with each channel's shift subtracted."""
+        return tensor - tf.cast(shift, tensor.dtype)
+
+
+class KerasMean(KerasBias):
+    """The moving mean of a BatchNormalization; see ``mean_shift``."""
+
+    def __init__(self, norm: keras.layers.BatchNormalization) -> None:
+        super().__init__(norm.moving_mean)
+        self._norm = norm
+
+    def subtract(self, shift: np.ndarray) -> None:
+        """Add to the mean what takes the shift from the normalization's outputs."""
+        norm = self._norm
+        gamma = norm.gamma.numpy() if norm.scale else 1.0
+        super().subtract(-mean_shift(shift, gamma, norm.moving_variance.numpy(), norm.epsilon))

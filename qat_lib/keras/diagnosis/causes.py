@@ -1,0 +1,265 @@
+"""Why quantizing a tensor hurts: rules on its error, its channels and its range.
+
+The first rule that holds names the cause. Each gives the change to make as entries of a spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qat_lib.calibrators.methods import range_from_histogram
+from qat_lib.core.ranges import greatest_integer
+from qat_lib.core.spec import LayerConfig
+from qat_lib.keras.diagnosis.evidence import DEAD, Diagnosed, Evidence
+from qat_lib.keras.diagnosis.report import Cause
+from qat_lib.keras.diagnosis.sites import Site
+from qat_lib.keras.diagnosis.statistics import ErrorSums, decibels
+
+OUTLIER = 8.0
+"""Times the median channel's largest magnitude from which on a channel is an outlier: the others
+have 127 / 8 = 16 steps and fewer."""
+FEW = 0.25
+"""Share of the channels that are outliers at most; more of them are the rule."""
+COARSE_DB = 20.0
+"""SQNR below which a tensor is coarse; INT8 gives a normal distribution 35 to 40 dB."""
+GAIN_DB = 3.0
+"""SQNR that another range must gain."""
+_SHOWN = 4
+
+
+def find_cause(evidence: Evidence) -> Diagnosed | None:
+    """Return the first cause whose rule holds, or None."""
+    for rule in (_outlier_channel, _clipped_range, _lost_channels, _coarse):
+        found = rule(evidence)
+        if found is not None:
+            return found
+    return None
+
+
+def find_dead_channels(evidence: Evidence) -> Diagnosed | None:
+    """Return the channels that are zero in every sample, if there are any."""
+    dead = np.flatnonzero(~evidence.live)
+    if not len(dead) or len(dead) == len(evidence.live):
+        return None
+    what = "of this weight" if evidence.site.kind == "weight" else "of this tensor"
+    return Diagnosed(
+        cause="dead channel",
+        message=f"{_channels(dead)} {what} {_are(dead)} zero in every sample.",
+        advice="They cost time and no accuracy: remove them from the network, and train on.",
+        channels=tuple(map(int, dead)),
+    )
+
+
+def unexplained(evidence: Evidence) -> Diagnosed:
+    """Return the cause of an effect that no rule explains."""
+    site = evidence.site
+    if (found := find_uneven_inputs(evidence)) is not None:
+        return found
+    if site.kind == "weight" and site.depthwise:
+        return _in_float(
+            evidence,
+            "depthwise weight spread",
+            "Each channel has few weights, of unlike size: rounding them changes its filter.",
+        )
+    return _in_float(
+        evidence,
+        "unquantizable pattern",
+        f"No outlier and no clipping ({evidence.sums.sqnr_db:.0f} dB), but the layers behind it "
+        f"need more than {evidence.quantizer.num_bits} bits of it.",
+    )
+
+
+def find_uneven_inputs(evidence: Evidence) -> Diagnosed | None:
+    """Return input channels of a weight that others leave nothing, or that leave others little.
+
+    An output channel has one range for all of them.
+    """
+    peaks = evidence.sums.input_peaks
+    live = peaks > DEAD * float(peaks.max(initial=0.0))
+    if live.sum() < 2:
+        return None
+    lost = np.flatnonzero(live & (peaks < float(peaks.max()) / _high(evidence) / 2))
+    if len(lost) and len(lost) < live.sum() / 2:
+        return Diagnosed(
+            cause="dead channel",
+            message=(
+                f"The weights of input {_channels(lost).lower()} are smaller than half a step of "
+                "the range that they share with the others: quantized, nothing is left."
+            ),
+            change=_left_in_float(evidence.site),
+            channels=tuple(map(int, lost)),
+        )
+    median = float(np.median(peaks[live]))
+    outliers = np.flatnonzero(live & (peaks >= OUTLIER * median))
+    if not 0 < len(outliers) <= max(1, int(FEW * live.sum())):
+        return None
+    times = float(peaks[outliers].max() / median)
+    return Diagnosed(
+        cause="outlier channel",
+        message=(
+            f"The weights of input {_channels(outliers).lower()} reach {times:.3g} times the "
+            "median input channel's: in one range with them the others have few steps."
+        ),
+        change=_left_in_float(evidence.site),
+        advice="The layer in front makes that channel too small: scaled up there, and down here, "
+        "it fits.",
+        channels=tuple(map(int, outliers)),
+    )
+
+
+def _outlier_channel(evidence: Evidence) -> Diagnosed | None:
+    peaks, live = evidence.sums.peaks, evidence.live
+    if evidence.is_per_channel or live.sum() < 2:
+        return None
+    median = float(np.median(peaks[live]))
+    outliers = np.flatnonzero(live & (peaks >= OUTLIER * median))
+    others = live.copy()
+    others[outliers] = False
+    is_few = 0 < len(outliers) <= max(1, int(FEW * live.sum()))
+    if not is_few or _median_db(evidence, others) >= COARSE_DB:
+        return None
+    steps = max(1, round(_high(evidence) * median / float(np.max(evidence.quantizer.amax))))
+    times = float(peaks[outliers].max() / median)
+    message = (
+        f"{_channels(outliers)} {'reach' if len(outliers) > 1 else 'reaches'} {times:.3g} times "
+        f"the median channel's range, which is left {steps} of {_high(evidence)} steps."
+    )
+    cause: Cause = "outlier channel"
+    if evidence.site.kind == "weight" and evidence.site.depthwise:
+        cause = "depthwise weight spread"
+    return _for_channels(evidence, cause, message, outliers)
+
+
+def _lost_channels(evidence: Evidence) -> Diagnosed | None:
+    """Channels that have a signal, all of which rounds to zero."""
+    if evidence.is_per_channel:
+        return None
+    step = float(np.max(evidence.quantizer.amax)) / _high(evidence)
+    lost = np.flatnonzero(evidence.live & (evidence.sums.peaks < step / 2))
+    if not len(lost):
+        return None
+    is_spread = evidence.site.kind == "weight" and evidence.site.depthwise
+    return _for_channels(
+        evidence,
+        "depthwise weight spread" if is_spread else "dead channel",
+        f"{_channels(lost)} {_are(lost)} smaller than half a step of the range that all channels "
+        "share: quantized, nothing is left.",
+        lost,
+    )
+
+
+def _for_channels(
+    evidence: Evidence, cause: Cause, message: str, channels: Sequence[int] | np.ndarray
+) -> Diagnosed:
+    found = tuple(map(int, channels))
+    if evidence.site.kind == "weight":
+        change = (LayerConfig(name=evidence.site.layer, per_channel=True),)
+        return Diagnosed(cause=cause, message=message, change=change, channels=found)
+    advice = "Or scale the channels alike first: qatline quantize --equalize."
+    return Diagnosed(
+        cause=cause,
+        message=message,
+        change=_left_in_float(evidence.site),
+        advice=advice,
+        channels=found,
+    )
+
+
+def _clipped_range(evidence: Evidence) -> Diagnosed | None:
+    sums, site = evidence.sums, evidence.site
+    if site.kind == "weight" or sums.clip_share < 0.5 or not sums.histogram.observed_max:
+        return None
+    amax = float(np.max(evidence.quantizer.amax))
+    noises = {}
+    for method in ("mse", "max"):
+        steps = evidence.quantizer.num_bits
+        unsigned = evidence.quantizer.unsigned
+        other = range_from_histogram(sums.histogram, method, 100.0, steps, unsigned=unsigned)
+        noises[method] = _noise(sums, other, _high(evidence))
+    best = min(noises, key=noises.__getitem__)
+    gain = decibels(_noise(sums, amax, _high(evidence)), noises[best])
+    if gain < GAIN_DB:
+        return None
+    share = sums.clipped / max(sums.count, 1)
+    change = tuple(LayerConfig(name=reader, calibrator=best) for reader in site.readers)
+    return Diagnosed(
+        cause="clipped range",
+        message=(
+            f"The range of {amax:.3g} clips {share:.2%} of the values, which reach "
+            f"{sums.histogram.observed_max:.3g}; calibrator {best} gains {gain:.0f} dB."
+        ),
+        change=change,
+    )
+
+
+def _noise(sums: ErrorSums, amax: float, high: int) -> float:
+    """Return the squared error that a range causes, by the histogram."""
+    histogram = sums.histogram
+    edges = histogram.edges
+    centers = (edges[:-1] + edges[1:]) / 2
+    scale = max(amax, _TINY_RANGE) / high
+    error = centers - np.clip(np.rint(centers / scale), 0, high) * scale
+    # Within a bin the values differ, and with them their rounding.
+    least = min(scale, float(edges[1] - edges[0])) ** 2 / 12
+    return float(np.sum(histogram.counts * (error**2 + least)))
+
+
+_TINY_RANGE = 1e-30
+
+
+def _coarse(evidence: Evidence) -> Diagnosed | None:
+    sums = evidence.sums
+    if sums.sqnr_db >= COARSE_DB or not sums.signal.sum():
+        return None
+    num_bits = evidence.quantizer.num_bits
+    if num_bits < 8:
+        names = (evidence.site.layer,) if evidence.site.kind == "weight" else evidence.site.readers
+        return Diagnosed(
+            cause="unquantizable pattern",
+            message=f"{num_bits} bits leave {sums.sqnr_db:.0f} dB of signal to noise.",
+            change=tuple(LayerConfig(name=name, num_bits=8) for name in names),
+        )
+    rms = float(np.sqrt(sums.signal.sum() / max(sums.count, 1)))
+    times = sums.histogram.observed_max / max(rms, _TINY_RANGE)
+    return _in_float(
+        evidence,
+        "unquantizable pattern",
+        f"Its values reach {times:.0f} times their root mean square in all channels: no range of "
+        f"{num_bits} bits gives more than {sums.sqnr_db:.0f} dB of signal to noise.",
+    )
+
+
+def _in_float(evidence: Evidence, cause: Cause, message: str) -> Diagnosed:
+    return Diagnosed(cause=cause, message=message, change=_left_in_float(evidence.site))
+
+
+def _left_in_float(site: Site) -> tuple[LayerConfig, ...]:
+    entries = []
+    for name in site.readers:
+        entries.append(LayerConfig(name=name, quantize_input=False, quantize_weight=False))
+    return tuple(entries)
+
+
+def _median_db(evidence: Evidence, mask: np.ndarray) -> float:
+    """Return the median SQNR of some channels, in dB."""
+    ratios = []
+    for signal, noise in zip(evidence.sums.signal[mask], evidence.sums.noise[mask], strict=True):
+        ratios.append(decibels(float(signal), float(noise)))
+    return float(np.median(ratios)) if ratios else float("inf")
+
+
+def _high(evidence: Evidence) -> int:
+    return int(greatest_integer(evidence.quantizer.num_bits, evidence.quantizer.unsigned))
+
+
+def _channels(numbers: Any) -> str:
+    shown = ", ".join(map(str, numbers[:_SHOWN]))
+    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    return f"Channel{'s' if len(numbers) > 1 else ''} {shown}{more}"
+
+
+def _are(numbers: Any) -> str:
+    return "are" if len(numbers) > 1 else "is"

@@ -1,0 +1,308 @@
+"""diagnose: errors of each tensor, effects of each layer, and what to change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from qat_lib.calibrators.batches import count_samples
+from qat_lib.core.plan_entries import SkippedLayer
+from qat_lib.errors import CalibrationError
+from qat_lib.keras.correction.lockstep import read_samples
+from qat_lib.keras.diagnosis.causes import (
+    OUTLIER,
+    find_cause,
+    find_dead_channels,
+    find_uneven_inputs,
+    unexplained,
+)
+from qat_lib.keras.diagnosis.effects import Measure, Outputs, Switchboard, choose_measure, effect
+from qat_lib.keras.diagnosis.evidence import Diagnosed, Evidence
+from qat_lib.keras.diagnosis.journal import Journal, fingerprint_of
+from qat_lib.keras.diagnosis.report import (
+    Diagnosis,
+    LayerEffect,
+    LayerFinding,
+    PartEffect,
+    TensorError,
+)
+from qat_lib.keras.diagnosis.sites import Site, read_sites
+from qat_lib.keras.diagnosis.statistics import ErrorSums, watch_errors
+from qat_lib.keras.graph.layer_graph import LayerGraph
+from qat_lib.keras.ptq import PtqRecipe
+from qat_lib.keras.quantize import model_quantizers
+from qat_lib.planner.planner import plan_graph
+from qat_lib.planner.request import PlanRequest
+
+Progress = Callable[[str, int, int], None]
+"""Called with the phase, the steps done and the steps in all."""
+
+PLAIN = PtqRecipe(
+    calibrator="percentile", backend="tensorrt", equalize=False, bias_correction=False
+)
+"""Quantization without what moves an error to where it costs less: corrections, and ``auto``."""
+
+MINOR = 0.05
+"""Share of the whole effect below which a finding is minor."""
+LARGE = 0.25
+"""Share of the whole effect from which on a layer is named although no rule explains it."""
+
+
+def diagnose(
+    model: Any,
+    data: Any,
+    *,
+    samples: int = 32,
+    batch_size: int = 32,
+    measure: Measure | None = None,
+    layers: int | None = None,
+    recipe: PtqRecipe | None = None,
+    journal: str | Path | None = None,
+    on_progress: Progress | None = None,
+) -> Diagnosis:
+    """Say which layers of a quantized model cost accuracy, why, and what to change.
+
+    Each tensor's error is measured with inputs as in the whole quantized model. A layer's effect on
+    the outputs is measured twice: with only it quantized, and with everything else quantized;
+    weights and inputs apart. That takes about four runs of the samples from each layer on.
+
+    Args:
+        model: a Keras model in float, which is quantized by ``recipe`` first; or a quantized and
+            calibrated one, which stays as it is. The effects of the latter are against its own
+            weights in float, corrected biases included.
+        data: unlabeled inputs in any form that ``calibrate`` takes; a float model is calibrated on
+            all of it.
+        samples: number of samples to measure on, from the start of the data. Default 32.
+        batch_size: size of the batches that an array is cut into. Default 32.
+        measure: ``"kl"`` or ``"error"``, see ``Diagnosis.measure``. Default: ``"kl"`` for one
+            output ``(samples, classes)``, else ``"error"``.
+        layers: number of layers whose effect is measured, those with the most noise. Default: all.
+        recipe: how a float model is quantized. Default: as ``qatline quantize`` does, without
+            equalization and bias correction, which hide in one layer what others do.
+        journal: file that keeps results until the end; killed and started again, the diagnosis
+            goes on with them. Default: none.
+        on_progress: called with the phase, the steps done and the steps in all.
+
+    Returns:
+        The diagnosis; ``print`` shows it as a table.
+
+    Raises:
+        CalibrationError: there is no data, or ``samples`` is below 1, or the model has no quantizer
+            that is on.
+        ConfigError: the measure does not fit the outputs, or the journal can't be written.
+        UnsupportedModelError: the model has no graph of layers.
+
+    Examples:
+        >>> import keras, numpy as np, qat_lib
+        >>> x = keras.Input((4,), name="x")
+        >>> model = keras.Model(x, keras.layers.Dense(3, name="logits")(x))
+        >>> data = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+        >>> [layer.layer for layer in qat_lib.diagnose(model, data).layers]
+        ['logits']
+    """
+    if not model_quantizers(model):
+        model = (recipe or PLAIN).quantize(model, data)
+    graph = LayerGraph(model)
+    batches = read_samples(graph, data, samples, batch_size)
+    quantizers = model_quantizers(model)
+    sites = [site for site in read_sites(graph) if quantizers[site.quantizer].enabled]
+    if not sites:
+        raise CalibrationError(
+            f"Expected a model with quantizers that are on. {graph.name!r} has none: call enable() "
+            "on those to diagnose."
+        )
+    arrays = keras.tree.flatten(batches)
+    path = None if journal is None else Path(journal)
+    book = Journal(path, fingerprint_of(model, arrays, {"measure": measure}))
+    report = on_progress or _quiet
+    report("errors of tensors", 0, 1)
+    sums = watch_errors(model, batches, sites)
+    report("errors of tensors", 1, 1)
+    evidence = {}
+    for site in sites:
+        if site.quantizer in sums:
+            evidence[site.quantizer] = Evidence(
+                site=site, sums=sums[site.quantizer], quantizer=quantizers[site.quantizer]
+            )
+    with Switchboard(graph, batches) as board:
+        effects = _Effects(board, book, measure)
+        parts = _most_noise(_parts_of(evidence), evidence, layers)
+        found = _measure_layers(parts, evidence, effects, report)
+        total = effects.only(effects.every)
+    diagnosis = Diagnosis(
+        model=graph.name,
+        measure=effects.measure,
+        samples=sum(map(count_samples, batches)),
+        total=total,
+        layers=tuple(sorted(found, key=lambda row: -row.largest)),
+        tensors=tuple(map(_tensor_error, evidence.values())),
+        findings=tuple(_findings(found, evidence, total)),
+        skipped=tuple(_in_float(graph)),
+    )
+    book.remove()
+    return diagnosis
+
+
+def _quiet(_phase: str, _done: int, _total: int) -> None:
+    """Take no note of progress."""
+
+
+@dataclass(kw_only=True)
+class _Parts:
+    """The quantizers of one layer: of its weights, and of what it reads."""
+
+    weights: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+
+
+class _Effects:
+    """Effects of sets of quantizers, each measured once."""
+
+    def __init__(self, board: Switchboard, journal: Journal, measure: Measure | None) -> None:
+        self._board, self._journal = board, journal
+        self.every = board.names
+        self._reference: Outputs = board.outputs(())
+        self.measure = choose_measure(self._reference, measure)
+
+    def only(self, names: Collection[str]) -> float:
+        """Return the effect of quantizing only the named quantizers' tensors."""
+        key = ",".join(sorted(names))
+        return float(self._journal.result(key, lambda: self._measured(names)))
+
+    def without(self, names: Collection[str]) -> float:
+        """Return the effect of quantizing all but them."""
+        return self.only([name for name in self.every if name not in names])
+
+    def _measured(self, names: Collection[str]) -> float:
+        return effect(self.measure, self._board.outputs(names), self._reference)
+
+
+def _parts_of(evidence: Mapping[str, Evidence]) -> dict[str, _Parts]:
+    """Return the quantizers of each layer, as a spec names layers."""
+    found: dict[str, _Parts] = {}
+    for name, each in evidence.items():
+        for layer in each.site.readers:
+            parts = found.setdefault(layer, _Parts())
+            (parts.weights if each.site.kind == "weight" else parts.inputs).append(name)
+    return found
+
+
+def _most_noise(
+    parts: Mapping[str, _Parts], evidence: Mapping[str, Evidence], count: int | None
+) -> dict[str, _Parts]:
+    """Return the layers with the most noise, in the order of the model."""
+    if count is None or count >= len(parts):
+        return dict(parts)
+    worst = {}
+    for layer, each in parts.items():
+        names = each.weights + each.inputs
+        worst[layer] = min(_quality_db(evidence[name].sums) for name in names)
+    chosen = sorted(worst, key=worst.__getitem__)[:count]
+    return {layer: parts[layer] for layer in parts if layer in chosen}
+
+
+def _quality_db(sums: ErrorSums) -> float:
+    """Return the SQNR of a tensor as its weakest channels see it, in dB."""
+    least = min(sums.sqnr_db, sums.channel_sqnr_db)
+    return least - (20 * math.log10(sums.input_spread) if sums.input_spread > OUTLIER else 0.0)
+
+
+def _measure_layers(
+    parts: Mapping[str, _Parts],
+    evidence: Mapping[str, Evidence],
+    effects: _Effects,
+    report: Progress,
+) -> list[LayerEffect]:
+    rows = []
+    for done, (layer, each) in enumerate(parts.items()):
+        report("effects of layers", done, len(parts))
+        weights = _part(each.weights, evidence, effects)
+        inputs = _part(each.inputs, evidence, effects)
+        rows.append(LayerEffect(layer=layer, weights=weights, inputs=inputs))
+    report("effects of layers", len(parts), len(parts))
+    return rows
+
+
+def _part(
+    names: Sequence[str], evidence: Mapping[str, Evidence], effects: _Effects
+) -> PartEffect | None:
+    if not names:
+        return None
+    return PartEffect(
+        quantizers=tuple(names),
+        only=effects.only(names),
+        without=effects.without(names),
+        sqnr_db=min(evidence[name].sums.sqnr_db for name in names),
+    )
+
+
+def _tensor_error(evidence: Evidence) -> TensorError:
+    site, sums = evidence.site, evidence.sums
+    return TensorError(
+        quantizer=site.quantizer,
+        kind=site.kind,
+        tensor=site.tensor,
+        layer=site.layer,
+        readers=site.readers,
+        sqnr_db=sums.sqnr_db,
+        channel_sqnr_db=sums.channel_sqnr_db,
+        cosine=sums.cosine,
+        clipped=sums.clipped / max(sums.count, 1),
+        channel_spread=evidence.spread,
+    )
+
+
+def _findings(
+    rows: Sequence[LayerEffect], evidence: Mapping[str, Evidence], total: float
+) -> list[LayerFinding]:
+    """Return the causes, those with the largest effect first."""
+    smallest: dict[str, PartEffect] = {}
+    for row in rows:
+        for part in (row.weights, row.inputs):
+            for name in () if part is None else part.quantizers:
+                known = smallest.get(name)
+                if part and (known is None or len(part.quantizers) < len(known.quantizers)):
+                    smallest[name] = part
+    found = []
+    for name, part in smallest.items():
+        is_minor = part.only < MINOR * total
+        cause = find_cause(evidence[name])
+        if cause is None and not is_minor:
+            cause = find_uneven_inputs(evidence[name])
+        if cause is None and part.only > LARGE * total:
+            cause = unexplained(evidence[name])
+        for each, minor in ((cause, is_minor), (find_dead_channels(evidence[name]), True)):
+            if each is not None:
+                found.append(_finding(evidence[name].site, part, each, minor))
+    return sorted(found, key=lambda finding: (finding.minor, -finding.only))
+
+
+def _finding(site: Site, part: PartEffect, cause: Diagnosed, minor: bool) -> LayerFinding:
+    return LayerFinding(
+        cause=cause.cause,
+        layer=site.layer,
+        tensor=site.tensor,
+        quantizer=site.quantizer,
+        only=part.only,
+        without=part.without,
+        message=cause.message,
+        change=cause.change,
+        advice=cause.advice,
+        channels=cause.channels,
+        minor=minor,
+    )
+
+
+def _in_float(graph: LayerGraph) -> list[SkippedLayer]:
+    """Return the layers that nothing can quantize, with what to do."""
+    plan = plan_graph(graph, PlanRequest.of("full", None, None, unsigned=False))
+    found = []
+    for layer in plan.skipped:
+        if layer.reason == "unsupported" or (layer.reason == "not quantizable" and layer.detail):
+            found.append(layer)
+    return found

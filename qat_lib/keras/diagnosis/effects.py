@@ -1,0 +1,165 @@
+"""The effect of quantizers on a model's outputs, some of them on and the rest off."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+import tensorflow as tf
+
+from qat_lib.errors import ConfigError
+from qat_lib.keras.diagnosis.stages import StagedModel
+from qat_lib.keras.graph.layer_graph import LayerGraph
+from qat_lib.keras.quantize import model_quantizers
+
+Measure: TypeAlias = Literal["kl", "error"]
+Outputs = list[np.ndarray]
+
+
+class Switchboard:
+    """Runs a quantized model with chosen quantizers on, the others passing on.
+
+    The model is traced once, in stages. What runs in front of the first stage that differs from the
+    float model or from the whole quantized one is taken from a run of these, so weights and ranges
+    must stay as they are. When the block ends the quantizers are as they were.
+
+    Args:
+        graph: the graph of the quantized model.
+        batches: batches of inputs; each a tensor, or a list of one for each input.
+    """
+
+    def __init__(self, graph: LayerGraph, batches: Sequence[Any]) -> None:
+        self._quantizers = model_quantizers(graph.model)
+        self._enabled = {name: each.enabled for name, each in self._quantizers.items()}
+        self._on = {name for name, on in self._enabled.items() if on}
+        self._batches = [_as_taken(graph, batch) for batch in batches]
+        self._model = StagedModel(graph, sum(len(batch[0]) for batch in self._batches))
+        self._known: dict[frozenset[str], list[list[list[Any]]]] = {}
+        """Quantizers that are on -> by stage and batch, what that stage reads; last the outputs."""
+
+    def __enter__(self) -> Switchboard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._known.clear()
+        self._switch([name for name, on in self._enabled.items() if on])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The quantizers that are on in the model as it came."""
+        return tuple(name for name, on in self._enabled.items() if on)
+
+    def outputs(self, on: Collection[str]) -> Outputs:
+        """Return each output over all batches, with the named quantizers on."""
+        first, tensors = self._nearest(frozenset(on))
+        if first < len(self._model):
+            self._switch(on)
+            tensors = [self._model.run(first, batch)[-1] for batch in tensors]
+        found = []
+        for index in range(len(tensors[0])):
+            found.append(np.concatenate([np.asarray(x[index], np.float32) for x in tensors]))
+        return found
+
+    def _nearest(self, on: frozenset[str]) -> tuple[int, list[list[Any]]]:
+        """Return the first stage that must run, and what it reads of each batch."""
+        best = -1
+        reads: list[list[Any]] = []
+        for known in (frozenset[str](), frozenset(self.names)):
+            first = self._model.first_stage([*(on ^ known)])
+            if first > best:
+                best, reads = first, self._read(known)[first]
+        return best, reads
+
+    def _read(self, on: frozenset[str]) -> list[list[list[Any]]]:
+        """Return what each stage reads with the named quantizers on, and the outputs."""
+        if on not in self._known:
+            self._switch(on)
+            runs = [[batch, *self._model.run(0, batch)] for batch in self._batches]
+            self._known[on] = [list(parts) for parts in zip(*runs, strict=True)]
+        return self._known[on]
+
+    def _switch(self, on: Collection[str]) -> None:
+        wanted = set(on) & self._quantizers.keys()
+        for name in wanted ^ self._on:
+            if name in wanted:
+                self._quantizers[name].enable()
+            else:
+                self._quantizers[name].disable()
+        self._on = wanted
+
+
+def _as_taken(graph: LayerGraph, batch: Any) -> list[Any]:
+    """Return a batch as one tensor for each input, in the model's data types."""
+    parts = batch if isinstance(batch, (list, tuple)) else [batch]
+    dtypes = [graph.dtypes[tensor] for tensor in graph.inputs]
+    return [tf.cast(part, dtype) for part, dtype in zip(parts, dtypes, strict=True)]
+
+
+def choose_measure(outputs: Sequence[np.ndarray], asked: str | None = None) -> Measure:
+    """Return the measure of an effect that fits a model's outputs.
+
+    Args:
+        outputs: the float model's outputs.
+        asked: ``"kl"`` or ``"error"``; None = ``"kl"`` for one output ``(samples, classes)`` with
+            two classes or more, else ``"error"``.
+
+    Raises:
+        ConfigError: ``asked`` is no measure, or ``"kl"`` of other outputs.
+    """
+    is_classifier = len(outputs) == 1 and outputs[0].ndim == 2 and outputs[0].shape[1] > 1
+    if asked is None:
+        return "kl" if is_classifier else "error"
+    if asked == "kl" and not is_classifier:
+        shapes = ", ".join(str(output.shape) for output in outputs)
+        raise ConfigError(
+            "Expected one output (samples, classes) for the measure 'kl'. Received outputs of "
+            f"{shapes}: take 'error'."
+        )
+    if asked in get_args(Measure):
+        return cast("Measure", asked)
+    raise ConfigError(f"Expected a measure: 'kl' or 'error'. Received: {asked!r}.")
+
+
+def effect(measure: Measure, outputs: Outputs, reference: Outputs) -> float:
+    """Return how far outputs are from the float model's.
+
+    Args:
+        measure: ``"kl"``: mean Kullback-Leibler divergence of the class probabilities from the
+            float model's, in nats. ``"error"``: root mean square of the difference over the
+            standard deviation of the float outputs, the worst output's.
+        outputs: one array for each output.
+        reference: the float model's, likewise.
+    """
+    if measure == "kl":
+        return _divergence(outputs[0], reference[0])
+    errors = []
+    for output, expected in zip(outputs, reference, strict=True):
+        spread = float(np.std(expected.astype(np.float64)))
+        error = float(np.sqrt(np.mean(np.square(output.astype(np.float64) - expected))))
+        errors.append(error / max(spread, 1e-12))
+    return max(errors)
+
+
+def _divergence(outputs: np.ndarray, reference: np.ndarray) -> float:
+    ours, theirs = log_probabilities(outputs), log_probabilities(reference)
+    return float(np.mean(np.sum(np.exp(theirs) * (theirs - ours), axis=1)))
+
+
+def log_probabilities(outputs: np.ndarray) -> np.ndarray:
+    """Return the logarithms of class probabilities, from logits or probabilities.
+
+    Args:
+        outputs: ``(samples, classes)``; rows that are not negative and sum to 1 are probabilities.
+    """
+    values = outputs.astype(np.float64)
+    if np.all(values >= 0) and np.all(np.abs(values.sum(axis=1) - 1) < 1e-3):
+        values = np.log(np.maximum(values, 1e-12))
+    shifted = values - values.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

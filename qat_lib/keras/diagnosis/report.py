@@ -1,0 +1,261 @@
+"""What a diagnosis found: errors of tensors, effects of layers, causes and changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias, cast
+
+from qat_lib.core.plan_entries import SkippedLayer, skipped_to_dict
+from qat_lib.core.spec import LayerConfig, QuantizationSpec
+from qat_lib.errors import SpecError
+
+Cause: TypeAlias = Literal[
+    "outlier channel",
+    "clipped range",
+    "dead channel",
+    "depthwise weight spread",
+    "unquantizable pattern",
+]
+"""Why quantization hurts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorError:
+    """The quantization error of one tensor or weight.
+
+    Its values are those in the whole quantized model.
+
+    Attributes:
+        quantizer: name of its quantizer.
+        kind: ``"activation"``, ``"weight"`` or ``"internal"``.
+        tensor: ``"<layer>:<output>"``, or ``"<layer>/<weight>"``.
+        layer: the layer that makes the tensor, or whose weight it is.
+        readers: layers that read it.
+        sqnr_db: signal to quantization noise ratio in dB; infinite without noise.
+        channel_sqnr_db: the median channel's; lower where few channels have most of the signal.
+        cosine: cosine between the values and the quantized values, in [-1, 1].
+        clipped: share of the values beyond the range, in [0, 1].
+        channel_spread: largest magnitude of a channel over the median channel's.
+    """
+
+    quantizer: str
+    kind: str
+    tensor: str
+    layer: str
+    readers: tuple[str, ...]
+    sqnr_db: float
+    channel_sqnr_db: float
+    cosine: float
+    clipped: float
+    channel_spread: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartEffect:
+    """The effect of a layer's weights or inputs on the model's outputs.
+
+    Attributes:
+        quantizers: their quantizers.
+        only: effect of quantizing only them, everything else in float.
+        without: effect that is left when they alone stay in float.
+        sqnr_db: worst SQNR of theirs, in dB.
+    """
+
+    quantizers: tuple[str, ...]
+    only: float
+    without: float
+    sqnr_db: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerEffect:
+    """The effect of one layer, weights and inputs apart; None where there are none."""
+
+    layer: str
+    weights: PartEffect | None = None
+    inputs: PartEffect | None = None
+
+    @property
+    def largest(self) -> float:
+        """The larger effect of its two parts, each quantized alone."""
+        return max(part.only for part in (self.weights, self.inputs) if part is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerFinding:
+    """One cause of lost accuracy, with the change to make.
+
+    Attributes:
+        cause: what is wrong.
+        layer: the layer where it is: that makes the tensor, or whose weight it is.
+        tensor: the tensor or weight.
+        quantizer: its quantizer.
+        only: effect of quantizing only it.
+        without: effect that is left when it alone stays in float.
+        message: the cause in a sentence.
+        change: entries for a ``QuantizationSpec`` that mend it; empty where there is none to make.
+        advice: what else can be done; empty = nothing.
+        channels: the channels concerned, counted from 0; empty = all.
+        minor: whether it costs little: below 5 % of what the whole quantization costs.
+    """
+
+    cause: Cause
+    layer: str
+    tensor: str
+    quantizer: str
+    only: float
+    without: float
+    message: str
+    change: tuple[LayerConfig, ...] = ()
+    advice: str = ""
+    channels: tuple[int, ...] = ()
+    minor: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON types."""
+        return {
+            **asdict(self),
+            "change": [entry.to_dict() for entry in self.change],
+            "channels": list(self.channels),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Diagnosis:
+    """Which layers of a quantized model cost accuracy, and why.
+
+    Attributes:
+        model: name of the model.
+        measure: what an effect is: ``"kl"``, the mean Kullback-Leibler divergence of the class
+            probabilities from the float model's in nats; ``"error"``, the root mean square of the
+            difference of the outputs over their standard deviation.
+        samples: number of samples measured on.
+        total: effect of the whole quantization.
+        layers: effect of each layer, the largest first.
+        tensors: error of each tensor and weight, in the order of the model.
+        findings: causes, those with the largest effect first.
+        skipped: layers that run in float, each with a reason.
+    """
+
+    model: str
+    measure: str
+    samples: int
+    total: float
+    layers: tuple[LayerEffect, ...]
+    tensors: tuple[TensorError, ...]
+    findings: tuple[LayerFinding, ...]
+    skipped: tuple[SkippedLayer, ...] = ()
+
+    def spec(self, base: QuantizationSpec | None = None) -> QuantizationSpec:
+        """Return the changes of all findings that matter as one spec.
+
+        Args:
+            base: entries to begin with; the changes come behind them and so win.
+        """
+        entries = dict[str, LayerConfig]()
+        for finding in self.findings:
+            for entry in () if finding.minor else finding.change:
+                entries.setdefault(entry.name, entry)
+        kept = [] if base is None else [e for e in base.layers if e.name not in entries]
+        return QuantizationSpec([*kept, *entries.values()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the diagnosis as JSON types; an infinite SQNR is null."""
+        plain = {
+            "model": self.model,
+            "measure": self.measure,
+            "samples": self.samples,
+            "total": self.total,
+            "layers": [asdict(layer) for layer in self.layers],
+            "tensors": [asdict(tensor) for tensor in self.tensors],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "skipped": [skipped_to_dict(layer) for layer in self.skipped],
+        }
+        return cast("dict[str, Any]", _finite(plain))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Diagnosis:
+        """Return the diagnosis that ``to_dict`` described.
+
+        Raises:
+            SpecError: the data is no diagnosis.
+        """
+        try:
+            return cls(
+                model=str(values["model"]),
+                measure=str(values["measure"]),
+                samples=int(values["samples"]),
+                total=float(values["total"]),
+                layers=tuple(map(_layer, values["layers"])),
+                tensors=tuple(map(_tensor, values["tensors"])),
+                findings=tuple(map(_finding, values["findings"])),
+                skipped=tuple(SkippedLayer(**item) for item in values["skipped"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SpecError(
+                f"This is not a diagnosis: {type(error).__name__}: {error}. Expected what "
+                "Diagnosis.to_dict gives."
+            ) from error
+
+    def __repr__(self) -> str:
+        """Return the diagnosis in a line."""
+        return (
+            f"<Diagnosis of {self.model!r}: {self.measure} {self.total:.3g}, "
+            f"{len(self.layers)} layers, {len(self.findings)} findings>"
+        )
+
+    def __str__(self) -> str:
+        """Return the diagnosis as text of 80 columns."""
+        from qat_lib.keras.diagnosis.table import as_text
+
+        return as_text(self)
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data with null for numbers that are not finite, and lists for tuples."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return list(map(_finite, value))
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _known(kind: Any, values: Mapping[str, Any], **changed: Any) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {key: item for key, item in {**values, **changed}.items() if key in names}
+
+
+def _tensor(values: Mapping[str, Any]) -> TensorError:
+    numbers = {
+        key: _number(values[key]) for key in ("sqnr_db", "channel_sqnr_db", "channel_spread")
+    }
+    return TensorError(**_known(TensorError, values, readers=tuple(values["readers"]), **numbers))
+
+
+def _layer(values: Mapping[str, Any]) -> LayerEffect:
+    return LayerEffect(
+        layer=str(values["layer"]), weights=_part(values["weights"]), inputs=_part(values["inputs"])
+    )
+
+
+def _part(values: Mapping[str, Any] | None) -> PartEffect | None:
+    if values is None:
+        return None
+    return PartEffect(
+        quantizers=tuple(values["quantizers"]),
+        only=_number(values["only"]),
+        without=_number(values["without"]),
+        sqnr_db=_number(values["sqnr_db"]),
+    )
+
+
+def _finding(values: Mapping[str, Any]) -> LayerFinding:
+    change = QuantizationSpec.from_list(values["change"]).layers
+    given = _known(LayerFinding, values, change=tuple(change), channels=tuple(values["channels"]))
+    return LayerFinding(**given)
+
+
+def _number(value: Any) -> float:
+    return float("inf") if value is None else float(value)

@@ -1,0 +1,245 @@
+"""Convert a traced Keras model to an onnx-ir model with tf2onnx.
+
+Weights are bound and each node knows its layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.errors import ExportError
+from qat_lib.export.graph import (
+    BATCH_NORM,
+    LAYER,
+    ORIGIN,
+    TENSOR,
+    BatchNorm,
+    border_dimension,
+    is_op,
+)
+from qat_lib.export.marked_pairs import insert_pairs
+from qat_lib.export.opset import change_opset
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
+from qat_lib.export.quiet import quiet
+from qat_lib.keras.export.precision import float32_array
+from qat_lib.keras.export.prepare import freezable, prepare_graph
+from qat_lib.keras.export.trace import Trace, trace_model
+from qat_lib.keras.graph.keras_graph import layers_of
+
+
+def tf2onnx_opset(opset: int) -> int:
+    """Return ``opset``, or the newest operator set that tf2onnx writes."""
+    from tf2onnx import constants
+
+    return min(opset, int(max(constants.OPSET_TO_IR_VERSION)))
+
+
+def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
+    """Convert a Keras model unchanged.
+
+    Q/DQ pairs have no range yet; weights keep Keras's layout.
+
+    Args:
+        model: built Keras Functional or Sequential model, quantized or not.
+        opset: ONNX operator set, ``OLDEST_OPSET`` to ``NEWEST_OPSET``.
+        batch: fixed batch size; None (default) leaves it open.
+
+    Returns:
+        A model whose nodes know their Keras layer (``node.meta["keras_layer"]``), the layer of the
+        float model behind it (``"origin"``), and whose Q and DQ nodes know their quantizer
+        (``"quantizer"``).
+
+    Raises:
+        ExportError: the operator set is out of range, or tf2onnx has no counterpart for an op.
+        UnsupportedModelError: the model has no graph of layers.
+    """
+    if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        raise ExportError(
+            f"Expected an opset from {OLDEST_OPSET} to {NEWEST_OPSET}. Received: {opset}."
+        )
+    trace = trace_model(model, batch=batch)
+    result = ir.serde.deserialize_model(_run_tf2onnx(trace, opset))
+    # tf2onnx always imports ai.onnx.ml too, in a version that no node needs.
+    for domain in set(result.graph.opset_imports) - {"", *(node.domain for node in result.graph)}:
+        del result.graph.opset_imports[domain]
+    _trim_identities(result)
+    _bind_weights(result, trace)
+    _name_io(result, trace, batch)
+    _attribute(result, trace)
+    insert_pairs(result, trace.markers)
+    return result
+
+
+def _run_tf2onnx(trace: Trace, opset: int) -> Any:
+    written = tf2onnx_opset(opset)
+    try:
+        proto = _convert_graph(trace, written)
+    except ValueError as error:  # Whatever tf2onnx met, translated by _process.
+        raise ExportError(
+            f"tf2onnx could not convert the model to operator set {opset}: {error}. "
+            "Replace the layer that it names, or try a newer operator set."
+        ) from error
+    missing = _without_counterpart(proto, written)
+    if missing:
+        raise ExportError(
+            f"tf2onnx has no ONNX counterpart in operator set {opset} for: "
+            f"{', '.join(missing[:8])}. "
+            "Replace the layer, or try a newer operator set."
+        )
+    return proto if written == opset else change_opset(proto, opset, written)
+
+
+def _without_counterpart(proto: Any, opset: int) -> list[str]:
+    """Return nodes of other domains, then those unknown to the set."""
+    foreign, unmapped = set(), set()
+    for node in proto.graph.node:
+        described = f"{node.op_type} ({node.name})"
+        if node.domain not in ("", "ai.onnx", "ai.onnx.ml"):
+            foreign.add(described)
+        if not _is_onnx_op(node.op_type, opset):
+            unmapped.add(described)
+    return [*sorted(foreign), *sorted(unmapped)]
+
+
+def _convert_graph(trace: Trace, opset: int) -> Any:
+    """Convert without weights, or with them where tf2onnx needs constant ones (LSTM)."""
+    try:
+        return _process(trace, opset)
+    except ValueError as error:
+        if "must be Const" not in str(error):
+            raise
+    return _process(trace, opset, freezable(trace.graph_def, trace.weights, trace.markers))
+
+
+def _process(trace: Trace, opset: int, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
+    """Run tf2onnx without its optimizers, whose place the lowering passes take."""
+    import tensorflow as tf
+    from tf2onnx import tfonnx
+
+    weights = [name for name in trace.weights if name.partition(":")[0] not in (frozen or {})]
+    with quiet("tf2onnx"), tf.Graph().as_default() as graph:
+        tf.import_graph_def(prepare_graph(trace.graph_def, frozen), name="")
+        try:
+            converted = tfonnx.process_tf_graph(
+                graph,
+                opset=opset,
+                input_names=[*trace.inputs, *weights],
+                output_names=[name for name, _ in trace.outputs],
+                continue_on_error=False,
+            )
+        except Exception as error:  # tf2onnx raises bare exceptions of many types.
+            raise ValueError(str(error)) from error
+        return converted.make_model("qatline")
+
+
+def _is_onnx_op(op_type: str, opset: int) -> bool:
+    import onnx
+
+    try:
+        return bool(onnx.defs.get_schema(op_type, opset, ""))
+    except onnx.defs.SchemaError:
+        return False
+
+
+def _trim_identities(model: ir.Model) -> None:
+    """Leave each Identity its first input.
+
+    tf2onnx writes a loop's TensorListFromTensor as an Identity and keeps the shape of the elements
+    as a second input, which ONNX refuses.
+    """
+    for node in model.graph.all_nodes():
+        if is_op(node, "Identity"):
+            node.resize_inputs(1)
+
+
+def _bind_weights(model: ir.Model, trace: Trace) -> None:
+    """Make initializers of the graph inputs that stand for weights."""
+    graph = model.graph
+    for value in list(graph.inputs):
+        variable = trace.weights.get(value.name or "")
+        if variable is None:
+            continue
+        graph.inputs.remove(value)
+        array = float32_array(variable)
+        value.const_value = ir.Tensor(array, name=value.name)
+        value.shape = ir.Shape(array.shape)
+        graph.register_initializer(value)
+
+
+def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
+    """Name inputs and outputs as Keras does, and the open dimensions."""
+    graph = model.graph
+    order = {name: index for index, name in enumerate(trace.inputs)}
+    ordered = sorted(graph.inputs, key=lambda value: order[value.name or ""])
+    graph.inputs.clear()
+    graph.inputs.extend(ordered)
+    names = dict(trace.outputs)
+    taken = set(trace.inputs.values())
+    for value in graph.outputs:
+        name = names[value.name or ""]
+        value.name = f"{name}_output" if name in taken else name
+    for value in graph.inputs:
+        value.name = trace.inputs[value.name or ""]
+    for value in [*graph.inputs, *graph.outputs]:
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [border_dimension(d, i, value.name or "", batch) for i, d in enumerate(value.shape)]
+            )
+
+
+def _attribute(model: ir.Model, trace: Trace) -> None:
+    """Record each node's layer and the layer of each tensor's output."""
+    for node in model.graph:
+        scope = _scope(node, trace)
+        if scope is not None:
+            node.meta[LAYER] = trace.scopes[scope]
+            node.meta[ORIGIN] = trace.origins[scope]
+        for output in node.outputs:
+            if output.name in trace.tensors:
+                output.meta[TENSOR] = trace.tensors[output.name]
+            # tf2onnx forgets the shape behind a computed target; TensorFlow knows it.
+            if is_op(node, "Reshape") and output.shape is None and output.name in trace.shapes:
+                shape, dtype = trace.shapes[output.name]
+                output.shape, output.dtype = ir.Shape(shape), ir.DataType.from_numpy(dtype)
+    norms = {path: _batch_norm(operation) for path, operation in trace.operations.items()}
+    for node in model.graph:
+        norm = norms.get(node.meta.get(LAYER, ""))
+        if norm is not None:
+            node.meta[BATCH_NORM] = norm
+
+
+def _scope(node: ir.Node, trace: Trace) -> str | None:
+    """Return the name scope of a node.
+
+    A node without one takes that of a tensor that it writes or reads.
+    """
+    values = [value for value in (*node.outputs, *node.inputs) if value is not None]
+    for name in (node.name, *(value.name for value in values)):
+        scope = (name or "").partition("/")[0]
+        if scope in trace.scopes:
+            return scope
+    return None
+
+
+def _batch_norm(operation: Any) -> BatchNorm | None:
+    """Return a BatchNormalization layer's parameters, also from inside a wrapper."""
+    import keras
+
+    if not isinstance(operation, keras.Layer):
+        return None
+    layers = [x for x in layers_of(operation) if isinstance(x, keras.layers.BatchNormalization)]
+    if len(layers) != 1:
+        return None
+    (layer,) = layers
+    mean, variance = float32_array(layer.moving_mean), float32_array(layer.moving_variance)
+    return BatchNorm(
+        gamma=float32_array(layer.gamma) if layer.scale else np.ones_like(mean),
+        beta=float32_array(layer.beta) if layer.center else np.zeros_like(mean),
+        mean=mean,
+        variance=variance,
+        epsilon=float(layer.epsilon),
+    )

@@ -1,0 +1,16 @@
+"""The quantizers of a Keras model, as the export reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qat_lib.export.ranges import RangeOwner
+from qat_lib.keras.graph.keras_graph import layers_of
+
+
+def built_quantizers(model: Any) -> list[RangeOwner]:
+    """Return a Keras model's built quantizers, including those inside wrappers."""
+    from qat_lib.keras.quantizers import TensorQuantizer
+
+    layers = layers_of(model)
+    return [layer for layer in layers if isinstance(layer, TensorQuantizer) and layer.built]

@@ -1,0 +1,88 @@
+"""The Keras side of a parity check: model outputs and ordered inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qat_lib.errors import ExportError
+from qat_lib.keras.apply.recursion import deep_graphs
+from qat_lib.keras.export.precision import float32_semantics
+from qat_lib.keras.graph.keras_graph import count_calls, input_structure
+
+
+class KerasReference:
+    """Runs the Keras model with float32 semantics, as it is exported."""
+
+    framework = "Keras"
+    layout = "NHWC"
+
+    def __init__(self, model: Any, layers: list[str]) -> None:
+        import keras
+
+        self.given = model
+        self.output_count = len(model.outputs)
+        self.layers: list[str] = []
+        found = {layer.name: layer for layer in model.layers}
+        extra = []
+        for name in layers:
+            if name not in found or count_calls(found[name]) != 1:
+                continue
+            output = found[name].output
+            if not isinstance(output, list | tuple | dict):
+                self.layers.append(name)
+                extra.append(output)
+        with deep_graphs():
+            self.model = keras.Model(model.input, [*model.outputs, *extra]) if extra else model
+
+    def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs, then those of the layers, as arrays.
+
+        Raises:
+            ExportError: the arrays do not fit the model's inputs.
+        """
+        import keras
+
+        for x, expected in zip(inputs, self.model.inputs, strict=True):
+            shape = tuple(expected.shape)
+            wanted = tuple(e if d is None else d for d, e in zip(shape, x.shape, strict=False))
+            fits = x.ndim == len(shape) and x.shape[1:] == wanted[1:]
+            if not fits or x.dtype.kind not in "biuf":
+                raise ExportError(
+                    f"Expected numbers of shape {shape} for the input {expected.name!r}. Received "
+                    f"{x.dtype} of shape "
+                    f"{x.shape}. Pass the data as the Keras model takes them."
+                )
+        with float32_semantics(self.model):
+            outputs = self.model(self._arranged(inputs), training=False)
+        return [np.asarray(y) for y in keras.tree.flatten(outputs)]
+
+    def in_order(self, item: Any) -> list[Any]:
+        """Return a batch as one array per input, in input order.
+
+        Raises:
+            ExportError: a dict has other names than the model's inputs.
+        """
+        if not isinstance(item, Mapping):
+            return list(item) if isinstance(item, list | tuple) else [item]
+        struct = input_structure(self.given)
+        by_name = [x.name for x in self.given.inputs]
+        names = sorted(struct) if isinstance(struct, Mapping) else by_name
+        if set(names) != set(item):
+            names = by_name
+        if set(names) != set(item):
+            raise ExportError(
+                f"Expected arrays for the inputs {sorted(names)}. "
+                f"Received: {sorted(map(str, item))}."
+            )
+        return [item[name] for name in names]
+
+    def _arranged(self, inputs: list[np.ndarray]) -> Any:
+        import keras
+
+        if isinstance(self.model, keras.Sequential):
+            (only,) = inputs
+            return only
+        return keras.tree.pack_sequence_as(input_structure(self.model), inputs)

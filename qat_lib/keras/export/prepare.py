@@ -1,0 +1,159 @@
+"""Edit a traced TensorFlow graph so that tf2onnx converts it faithfully."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from qat_lib.keras.export.precision import float32_array, use_float32
+
+
+def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
+    """Return a copy of a ``GraphDef`` prepared for tf2onnx.
+
+    Half precision is float32, ``Erfc`` is written with ``Erf``, sizes are constant, and the padding
+    in front of a convolution with padding of its own remains a node.
+
+    Args:
+        graph_def: the traced graph.
+        frozen: placeholder -> array that it becomes a constant of. Default None: all stay
+            placeholders.
+    """
+    result = type(graph_def)()
+    result.CopyFrom(graph_def)
+    use_float32(result)
+    for node in result.node:
+        if frozen and node.name in frozen:
+            _as_constant(node, frozen[node.name])
+    for node in list(result.node):
+        if node.op == "Erfc":
+            _with_erf(result, node)
+        elif node.op in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
+            _with_constant_size(result, node)
+    _keep_padding(result)
+    return result
+
+
+def freezable(
+    graph_def: Any, weights: Mapping[str, Any], markers: Collection[str]
+) -> dict[str, np.ndarray]:
+    """Return the weights to freeze: those that no quantizer reads.
+
+    Recurrent layers need theirs as constants.
+
+    Args:
+        graph_def: the traced graph.
+        weights: tensor of a placeholder -> weight that it stands for.
+        markers: tensors of the quantizers' markers.
+
+    Returns:
+        Placeholder -> array.
+    """
+    marking = {_producer(tensor) for tensor in markers}
+    quantized: set[str] = set()
+    for node in graph_def.node:
+        if node.name in marking:
+            quantized.update(_producer(tensor) for tensor in node.input)
+    names = {_producer(tensor): value for tensor, value in weights.items()}
+    return {name: float32_array(value) for name, value in names.items() if name not in quantized}
+
+
+def _as_constant(node: Any, array: np.ndarray) -> None:
+    import tensorflow as tf
+
+    dtype = node.attr["dtype"].type
+    node.op = "Const"
+    for key in set(node.attr) - {"dtype", "_output_shapes"}:
+        del node.attr[key]
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array, dtype=dtype))
+
+
+def _with_erf(graph_def: Any, node: Any) -> None:
+    """Replace ``erfc(x)`` by ``1 - erf(x)``.
+
+    Keras's exact GELU uses erfc, which tf2onnx lacks. GELU calls it with ``-x * c``;
+    ``1 + erf(x * c)`` is the same number and the form that engines know as GELU.
+    """
+    import tensorflow as tf
+
+    dtype = node.attr["T"]
+    source, negated = _without_sign(graph_def, node)
+    erf = graph_def.node.add(name=f"{node.name}/erf", op="Erf", input=[source])
+    one = graph_def.node.add(name=f"{node.name}/one", op="Const")
+    for made in (erf, one):
+        made.attr["dtype" if made is one else "T"].CopyFrom(dtype)
+    one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0, dtype=dtype.type))
+    if "_output_shapes" in node.attr:
+        erf.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
+    node.op = "AddV2" if negated else "Sub"
+    del node.input[:]
+    node.input.extend([one.name, erf.name])
+
+
+def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
+    """Return (x, True) if ``node`` reads ``-x``, else (operand, False)."""
+    by_name = {other.name: other for other in graph_def.node}
+    (source,) = node.input
+    product = by_name.get(_producer(source))
+    if product is None or product.op != "Mul":
+        return source, False
+    for index, name in enumerate(product.input):
+        minus = by_name.get(_producer(name))
+        if minus is not None and minus.op == "Neg":
+            (negated,) = minus.input
+            factors = [negated if i == index else other for i, other in enumerate(product.input)]
+            positive = graph_def.node.add(name=f"{node.name}/product", op="Mul", input=factors)
+            for key in set(product.attr) & {"T", "_output_shapes"}:
+                positive.attr[key].CopyFrom(product.attr[key])
+            return positive.name, True
+    return source, False
+
+
+def _with_constant_size(graph_def: Any, node: Any) -> None:
+    """Write a transposed convolution's output size as a constant.
+
+    Only the batch may be open. Keras computes the size from the input's at run time. tf2onnx sees
+    through that in two and three dimensions; in one it makes the largest output, and cuts it by
+    thirty nodes of shape arithmetic.
+    """
+    import tensorflow as tf
+
+    shapes = node.attr["_output_shapes"].list.shape
+    size = [dim.size for dim in shapes[0].dim] if shapes else []
+    if not size or min(size[1:]) < 0:
+        return
+    constant = graph_def.node.add(name=f"{node.name}/size", op="Const")
+    constant.attr["dtype"].type = tf.int32.as_datatype_enum
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(size, dtype=tf.int32))
+    node.input[0] = constant.name
+
+
+def _keep_padding(graph_def: Any) -> None:
+    """Write a Pad in front of a convolution with its own padding as PadV2.
+
+    tf2onnx merges a Pad into the convolution behind it and overwrites the convolution's explicit
+    padding: that of a ``Conv2D``, or of the SpaceToBatchND of a dilated one. It leaves PadV2 in
+    place, and the lowering pass ``merge_padding`` adds up both paddings.
+    """
+    import tensorflow as tf
+
+    pads = {node.name: node for node in graph_def.node if node.op == "Pad"}
+    for node in list(graph_def.node):
+        explicit = node.op == "Conv2D" and node.attr["padding"].s == b"EXPLICIT"
+        if not explicit and node.op != "SpaceToBatchND":
+            continue
+        pad = pads.pop(_producer(node.input[0]), None)
+        if pad is None:
+            continue
+        dtype = pad.attr["T"]
+        zero = graph_def.node.add(name=f"{pad.name}/zero", op="Const")
+        zero.attr["dtype"].CopyFrom(dtype)
+        zero.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, dtype=dtype.type))
+        pad.op = "PadV2"
+        pad.input.append(zero.name)
+
+
+def _producer(tensor: str) -> str:
+    return tensor.lstrip("^").partition(":")[0]

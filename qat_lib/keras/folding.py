@@ -1,0 +1,82 @@
+"""Keep the quantized weights of a Keras model for many forward passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from qat_lib.errors import SpecError
+from qat_lib.keras.graph.keras_graph import layers_inside, layers_of
+from qat_lib.keras.quantize import model_quantizers
+
+
+@contextmanager
+def folded_weights(model: Any) -> Iterator[None]:
+    """Quantize a model's weights once, for all calls within the block.
+
+    A quantized model quantizes its weights in each call, since they may have changed. Where they
+    don't, as in ``predict`` and ``evaluate``, that is work done over and over. Within the block the
+    weights' variables hold the quantized values and the weights' quantizers are off, in functions
+    that were traced before, too. Outputs are the same bit for bit.
+
+    Train, save and export the model outside of the block, where its weights are the trained ones.
+    A weight that is assigned within the block keeps the value assigned.
+
+    Args:
+        model: a quantized Keras model. A weight that two layers hold, and one whose quantizer is
+            off, stay as they are. Custom code that reads a weight of another layer reads the
+            quantized one.
+
+    Raises:
+        SpecError: called while a graph is traced.
+
+    Examples:
+        >>> import keras, qat_lib
+        >>> x = keras.Input((4,))
+        >>> model = qat_lib.quantize_model(keras.Model(x, keras.layers.Dense(2)(x)))
+        >>> with qat_lib.folded_weights(model):
+        ...     outputs = model.predict(np.ones((8, 4)), verbose=0)
+    """
+    if not tf.executing_eagerly():
+        raise SpecError(
+            "folded_weights sets variables, which a graph can't undo. "
+            "Expected a call outside of tf.function."
+        )
+    folded: list[tuple[Any, Any, Any]] = []
+    try:
+        for quantizer in _foldable(model):
+            trained = tf.convert_to_tensor(quantizer.weight.value)
+            quantized = quantizer(trained, training=False)
+            folded.append((quantizer, trained, quantized))
+            quantizer.weight.assign(quantized)
+            quantizer.disable()
+        yield
+    finally:
+        for quantizer, trained, quantized in folded:
+            if _equal(quantizer.weight.value, quantized):
+                quantizer.weight.assign(trained)
+            quantizer.enable()
+
+
+def _foldable(model: Any) -> list[Any]:
+    """Return the quantizers whose weight is read through them alone."""
+    found = [q for q in model_quantizers(model).values() if q.of_weight and q.enabled]
+    if not found:
+        return []
+    quantizers = Counter(id(quantizer.weight) for quantizer in found)
+    holders: Counter[int] = Counter()
+    for layer in layers_of(model):
+        inside = {id(each) for part in layers_inside(layer) for each in part.weights}
+        holders.update(id(each) for each in layer.weights if id(each) not in inside)
+    return [q for q in found if quantizers[id(q.weight)] == 1 and holders[id(q.weight)] == 1]
+
+
+def _equal(value: Any, expected: Any) -> bool:
+    found, wanted = (keras.ops.convert_to_numpy(x) for x in (value, expected))
+    return bool(np.all((found == wanted) | (np.isnan(found) & np.isnan(wanted))))

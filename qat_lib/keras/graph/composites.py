@@ -1,0 +1,156 @@
+"""Composite layers from inside: the tensors that their weighted layers read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from qat_lib.graph.call_graph import Composite
+from qat_lib.graph.roles import tensorflow_operators
+from qat_lib.graph.traits import Traits
+from qat_lib.keras.graph.keras_traits import traits_of
+from qat_lib.keras.wrappers.inner import inner_layers
+
+logger = logging.getLogger("qat_lib")
+
+MOVERS = tensorflow_operators("range preserving") | tensorflow_operators("identity") | {"Cast"}
+"""TensorFlow's operators that only move values, or change their data type."""
+
+
+def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, str]) -> Composite:
+    """Return what the inner layers of a composite read in one call.
+
+    Args:
+        call: the ``qat_lib.keras.graph.layer_graph.Call`` of the composite, which stays as it is.
+        shapes: shapes of the model's tensors.
+        dtypes: data types of the model's tensors.
+    """
+    layer = call.operation
+    inner = inner_layers(layer)
+    reads: dict[str, list[Any]] = {path: [] for path in inner}
+    specs = [tf.TensorSpec(shapes[name], dtypes[name]) for name in call.inputs]
+    graphs: list[Any] = []
+    inputs: dict[str, int] = {}
+
+    def forward(*tensors: Any) -> Any:
+        graphs.append(tf.compat.v1.get_default_graph())
+        inputs.update({tensor.name: i for i, tensor in enumerate(tensors)})
+        args, kwargs = call.fill(lambda index: tensors[index])
+        # Losses and assignments of the call stay in the scope.
+        with _listening(inner, reads), keras.StatelessScope(collect_losses=True):
+            return [x for x in keras.tree.flatten(layer(*args, **kwargs)) if tf.is_tensor(x)]
+
+    eager = tf.config.functions_run_eagerly()
+    # Functions inside, such as a grouped convolution's, are traced in place.
+    tf.config.run_functions_eagerly(True)
+    try:
+        tf.function(forward, autograph=False).get_concrete_function(*specs)
+    # A user's call may raise anything; the layer then stays as it is.
+    except Exception as error:  # noqa: BLE001
+        logger.info("%s %r can't be traced: %s", type(layer).__name__, layer.name, error)
+        reason = f"its call can't be traced ({type(error).__name__})"
+        opaque = dict.fromkeys(inner, reason)
+        return Composite(layers=_traits(inner), inputs={}, groups=(), opaque=opaque)
+    finally:
+        tf.config.run_functions_eagerly(eager)
+    sources: dict[str, list[Any]] = {}
+    for path, found in reads.items():
+        sources[path] = [_source(x, graphs[0], inputs) for x in found]
+    return _composite(inner, sources)
+
+
+@contextmanager
+def _listening(inner: Mapping[str, Any], reads: Mapping[str, list[Any]]) -> Iterator[None]:
+    """Note what each inner layer is called with."""
+    for path, layer in inner.items():
+
+        def listen(
+            inputs: Any,
+            *args: Any,
+            _call: Any = layer.call,
+            _found: Any = reads[path],
+            **kwargs: Any,
+        ) -> Any:
+            _found.append(inputs)
+            return _call(inputs, *args, **kwargs)
+
+        object.__setattr__(layer, "call", listen)
+    try:
+        yield
+    finally:
+        for layer in inner.values():
+            object.__delattr__(layer, "call")  # the class's is back
+
+
+def _source(x: Any, graph: Any, inputs: Mapping[str, int]) -> int | str | None:
+    """Return the composite's input or the inner tensor that ``x`` is.
+
+    The tensor is given by name; None in a loop.
+    """
+    # A constant that the layer holds is in no graph.
+    if not tf.is_tensor(x) or getattr(x, "graph", None) is not graph or not x.dtype.is_floating:
+        return None
+    while x.op.type in MOVERS and x.op.inputs[0].dtype.is_floating:
+        x = x.op.inputs[0]
+    return inputs.get(x.name, str(x.name))
+
+
+@dataclass
+class _Groups:
+    """Inner layers with common input tensors, directly or through others."""
+
+    parent: dict[Any, Any] = field(default_factory=dict)
+
+    def find(self, item: Any) -> Any:
+        while self.parent.setdefault(item, item) != item:
+            item = self.parent[item]
+        return item
+
+    def join(self, a: Any, b: Any) -> None:
+        self.parent[self.find(b)] = self.find(a)
+
+
+def _composite(inner: Mapping[str, Any], sources: Mapping[str, list[Any]]) -> Composite:
+    opaque, groups = {}, _Groups()
+    for path, found in sources.items():
+        if not found:
+            opaque[path] = "the layer that holds it does not call it"
+        elif None in found:
+            opaque[path] = "it is called in a loop or a branch, or not on a float tensor"
+        else:
+            for source in found:
+                groups.join(("reads", path), ("tensor", source))
+    inputs: dict[int, tuple[str, ...]] = {}
+    members: dict[Any, list[str]] = {}
+    for path in sources.keys() - opaque.keys():
+        members.setdefault(groups.find(("reads", path)), [])
+    for path in sources:
+        if path not in opaque:
+            members[groups.find(("reads", path))].append(path)
+    inside = []
+    for paths in members.values():
+        read = {source for path in paths for source in sources[path]}
+        if all(isinstance(source, int) for source in read):
+            # Outside the tensor has a quantizer that all its readers share.
+            for source in sorted(read):
+                inputs[source] = tuple(path for path in paths if source in sources[path])
+        else:
+            inside.append(tuple(paths))
+    order = list(sources)
+    inside.sort(key=lambda paths: order.index(paths[0]))
+    return Composite(
+        layers=_traits(inner),
+        inputs=dict(sorted(inputs.items())),
+        groups=tuple(inside),
+        opaque=opaque,
+    )
+
+
+def _traits(inner: Mapping[str, Any]) -> dict[str, Traits]:
+    return {path: traits_of(layer, 1) for path, layer in inner.items()}

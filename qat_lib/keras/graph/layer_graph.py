@@ -1,0 +1,213 @@
+"""LayerGraph: read-only view of a Keras model as calls and tensors.
+
+Nested models are flattened, shared layers appear once for each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import keras
+
+from qat_lib.graph.call_graph import CallGraph, Composite, GraphCall
+from qat_lib.graph.traits import Traits
+from qat_lib.keras.graph.composites import trace_composite
+from qat_lib.keras.graph.existing_quantizers import refuse_keras_quantized
+from qat_lib.keras.graph.keras_graph import functional_of, graph_nodes, has_graph
+from qat_lib.keras.graph.keras_traits import traits_of, unwrapped
+from qat_lib.keras.wrappers import REGISTRY
+from qat_lib.keras.wrappers.inner import is_composite
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Call(GraphCall):
+    """One call of a Keras layer or operation.
+
+    Attributes:
+        name: unique name of the call: the layer's, and ``layer@1``, ``layer@2`` for further calls
+            of a shared one.
+        layer: unique name of the layer, prefixed by its nested model's name where two models use
+            one name.
+        path: the layer's own name, behind those of the nested models around it, as in
+            ``backbone/conv1``.
+        operation: the Keras layer or operation itself.
+        inputs: names of the tensors that it reads, in the order of its arguments.
+        outputs: names of the tensors that it makes: ``"<call>:<index>"``.
+        arguments: Keras's record of the call's arguments.
+        training: the ``training`` argument that an enclosing model was called with, if any.
+    """
+
+    path: str
+    arguments: Any = field(repr=False)
+    training: bool | None
+
+    @cached_property
+    def traits(self) -> Traits:
+        """Traits of the operation, or of a quantize wrapper's inner layer."""
+        return traits_of(self.operation, len(self.inputs))
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is an input of the model."""
+        return isinstance(self.operation, keras.layers.InputLayer)
+
+    @property
+    def core(self) -> Any:
+        """The layer inside of a quantize wrapper, else the operation itself."""
+        return unwrapped(self.operation)
+
+    @property
+    def class_name(self) -> str:
+        """Name of the operation's class."""
+        return type(self.operation).__name__
+
+    def fill(self, read: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the call's arguments with input number ``i`` replaced by ``read(i)``."""
+        counter = iter(range(len(self.inputs)))
+
+        def replace(value: Any) -> Any:
+            return read(next(counter)) if isinstance(value, keras.KerasTensor) else value
+
+        args = keras.tree.map_structure(replace, self.arguments.args)
+        kwargs = keras.tree.map_structure(replace, self.arguments.kwargs)
+        return tuple(args), dict(kwargs)
+
+
+class LayerGraph(CallGraph):
+    """The flat graph of a Functional or Sequential Keras model.
+
+    Args:
+        model: a built model.
+        subclassed_within: whether subclassed models may be inside; each is one layer then. Default
+            False: they are refused.
+
+    Raises:
+        UnsupportedModelError: the model is subclassed or not built.
+    """
+
+    calls: tuple[Call, ...]
+    catalog = REGISTRY
+
+    def __init__(self, model: Any, *, subclassed_within: bool = False) -> None:
+        self.model = model
+        function = functional_of(model)
+        builder = _Flattener(subclassed_within)
+        builder.add(function, None, ())
+        self.name = str(model.name)
+        self.calls = tuple(builder.calls)
+        self.inputs = tuple(builder.names[id(t)] for t in function.inputs)
+        self.outputs = tuple(builder.names[id(t)] for t in function.outputs)
+        self.shapes = builder.shapes
+        self.dtypes = builder.dtypes
+        self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = builder.nested
+        """Tensors that each nested model reads and makes, by the model's name; of a shared one, of
+        all its calls."""
+
+    @cached_property
+    def composites(self) -> Mapping[str, Composite]:
+        """Layers without a wrapper but with weighted layers inside, by name."""
+        found: dict[str, Composite] = {}
+        for call in self.calls:
+            if call.name == call.layer and is_composite(call.operation):
+                found[call.layer] = trace_composite(call, self.shapes, self.dtypes)
+        return found
+
+    def refuse_quantized(self) -> None:
+        """Refuse a model that went through ``keras.Model.quantize``.
+
+        Raises:
+            UnsupportedModelError: a layer holds integers in place of its float weights.
+        """
+        refuse_keras_quantized(self.model)
+
+
+class _Flattener:
+    """Collects a model's calls, those of nested models in place."""
+
+    def __init__(self, subclassed_within: bool) -> None:
+        self._subclassed_within = subclassed_within
+        self.calls: list[Call] = []
+        self.names: dict[int, str] = {}
+        self.shapes: dict[str, tuple[int | None, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._layers: dict[int, str] = {}
+        self._used: set[str] = set()
+        self._count: dict[str, int] = {}
+
+    def add(self, function: Any, training: bool | None, around: tuple[str, ...]) -> None:
+        """Add every call of ``function``.
+
+        The tensors that it reads from outside are named already.
+
+        Args:
+            function: a Functional graph.
+            training: the argument of that name that it is called with.
+            around: names of the models around its calls, the outermost first.
+        """
+        for node in graph_nodes(function):
+            if node.is_input and around and isinstance(node.operation, keras.layers.InputLayer):
+                continue
+            if self._is_nested(node.operation):
+                self._add_nested(node, training, around)
+            else:
+                self._add_call(node, training, around)
+
+    def _is_nested(self, operation: Any) -> bool:
+        is_layer = self._subclassed_within and not has_graph(operation)
+        return isinstance(operation, keras.Model) and not is_layer
+
+    def _add_nested(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
+        inner = functional_of(node.operation)
+        given = node.arguments.kwargs.get("training", training)
+        for outer, own in zip(node.input_tensors, inner.inputs, strict=True):
+            self.names[id(own)] = self.names[id(outer)]
+        self.add(inner, given, (*around, node.operation.name))
+        for outer, own in zip(node.outputs, inner.outputs, strict=True):
+            self.names[id(outer)] = self.names[id(own)]
+        read, made = self.nested.get(node.operation.name, ((), ()))
+        read += tuple(self.names[id(t)] for t in node.input_tensors)
+        self.nested[node.operation.name] = (
+            read,
+            made + tuple(self.names[id(t)] for t in node.outputs),
+        )
+
+    def _add_call(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
+        layer = self._layer_name(node.operation, around)
+        count = self._count[layer] = self._count.get(layer, -1) + 1
+        name = layer if count == 0 else f"{layer}@{count}"
+        outputs = tuple(f"{name}:{i}" for i in range(len(node.outputs)))
+        for tensor, output in zip(node.outputs, outputs, strict=True):
+            self.names[id(tensor)] = output
+            self.shapes[output] = tuple(tensor.shape)
+            self.dtypes[output] = str(tensor.dtype)
+        self.calls.append(
+            Call(
+                name=name,
+                layer=layer,
+                path="/".join((*around, node.operation.name)),
+                operation=node.operation,
+                inputs=tuple(self.names[id(t)] for t in node.input_tensors),
+                outputs=outputs,
+                arguments=node.arguments,
+                training=node.arguments.kwargs.get("training", training),
+            )
+        )
+
+    def _layer_name(self, operation: Any, around: tuple[str, ...]) -> str:
+        known = self._layers.get(id(operation))
+        if known is not None:
+            return known
+        base = str(operation.name)
+        if base in self._used:
+            base = "_".join((*around, base))
+        name = base
+        suffix = 1
+        while name in self._used:
+            name, suffix = f"{base}_{suffix}", suffix + 1
+        self._used.add(name)
+        self._layers[id(operation)] = name
+        return name

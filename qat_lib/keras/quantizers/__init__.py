@@ -1,0 +1,22 @@
+"""Fake quantization: op, contexts, and the layer owning a tensor's range."""
+
+from __future__ import annotations
+
+from qat_lib.calibrators.collecting import collecting
+from qat_lib.core.ranges import AMAX_FLOOR, RANGE_POLICIES
+from qat_lib.keras.quantizers.channel_relu import ChannelReLU
+from qat_lib.keras.quantizers.fake_quantize import fake_quantize
+from qat_lib.keras.quantizers.modes import export_mode
+from qat_lib.keras.quantizers.scale import quantization_scale
+from qat_lib.keras.quantizers.tensor_quantizer import TensorQuantizer
+
+__all__ = [
+    "AMAX_FLOOR",
+    "RANGE_POLICIES",
+    "ChannelReLU",
+    "TensorQuantizer",
+    "collecting",
+    "export_mode",
+    "fake_quantize",
+    "quantization_scale",
+]

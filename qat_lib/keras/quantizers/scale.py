@@ -1,0 +1,29 @@
+"""The scale of a range, rounded as the exported file has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from qat_lib.core.ranges import AMAX_FLOOR, greatest_integer
+from qat_lib.keras.quantizers.branching import compiles_with_xla
+
+
+def quantization_scale(amax: Any, num_bits: int = 8, unsigned: bool = False) -> Any:
+    """Return the float32 scale: ``max(amax, AMAX_FLOOR)`` over the greatest integer."""
+    amax = tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR)
+    return scale_of(amax, greatest_integer(num_bits, unsigned))
+
+
+def scale_of(amax: Any, high: float) -> Any:
+    """Return ``amax / high``, rounded once, in eager code, graphs and XLA.
+
+    TensorFlow's graph optimizer and XLA turn a division by a constant into a product with its
+    rounded inverse, which for 255 is off by a last bit more often than not. Neither knows this one.
+    """
+    if tf.executing_eagerly():
+        return amax / high
+    if compiles_with_xla():
+        return amax / tf.where(amax > 0.0, high, 1.0)
+    return tf.math.divide_no_nan(amax, high)

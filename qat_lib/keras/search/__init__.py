@@ -1,0 +1,16 @@
+"""Search which layers to leave in float: within an accuracy bound, measured for speed."""
+
+from __future__ import annotations
+
+from qat_lib.keras.search.metrics import choose_metric, parse_drop
+from qat_lib.keras.search.report import FloatLayer, PlacementResult, SpeedComparison
+from qat_lib.keras.search.search import search
+
+__all__ = [
+    "FloatLayer",
+    "PlacementResult",
+    "SpeedComparison",
+    "choose_metric",
+    "parse_drop",
+    "search",
+]

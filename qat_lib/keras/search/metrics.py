@@ -1,0 +1,95 @@
+"""Metrics that a search holds within a bound; greater is better."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from qat_lib.errors import ConfigError
+from qat_lib.keras.diagnosis.effects import effect
+
+MetricName: TypeAlias = Literal["accuracy", "agreement", "fidelity"]
+Metric = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], float]
+"""Gives the value of outputs (one array each), from them and the float model's."""
+
+
+def choose_metric(
+    outputs: Sequence[np.ndarray], labels: Any = None, asked: str | None = None
+) -> tuple[str, Metric]:
+    """Return a metric's name and function.
+
+    Args:
+        outputs: the float model's outputs.
+        labels: class numbers ``(samples,)``, or None.
+        asked: ``"accuracy"``: share of samples whose largest output is the label;
+            ``"agreement"``: share whose largest output is the float model's; ``"fidelity"``: 1
+            minus the root mean square of the difference of the outputs over their standard
+            deviation. None: the first of them that labels and outputs allow.
+
+    Raises:
+        ConfigError: the metric is not known, or labels or classes are missing for it.
+    """
+    is_classifier = len(outputs) == 1 and outputs[0].ndim == 2 and outputs[0].shape[1] > 1
+    if asked is None:
+        asked = "fidelity"
+        if is_classifier:
+            asked = "agreement" if labels is None else "accuracy"
+    if asked == "fidelity":
+        return asked, _fidelity
+    if asked not in ("accuracy", "agreement"):
+        raise ConfigError(
+            f"Expected a metric: accuracy, agreement or fidelity. Received: {asked!r}."
+        )
+    if not is_classifier:
+        shapes = ", ".join(str(output.shape) for output in outputs)
+        raise ConfigError(
+            f"Expected one output (samples, classes) for the metric {asked}. Received {shapes}: "
+            "take fidelity, or a function of your own."
+        )
+    if asked == "agreement":
+        return asked, _agreement
+    if labels is None:
+        raise ConfigError(
+            "Expected labels for the metric accuracy. Received inputs alone: give labels, or take "
+            "agreement."
+        )
+    truth = np.asarray(labels)
+
+    def accuracy(found: Sequence[np.ndarray], _: Sequence[np.ndarray]) -> float:
+        return float(np.mean(_labels(found[0]) == truth))
+
+    return asked, accuracy
+
+
+def _agreement(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
+    return float(np.mean(_labels(outputs[0]) == _labels(reference[0])))
+
+
+def _labels(outputs: np.ndarray) -> np.ndarray:
+    """Return each sample's class as a float; NaN, which equals nothing, where an output is NaN."""
+    return np.where(np.isnan(outputs).any(axis=1), np.nan, outputs.argmax(axis=1))
+
+
+def _fidelity(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
+    return 1.0 - effect("error", list(outputs), list(reference))
+
+
+def parse_drop(text: str) -> float:
+    """Return a bound such as ``0.5%`` or ``0.005`` as a share.
+
+    >>> parse_drop("0.5%")
+    0.005
+
+    Raises:
+        ConfigError: it is no number from 0 to 1 (100 %).
+    """
+    match = re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", text)
+    value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= value <= 1:
+        raise ConfigError(
+            f"Expected the largest accepted drop as 0.5% or 0.005. Received: {text!r}."
+        )
+    return value

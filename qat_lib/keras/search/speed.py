@@ -1,0 +1,82 @@
+"""Latency of placements: built engines, measured in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qat_lib.engines import BuildSpec, benchmark_together, build_engine, choose_backend, load_engine
+from qat_lib.engines.backend import get_backend
+from qat_lib.keras.export import export_onnx
+from qat_lib.options import Backend
+
+LEAST_RATIO = 1.02
+"""How many times as fast as the float engine INT8 must be to be chosen."""
+_ROUNDS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedTrial:
+    """Builds engines and compares their latency.
+
+    Attributes:
+        folder: where the files of the trial are.
+        backend: what builds and runs them.
+        batch_size: samples in a request.
+        seconds: measuring time for each engine.
+    """
+
+    folder: Path
+    backend: Backend
+    batch_size: int = 1
+    seconds: float = 2.0
+
+    @classmethod
+    def on(cls, folder: Path, backend: str, batch_size: int, seconds: float) -> SpeedTrial:
+        """Return a trial on a backend, or on the best one that works here.
+
+        Raises:
+            BackendUnavailableError: it can't be used.
+        """
+        chosen = choose_backend(backend)
+        return cls(folder=folder, backend=chosen, batch_size=batch_size, seconds=seconds)
+
+    @property
+    def float_precision(self) -> str:
+        """``"fp16"`` where the backend has it, else ``"fp32"``."""
+        precisions = get_backend(self.backend).float_precisions()
+        return "fp16" if "fp16" in precisions or self.backend == "tensorrt" else "fp32"
+
+    def build_float(self, model: Any) -> Path:
+        """Build the engine of a float model in the best float precision."""
+        spec = self._spec()
+        own_graph = self.backend == "tensorrt"  # it reads the precision from the graph
+        if self.float_precision == "fp16" and not own_graph:
+            spec = replace(spec, float_precision="fp16")
+        precision: Any = "fp16" if own_graph else "fp32"
+        onnx = self.folder / "float.onnx"
+        export_onnx(model, onnx, target=self.backend, float_precision=precision)
+        return build_engine(onnx, spec).path
+
+    def build_int8(self, quantized: Any, name: str) -> Path:
+        """Build the engine of a quantized model."""
+        onnx = self.folder / f"{name}.onnx"
+        export_onnx(quantized, onnx, target=self.backend)
+        return build_engine(onnx, self._spec()).path
+
+    def _spec(self) -> BuildSpec:
+        return BuildSpec(backend=self.backend, max_batch_size=self.batch_size)
+
+    def compare(self, engines: Mapping[str, Path]) -> dict[str, float]:
+        """Return the median latency of each engine in ms, measured in turns."""
+        with ExitStack() as stack:
+            loaded = {}
+            for name, path in engines.items():
+                loaded[name] = stack.enter_context(load_engine(path))
+            found = benchmark_together(
+                loaded, batch_size=self.batch_size, seconds=self.seconds, rounds=_ROUNDS
+            )
+        return {name: latency.p50_ms for name, latency in found.items()}

@@ -1,0 +1,133 @@
+"""The promote step: verdict and report from earlier steps' evidence.
+
+What is missing counts against the engine.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from components.step_table.promote import promote_step
+
+from components.settings import GateSettings
+from qat_lib.errors import StepError
+
+STEPS = ("dataset", "baseline", "ptq", "qat", "onnx", "engines", "evaluation")
+
+
+class Listener:
+    """Remembers what the step says."""
+
+    def __init__(self) -> None:
+        self.phases: list[tuple[str, int, int]] = []
+        self.warnings: list[str] = []
+
+    def update(self, phase: str, current: int, total: int, **metrics: float) -> None:
+        self.phases.append((phase, current, total))
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> dict[str, Path]:
+    folders = {name: tmp_path / name for name in (*STEPS, "out")}
+    for folder in folders.values():
+        folder.mkdir()
+    write(folders["evaluation"] / "evaluation.json", evidence())
+    write(
+        folders["onnx"] / "export.json",
+        {"qat": {"verification": []}, "fp32": {"verification": [{"code": "C01"}]}},
+    )
+    write(folders["onnx"] / "analysis.json", {"findings": []})
+    (folders["onnx"] / "qat.onnx").write_bytes(b"the graph")
+    write(folders["baseline"] / "model.json", {"name": "resnet/digits v1"})
+    return folders
+
+
+def evidence(accuracy: float = 0.98) -> dict[str, Any]:
+    engine = {"latency_ms_p50": 0.5, "int8_layers": 10, "weighted_layers": 10}
+    results = {
+        "fp32": {"accuracy": 0.98},
+        "fp32_engine": {"accuracy": 0.98, "latency_ms_p50": 1.0},
+        "qat_engine": {"accuracy": accuracy, **engine},
+    }
+    return {
+        "results": results,
+        "confusion": {"qat_engine": [[10, 0], [0, 10]]},
+        "infrastructure_check": {"passed": True, "message": "32 requests equal"},
+    }
+
+
+def write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content))
+
+
+def call(
+    run: dict[str, Path], listener: Listener | None = None, **bounds: Any
+) -> tuple[dict[str, float], dict[str, Any]]:
+    metrics = promote_step(
+        **run, gate=GateSettings.model_validate(bounds), seed=1, progress=listener or Listener()
+    )
+    return metrics, json.loads((run["out"] / "verdict.json").read_text())
+
+
+def test_sound_engine_is_promoted(run: dict[str, Path]) -> None:
+    listener = Listener()
+    metrics, verdict = call(run, listener, min_speedup=1.9)
+    assert verdict["verdict"] == "promote"
+    assert metrics == {
+        "promoted": 1.0, "checks": 7.0, "checks_failed": 0.0, "accuracy": 0.98, "accuracy_drop": 0.0, "speedup": 2.0,
+    }  # fmt: skip
+    assert listener.warnings == []
+    assert listener.phases[-1] == ("reporting", 2, 2)
+    assert "Promoted" in (run["out"] / "report.html").read_text()
+    assert verdict["model"] == "resnet_digits_v1"
+    assert (run["out"] / "champion.onnx").read_bytes() == b"the graph"
+
+
+def test_inaccurate_engine_is_rejected_with_report(run: dict[str, Path]) -> None:
+    write(run["evaluation"] / "evaluation.json", evidence(accuracy=0.95))
+    listener = Listener()
+    metrics, verdict = call(run, listener)
+    assert verdict["verdict"] == "reject"
+    assert metrics["promoted"] == 0.0
+    assert metrics["checks_failed"] == 1.0
+    assert listener.warnings[0].startswith(
+        "accuracy_drop: The INT8 engine loses 3.00 percentage points"
+    )
+    assert "Rejected" in (run["out"] / "report.html").read_text()
+    assert not (run["out"] / "champion.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "check"), [("export.json", "verification"), ("analysis.json", "analysis")]
+)
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"qat": 3, "findings": "none"}'])
+def test_missing_evidence_counts_against(
+    run: dict[str, Path], name: str, check: str, content: str | None
+) -> None:
+    path = run["onnx"] / name
+    path.unlink() if content is None else path.write_text(content)
+    _, verdict = call(run)
+    assert [reason["check"] for reason in verdict["reasons"] if not reason["passed"]] == [check]
+
+
+@pytest.mark.parametrize("content", [None, "", "{"])
+def test_without_measurements_there_is_nothing_to_judge(
+    run: dict[str, Path], content: str | None
+) -> None:
+    path = run["evaluation"] / "evaluation.json"
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(StepError, match="Run evaluate again"):
+        call(run)
+    assert list(run["out"].iterdir()) == []
+
+
+def test_measurements_of_another_shape_are_rejected_not_promoted(run: dict[str, Path]) -> None:
+    write(run["evaluation"] / "evaluation.json", {"results": [1], "infrastructure_check": 7})
+    _, verdict = call(run)
+    assert verdict["verdict"] == "reject"

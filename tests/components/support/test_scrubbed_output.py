@@ -1,0 +1,40 @@
+import io
+import sys
+
+import pytest
+
+from components.support.credentials import mask_values
+from components.support.scrubbed_output import ScrubbedStream, scrub_output
+
+
+def test_scrubbed_stream_masks_writes_and_delegates() -> None:
+    inner = io.StringIO()
+    stream = ScrubbedStream(inner)
+    assert stream.write("http://me:planted@host\n") == len("http://me:planted@host\n")
+    stream.writelines(["a?token=planted\n", "b\n"])
+    stream.flush()
+    assert inner.getvalue() == "http://***@host\na?token=***\nb\n"
+    assert not stream.isatty()
+
+
+def test_scrub_output_is_put_in_front_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", None)
+    scrub_output()
+    scrub_output()
+    assert sys.stderr is None
+    assert sys.stdout._stream is out  # type: ignore[attr-defined]
+
+
+def test_scrub_output_leaves_structured_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("DB_PASS", "planted-1")
+    scrub_output(stdout=mask_values)
+    for stream in (sys.stdout, sys.stderr):
+        stream.write("MLFLOW_TRACKING_PASSWORD: mlflow/password planted-1")
+    assert out.getvalue() == "MLFLOW_TRACKING_PASSWORD: mlflow/password ***"
+    # References to Kubernetes secrets stay in prose, too.
+    assert err.getvalue() == out.getvalue()

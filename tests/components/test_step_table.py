@@ -1,0 +1,33 @@
+"""The table of the steps, held against their modules."""
+
+import pytest
+
+from components.runtime.steps import load_step
+from components.settings import Settings
+from components.step_table import STEPS, Step
+from pipelines.config.run_config import SECTIONS, RunConfig
+
+STEP_IDS = [step.name for step in STEPS]
+
+
+def test_steps_have_names_and_artifacts_of_their_own() -> None:
+    assert (
+        len({step.name for step in STEPS}) == len({step.artifact for step in STEPS}) == len(STEPS)
+    )
+
+
+@pytest.mark.parametrize("step", STEPS, ids=STEP_IDS)
+def test_step_reads_artifacts_of_earlier_steps(step: Step) -> None:
+    earlier = {before.artifact for before in STEPS[: STEPS.index(step)]}
+    assert set(load_step(step.name).inputs) <= earlier
+
+
+@pytest.mark.parametrize("step", STEPS, ids=STEP_IDS)
+def test_step_reads_sections_of_the_config(step: Step) -> None:
+    known: set[type[Settings]] = {type(getattr(RunConfig(), name)) for name in SECTIONS}
+    assert set(load_step(step.name).sections.values()) <= known
+
+
+@pytest.mark.parametrize("step", STEPS, ids=STEP_IDS)
+def test_step_tracks_part_of_its_output(step: Step) -> None:
+    assert step.tracked.artifacts

@@ -1,0 +1,317 @@
+"""``calibrate`` on quantizers alone: its requests to a model, its effects.
+
+That is quicker than on whole networks.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from qat_lib import QuantizationSpec, TensorQuantizer, calibrate, model_quantizers, quantize_model
+from qat_lib.errors import CalibrationError
+from qat_lib.keras.calibration import range_from_histogram
+from qat_lib.keras.calibration.observing import TensorHistograms
+
+
+def hand_made(**options: Any) -> keras.Model:
+    """A quantizer alone on its input, of two values a sample."""
+    x = keras.Input((2,), name="x")
+    return keras.Model(x, TensorQuantizer(name="q", **options)(x))
+
+
+@pytest.mark.parametrize(("least", "warns"), [(-0.5, True), (0.0, False), (0.25, False)])
+def test_only_negative_values_are_warned_of(
+    caplog: pytest.LogCaptureFixture, least: float, warns: bool
+) -> None:
+    calibrate(hand_made(unsigned=True), np.float32([[least, 2.0]]), "max")
+    assert bool(caplog.text) is warns
+
+
+def test_signed_quantizers_are_never_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    calibrate(hand_made(), np.float32([[-3.0, 2.0]]), "max")
+    assert caplog.text == ""
+
+
+def test_calibrate_has_defaults() -> None:
+    defaults = calibrate.__kwdefaults__
+    assert defaults == {"percentile": None, "batch_size": 32, "freeze": True, "on_batch": None}
+    model = hand_made()
+    report = calibrate(model, np.ones((65, 2), np.float32))
+    assert (report.batches, report.samples, report.tensors["q"].method) == (3, 65, "auto")
+    assert model_quantizers(model)["q"].frozen
+
+
+def test_a_given_percentile_is_that_of_the_method() -> None:
+    found = calibrate(hand_made(), VALUES, percentile=60).tensors["q"]
+    named = calibrate(hand_made(), VALUES, "percentile", percentile=60).tensors["q"]
+    assert (found.method, found.amax) == ("percentile", named.amax)
+
+
+def test_a_single_sample_is_enough() -> None:
+    assert calibrate(hand_made(), np.float32([[1, -2]]), "max").tensors["q"].amax == 2.0
+
+
+def test_first_non_finite_tensor_is_named() -> None:
+    x = keras.Input((2,), name="x")
+    first = TensorQuantizer(name="first")(x)
+    model = keras.Model(x, TensorQuantizer(name="second")(first))
+    with pytest.raises(CalibrationError, match="'first' has NaN"):
+        calibrate(model, np.float32([[np.nan, 1]]), "max")
+
+
+def test_calibrate_runs_the_model_in_inference() -> None:
+    x = keras.Input((64,), name="x")
+    model = keras.Model(x, TensorQuantizer(name="q")(layers.Dropout(0.5)(x)))
+    assert calibrate(model, np.ones((4, 64), np.float32), "max").tensors["q"].amax == 1.0
+
+
+def test_weights_get_own_range_under_every_policy() -> None:
+    x = keras.Input((2,), name="x")
+    model = quantize_model(keras.Model(x, layers.Dense(2, use_bias=False, name="head")(x)))
+    kernel = np.float32([[1, -3], [2, 0.5]])
+    model.get_layer("quant_head").layer.kernel.assign(kernel)
+    report = calibrate(model, np.ones((1, 2), np.float32), "max")
+    (weight,) = (q for q in model_quantizers(model).values() if q.of_weight)
+    assert weight.name not in report.tensors
+    np.testing.assert_array_equal(weight.amax, [[2, 3]])
+
+
+def test_report_shows_no_counts_in_its_text() -> None:
+    statistics = calibrate(hand_made(), np.float32([[1, -2]]), "max").tensors["q"]
+    assert "counts" not in repr(statistics)
+    assert "edges" not in repr(statistics)
+    assert statistics.counts is not None
+    assert statistics.counts.sum() == statistics.values == 2
+
+
+def test_tuple_is_a_batch_with_labels() -> None:
+    x, y = np.float32([[1, 2]]), np.float32([[9, 9]])
+    report = calibrate(hand_made(), [(x, y), [x, y]], "max")
+    assert (report.samples, report.tensors["q"].amax) == (2, 2.0)
+
+
+@pytest.mark.parametrize("data", [{"a": [1.0]}, {}, 5, None])
+def test_data_must_be_arrays_or_batches(data: Any) -> None:
+    with pytest.raises(CalibrationError, match=f"Received: {type(data).__name__}"):
+        calibrate(hand_made(), data)
+
+
+VALUES = np.arange(1, 15, dtype=np.float32).reshape(7, 2)
+
+
+def kinds() -> dict[str, Any]:
+    """Return the same seven samples in every accepted form.
+
+    Batches have 3, 3 and 1 samples.
+    """
+    parts, labels = [VALUES[:3], VALUES[3:6], VALUES[6:]], np.full((7, 1), 99, np.float32)
+    return {
+        "array": VALUES,
+        "tensor": tf.constant(VALUES),
+        "list": parts,
+        "tuple": tuple(parts),
+        "iterator": iter(parts),
+        "pairs": [(part, labels[:3]) for part in parts],
+        "pairs in lists": ([part, labels[:3]] for part in parts),
+        "dataset": tf.data.Dataset.from_tensor_slices(VALUES).batch(3),
+        "dataset of pairs": tf.data.Dataset.from_tensor_slices((VALUES, labels)).batch(3),
+    }
+
+
+@pytest.mark.parametrize("kind", list(kinds()))
+def test_calibrate_takes_data_of_every_kind(kind: str) -> None:
+    seen: list[int] = []
+    report = calibrate(hand_made(), kinds()[kind], "max", batch_size=3, on_batch=seen.append)
+    assert (seen, report.batches, report.samples) == ([1, 2, 3], 3, 7)
+    assert report.tensors["q"].amax == 14.0
+    assert report.tensors["q"].values == 14
+
+
+def two(form: Any) -> keras.Model:
+    """Return a model of inputs ``a`` and ``b``, each with a quantizer."""
+    inputs = {name: keras.Input((2,), name=name) for name in "ab"}
+    outputs = [TensorQuantizer(name=f"q{name}")(x) for name, x in inputs.items()]
+    return keras.Model(inputs if form is dict else form(inputs.values()), outputs)
+
+
+@pytest.mark.parametrize("form", [dict, list, tuple])
+@pytest.mark.parametrize("kind", ["whole", "batches", "pairs"])
+def test_calibrate_takes_data_of_several_inputs(form: Any, kind: str) -> None:
+    parts = [{"a": VALUES[i : i + 4], "b": -2 * VALUES[i : i + 4]} for i in (0, 4)]
+    shaped = [part if form is dict else form(part.values()) for part in parts]
+    whole = {"a": VALUES, "b": -2 * VALUES}
+    data = {"whole": whole if form is dict else form(whole.values()), "batches": shaped}
+    given = data[kind] if kind in data else [(part, np.zeros((4, 1))) for part in shaped]
+    report = calibrate(two(form), given, "max", batch_size=4)
+    assert {name: found.amax for name, found in report.tensors.items()} == {"qa": 14.0, "qb": 28.0}
+    assert (report.batches, report.samples) == (2, 7)
+
+
+@pytest.mark.parametrize("form", [dict, list])
+def test_calibrate_names_lengths_of_inputs_that_differ(form: Any) -> None:
+    data = {"a": VALUES, "b": VALUES[:5]}
+    with pytest.raises(CalibrationError, match=r"as many samples for each input\. Received: 7, 5"):
+        calibrate(two(form), data if form is dict else list(data.values()))
+
+
+def test_calibrate_takes_two_arrays_for_batches() -> None:
+    report = calibrate(hand_made(), [VALUES, VALUES[:2]], "max")
+    assert (report.batches, report.samples) == (2, 9)
+
+
+@pytest.mark.parametrize(
+    "data", [[], np.zeros((0, 2), np.float32), iter(()), [np.zeros((0, 2), np.float32)]]
+)
+def test_calibrate_wants_a_sample(data: Any) -> None:
+    with pytest.raises(CalibrationError, match="data is empty"):
+        calibrate(hand_made(), data, "percentile")
+
+
+def test_calibrate_takes_a_list_of_one_batch() -> None:
+    report = calibrate(hand_made(), [VALUES], "max", batch_size=3)
+    assert (report.batches, report.samples) == (1, 7)
+
+
+def test_calibrate_takes_a_single_value() -> None:
+    x = keras.Input((1,), name="x")
+    report = calibrate(keras.Model(x, TensorQuantizer(name="q")(x)), np.float32([[-3]]), "max")
+    assert (report.tensors["q"].amax, report.tensors["q"].values) == (3.0, 1)
+
+
+def test_calibrate_passes_over_an_empty_batch() -> None:
+    report = calibrate(hand_made(), [VALUES, VALUES[:0], -VALUES], "max")
+    assert (report.batches, report.samples, report.tensors["q"].amax) == (3, 14, 14.0)
+
+
+def test_calibrate_reports_what_it_saw() -> None:
+    data = np.float32([[0.5, -8.0], [1.0, 2.0]])
+    found = calibrate(hand_made(), data, "percentile", percentile=75, batch_size=1).tensors["q"]
+    assert (found.observed_max, found.method, found.values) == (8.0, "percentile", 4)
+    assert 2.0 <= found.amax < 2.01
+    assert found.counts is not None
+    assert found.edges is not None
+    assert (found.counts.sum(), len(found.edges)) == (4, len(found.counts) + 1)
+    assert found.edges[-1] >= 8.0
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+@pytest.mark.parametrize("bits", [3, 8])
+def test_calibrate_goes_by_integers_of_quantizer(unsigned: bool, bits: int) -> None:
+    values = np.random.default_rng(0).exponential(size=(500, 2)).astype(np.float32)
+    model = hand_made(unsigned=unsigned, num_bits=bits)
+    histograms = TensorHistograms()
+    histograms.observe(model.layers[-1], tf.constant(values))
+    expected = range_from_histogram(histograms.found["q"], "mse", num_bits=bits, unsigned=unsigned)
+    assert calibrate(model, values, "mse", batch_size=500).tensors["q"].amax == pytest.approx(
+        expected
+    )
+
+
+def test_calibrate_uses_the_calibrator_of_a_quantizer() -> None:
+    found = calibrate(hand_made(calibrator="max"), VALUES, "percentile", percentile=10).tensors["q"]
+    assert (found.method, found.amax) == ("max", 14.0)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_calibrate_freezes_where_asked(freeze: bool) -> None:
+    model = hand_made()
+    calibrate(model, VALUES, "max", freeze=freeze)
+    (quantizer,) = model_quantizers(model).values()
+    assert (quantizer.frozen, quantizer.calibrated, float(quantizer.amax)) == (freeze, True, 14.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 6])
+def test_calibrate_refuses_non_finite_values(bad: float, row: int) -> None:
+    model, data = hand_made(), VALUES.copy()
+    data[row, 1] = bad
+    with pytest.raises(CalibrationError, match="'q' has NaN or infinite"):
+        calibrate(model, data, "max", batch_size=2)
+    (quantizer,) = model_quantizers(model).values()
+    assert (float(quantizer.amax), quantizer.calibrated) == (6.0, False)
+
+
+def test_calibrate_sees_the_float_tensors() -> None:
+    """A quantizer behind another sees the unquantized values."""
+    x = keras.Input((2,), name="x")
+    first = TensorQuantizer(name="first")
+    model = keras.Model(x, TensorQuantizer(name="second")(first(x)))
+    first.amax = 0.5
+    report = calibrate(model, VALUES, "max")
+    assert {name: found.amax for name, found in report.tensors.items()} == {
+        "first": 14.0,
+        "second": 14.0,
+    }
+
+
+def test_calibrate_gives_a_shared_quantizer_one_histogram() -> None:
+    inputs = [keras.Input((2,), name=name) for name in "ab"]
+    shared = TensorQuantizer(name="shared")
+    model = keras.Model(inputs, [shared(x) for x in inputs])
+    found = calibrate(model, [VALUES, 3 * VALUES], "max").tensors["shared"]
+    assert (found.amax, found.values) == (42.0, 28)
+
+
+def test_calibrate_skips_quantizers_that_need_no_data() -> None:
+    x = keras.Input((2,), name="x")
+    model = keras.Model(
+        x, TensorQuantizer(name="q")(TensorQuantizer(name="always", range_policy="current")(x))
+    )
+    assert list(calibrate(model, VALUES, "max").tensors) == ["q"]
+
+
+def test_calibrate_counts_the_unsigned_quantizers_that_cut(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    x = keras.Input((2,), name="x")
+    quantizers = [TensorQuantizer(name=name, unsigned=True)(x) for name in "cab"]
+    kept = TensorQuantizer(name="kept", unsigned=True)(layers.ReLU()(x))
+    calibrate(
+        keras.Model(x, [*quantizers, kept]), np.float32([[-1, 2], [-3, 1]]), "max", batch_size=1
+    )
+    assert "turn into 0: 3 of them, such as a." in caplog.text
+
+
+@pytest.mark.parametrize("percentile", [0, 101])
+def test_calibrate_refuses_a_percentile_before_it_reads(percentile: float) -> None:
+    def unread() -> Any:
+        raise AssertionError("the data was read")
+        yield VALUES
+
+    with pytest.raises(CalibrationError, match="percentile must be in"):
+        calibrate(hand_made(), unread(), percentile=percentile)
+
+
+def test_calibrate_refuses_a_model_without_quantizers() -> None:
+    x = keras.Input((2,))
+    with pytest.raises(CalibrationError, match="The model 'plain' has no quantizer"):
+        calibrate(keras.Model(x, layers.ReLU()(x), name="plain"), VALUES)
+
+
+def test_calibrate_stops_observing_when_data_fail() -> None:
+    def fails() -> Any:
+        yield VALUES
+        raise OSError("disk")
+
+    model = hand_made()
+    with pytest.raises(OSError, match="disk"):
+        calibrate(model, fails())
+    assert model(np.float32([[100, 1]])).numpy()[0, 0] == 6.0
+
+
+@pytest.mark.parametrize("policy", ["frozen", "learned"])
+def test_calibrate_sets_ranges_of_weights_from_weights(policy: str) -> None:
+    x = keras.Input((2,), name="x")
+    spec = QuantizationSpec().add("dense", weight_range_policy=policy)
+    model = quantize_model(keras.Model(x, layers.Dense(2, name="dense")(x)), quantization_spec=spec)
+    kernel = next(weight for weight in model.weights if weight.path.endswith("kernel"))
+    kernel.assign([[1, -2], [3, 0.5]])
+    calibrate(model, np.ones((1, 2), np.float32), "max")
+    weight = next(
+        quantizer for quantizer in model_quantizers(model).values() if quantizer.of_weight
+    )
+    np.testing.assert_allclose(weight.amax.ravel(), [3, 2], rtol=1e-6)

@@ -1,0 +1,201 @@
+"""Edits of a traced TensorFlow graph, which keep its results."""
+
+from collections.abc import Callable
+from math import erf
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from qat_lib.keras.export.prepare import freezable, prepare_graph
+
+X = np.float32([[-2.0, -0.5, 0.0], [0.25, 1.0, 3.0]])
+
+
+def graph_of(build: Callable[[Any], Any], shape: Any = (None, 3), dtype: Any = tf.float32) -> Any:
+    """Return the graph from a placeholder ``x`` to an Identity ``y``."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.identity(build(tf.compat.v1.placeholder(dtype, shape, name="x")), name="y")
+    return graph.as_graph_def(add_shapes=True)
+
+
+def run(graph_def: Any, **feeds: np.ndarray) -> np.ndarray:
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(graph_def, name="")
+        with tf.compat.v1.Session(graph=graph) as session:
+            return np.asarray(
+                session.run("y:0", {f"{name}:0": value for name, value in feeds.items()})
+            )
+
+
+def node(graph_def: Any, name: str) -> Any:
+    (found,) = (each for each in graph_def.node if each.name == name)
+    return found
+
+
+def ops(graph_def: Any) -> list[str]:
+    return [each.op for each in graph_def.node]
+
+
+ERFC = np.vectorize(lambda x: 1 - erf(x))
+
+
+@pytest.mark.parametrize(
+    ("build", "expected", "op"),
+    [
+        (lambda x: tf.math.erfc(x), lambda x: ERFC(x), "Sub"),
+        (lambda x: tf.math.erfc(tf.nn.relu(x)), lambda x: ERFC(np.maximum(x, 0)), "Sub"),
+        (lambda x: tf.math.erfc(tf.negative(x)), lambda x: ERFC(-x), "Sub"),
+        (
+            lambda x: tf.math.erfc(tf.nn.relu(tf.negative(x))),
+            lambda x: ERFC(np.maximum(-x, 0)),
+            "Sub",
+        ),
+        (lambda x: tf.math.erfc(x * (x + 2.0)), lambda x: ERFC(x * (x + 2)), "Sub"),
+        (lambda x: tf.math.erfc(tf.negative(x) * 0.5), lambda x: ERFC(-x * 0.5), "AddV2"),
+        (
+            lambda x: tf.math.erfc(tf.constant(0.5) * tf.negative(x)),
+            lambda x: ERFC(-x * 0.5),
+            "AddV2",
+        ),
+        (lambda x: tf.math.erfc(tf.negative(x) * (x + 2.0)), lambda x: ERFC(-x * (x + 2)), "AddV2"),
+        (lambda x: tf.math.erfc((x + 2.0) * tf.negative(x)), lambda x: ERFC(-x * (x + 2)), "AddV2"),
+        (
+            lambda x: tf.math.erfc(tf.unstack(tf.negative(x))[1] * 0.5),
+            lambda x: ERFC(-x[1] * 0.5),
+            "Sub",
+        ),
+    ],
+    ids=[
+        "x",
+        "relu",
+        "neg",
+        "relu of neg",
+        "product",
+        "-x*c",
+        "c*-x",
+        "-x*y",
+        "y*-x",
+        "second output",
+    ],
+)
+def test_prepare_graph_writes_erfc_with_erf(build: Any, expected: Any, op: str) -> None:
+    before = graph_of(build, (2, 3))
+    prepared = prepare_graph(before)
+    np.testing.assert_allclose(run(prepared, x=X), expected(X), atol=1e-6)
+    assert "Erfc" not in ops(prepared)
+    assert node(prepared, "Erfc").op == op
+    assert "Erfc" in ops(before)
+
+
+def test_prepare_graph_adds_a_product_without_the_sign() -> None:
+    """An engine knows the exact GELU by ``1 + erf(x * c)``."""
+    prepared = prepare_graph(graph_of(lambda x: tf.math.erfc(tf.negative(x) * 0.5)))
+    assert list(node(prepared, "Erfc").input) == ["Erfc/one", "Erfc/erf"]
+    assert list(node(prepared, "Erfc/erf").input) == ["Erfc/product"]
+    assert "x" in [name.partition(":")[0] for name in node(prepared, "Erfc/product").input]
+    for name in ("Erfc/erf", "Erfc/product"):
+        assert [
+            dim.size for dim in node(prepared, name).attr["_output_shapes"].list.shape[0].dim
+        ] == [-1, 3]
+
+
+def test_prepare_graph_writes_every_erfc() -> None:
+    prepared = prepare_graph(
+        graph_of(lambda x: tf.math.erfc(x) + tf.math.erfc(tf.negative(x) * 2.0))
+    )
+    assert ops(prepared).count("Erf") == 2
+    np.testing.assert_allclose(run(prepared, x=X), ERFC(X) + ERFC(-2 * X), atol=1e-6)
+
+
+def transposed(x: Any, kernel: Any = (2, 2, 1, 3), rows: Any = 8) -> Any:
+    size = tf.stack([tf.shape(x)[0], rows, 6, 1])
+    y = tf.nn.conv2d_transpose(x, tf.ones(kernel), size, 2, "SAME")
+    y.set_shape((None, rows if isinstance(rows, int) else None, 6, 1))
+    return y
+
+
+def size_of(graph_def: Any, op: str) -> Any:
+    (call,) = (each for each in graph_def.node if each.op == op)
+    source = node(graph_def, call.input[0].partition(":")[0])
+    return call, source
+
+
+def test_prepare_graph_fixes_transposed_convolution_sizes() -> None:
+    call, source = size_of(
+        prepare_graph(graph_of(transposed, (None, 4, 3, 3))), "Conv2DBackpropInput"
+    )
+    assert (source.op, source.name) == ("Const", f"{call.name}/size")
+    size = tf.make_ndarray(source.attr["value"].tensor)
+    assert (size.tolist(), size.dtype) == ([-1, 8, 6, 1], np.int32)
+    assert source.attr["dtype"].type == tf.int32.as_datatype_enum
+
+
+def test_prepare_graph_says_the_size_in_three_dimensions_too() -> None:
+    def build(x: Any) -> Any:
+        size = tf.stack([tf.shape(x)[0], 4, 2, 2, 1])
+        y = tf.nn.conv3d_transpose(x, tf.ones((2, 2, 2, 1, 1)), size, 2, "SAME")
+        y.set_shape((None, 4, 2, 2, 1))
+        return y
+
+    _, source = size_of(prepare_graph(graph_of(build, (None, 2, 1, 1, 1))), "Conv3DBackpropInputV2")
+    assert tf.make_ndarray(source.attr["value"].tensor).tolist() == [-1, 4, 2, 2, 1]
+
+
+def test_prepare_graph_leaves_a_size_that_is_open() -> None:
+    def build(x: Any) -> Any:
+        return transposed(x, rows=2 * tf.shape(x)[1])
+
+    _, source = size_of(prepare_graph(graph_of(build, (None, None, 3, 3))), "Conv2DBackpropInput")
+    assert source.op == "Pack"
+
+
+def test_prepare_graph_leaves_a_size_of_unknown_rank() -> None:
+    graph_def = graph_of(transposed, (None, 4, 3, 3))
+    call, _ = size_of(graph_def, "Conv2DBackpropInput")
+    del call.attr["_output_shapes"]
+    _, source = size_of(prepare_graph(graph_def), "Conv2DBackpropInput")
+    assert source.op == "Pack"
+
+
+def test_prepare_graph_freezes_the_named_placeholders() -> None:
+    def build(x: Any) -> Any:
+        kernel = tf.compat.v1.placeholder(tf.float32, (3, 2), name="kernel")
+        bias = tf.compat.v1.placeholder(tf.float32, (2,), name="bias")
+        return x @ kernel + bias
+
+    graph_def = graph_of(build)
+    kernel, bias = np.arange(6, dtype=np.float32).reshape(3, 2), np.float32([5, 7])
+    prepared = prepare_graph(graph_def, {"kernel": kernel})
+    assert (node(prepared, "kernel").op, node(prepared, "bias").op) == ("Const", "Placeholder")
+    assert set(node(prepared, "kernel").attr) <= {"dtype", "value", "_output_shapes"}
+    np.testing.assert_allclose(run(prepared, x=X, bias=bias), X @ kernel + bias)
+    assert ops(prepare_graph(graph_def)).count("Placeholder") == 3
+    assert ops(graph_def).count("Placeholder") == 3
+
+
+def test_prepare_graph_writes_half_precision_in_float32() -> None:
+    prepared = prepare_graph(graph_of(lambda x: x * 2.0, dtype=tf.float16))
+    assert run(prepared, x=X).dtype == np.float32
+
+
+def test_freezable_weights_are_those_that_no_quantizer_reads() -> None:
+    def build(x: Any) -> Any:
+        weights = [
+            tf.compat.v1.placeholder(tf.float32, (3,), name=name) for name in ("a", "b", "c")
+        ]
+        with tf.name_scope("L0/"):
+            marked = tf.identity(weights[0], name="kernel_quantizer")
+            plain = tf.identity(weights[1], name="plain")
+        return x * marked * plain * tf.nn.relu(weights[2])
+
+    values = {f"{name}:0": np.float64([index, 1, 2]) for index, name in enumerate("abc")}
+    found = freezable(graph_of(build), values, {"L0/kernel_quantizer:0"})
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "b": [1, 1, 2],
+        "c": [2, 1, 2],
+    }
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}

@@ -1,0 +1,71 @@
+"""Keras's graph records: read in one module, with each call's place.
+
+The graph made of them knows where each call stands.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import keras
+import pytest
+
+import qat_lib
+from qat_lib.errors import UnsupportedModelError
+from qat_lib.keras.graph.keras_graph import count_calls, layers_inside, layers_of, maker_of
+from qat_lib.keras.graph.layer_graph import LayerGraph
+
+PACKAGES = Path(qat_lib.__file__).parent.parent
+PRIVATE = {
+    *("_nodes_by_depth", "_functional", "_flatten_layers", "_inbound_nodes", "_outbound_nodes"),
+    *("_operations", "_keras_history", "_inputs_struct", "_outputs_struct"),
+}
+
+
+def nested() -> keras.Model:
+    x = keras.Input((4,))
+    inner = keras.Model(x, keras.layers.Dense(4, name="dense")(x), name="inner")
+    outer_input = keras.Input((4,), name="x")
+    outer = keras.layers.Dense(2, name="dense")(inner(inner(outer_input)))
+    return keras.Model(outer_input, outer, name="outer")
+
+
+class Custom(keras.Model):
+    def call(self, x):
+        return x
+
+
+@pytest.mark.parametrize("package", ["qat_lib", "components", "pipelines"])
+def test_private_records_read_in_one_module(package: str) -> None:
+    readers = set()
+    for path in (PACKAGES / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in PRIVATE:
+                readers.add(path.name)
+    assert readers == ({"keras_graph.py"} if package == "qat_lib" else set())
+
+
+def test_layer_graph_paths() -> None:
+    calls = LayerGraph(nested()).calls
+    assert [call.path for call in calls] == ["x", "inner/dense", "inner/dense", "dense"]
+    assert [call.name for call in calls] == ["x", "dense", "dense@1", "dense_1"]
+
+
+def test_layer_graph_subclassed_within() -> None:
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, Custom(name="custom")(x))
+    with pytest.raises(UnsupportedModelError, match="'custom' is a subclassed model"):
+        LayerGraph(model)
+    calls = LayerGraph(model, subclassed_within=True).calls
+    assert [call.layer for call in calls] == ["x", "custom"]
+
+
+def test_keras_graph_records() -> None:
+    model = nested()
+    inner = model.get_layer("inner")
+    assert inner in layers_of(model)
+    assert inner.get_layer("dense") in layers_inside(model)
+    assert model not in layers_inside(model)
+    assert count_calls(model.get_layer("dense")) == 1
+    assert maker_of(model.outputs[0]) is model.get_layer("dense")
