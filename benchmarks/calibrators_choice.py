@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from qat_lib.calibrators.methods import METHODS
 from qat_lib.core.ranges import greatest_integer, reduced_axes
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
 
 SHARES = np.linspace(0.3, 1.0, 36)
 """Ranges that are tried of a weight, over its largest magnitude."""

@@ -11,7 +11,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qat_lib import analysis, custom_qdq_cases, engines, errors, export, utils
+    from qat_lib import (
+        analysis,
+        calibration,
+        custom_qdq_cases,
+        diagnosis,
+        engines,
+        errors,
+        export,
+        placement,
+        quantize_wrappers,
+        quantizers,
+        training,
+        utils,
+    )
     from qat_lib.analysis import (
         FusionReport,
         analyze_onnx,
@@ -41,19 +54,7 @@ if TYPE_CHECKING:
         load_engine,
     )
     from qat_lib.export import verify_onnx
-    from qat_lib.keras import (
-        calibration,
-        diagnosis,
-        quantize,
-        quantizers,
-        training,
-    )
-    from qat_lib.keras import (
-        search as placement,
-    )
-    from qat_lib.keras import (
-        wrappers as quantize_wrappers,
-    )
+    from qat_lib.keras import quantize
     from qat_lib.keras.apply.rebuild import apply_plan
     from qat_lib.keras.calibration import CalibrationReport, calibrate
     from qat_lib.keras.correction import (
@@ -69,8 +70,8 @@ if TYPE_CHECKING:
     from qat_lib.keras.graph.layer_graph import LayerGraph
     from qat_lib.keras.loading import load_model
     from qat_lib.keras.ptq import PtqRecipe
-    from qat_lib.keras.quantize import model_quantizers, quantize_model
-    from qat_lib.keras.quantizers import TensorQuantizer, fake_quantize
+    from qat_lib.keras.quantize import quantize_model
+    from qat_lib.keras.quantizers import TensorQuantizer, fake_quantize, model_quantizers
     from qat_lib.keras.search import PlacementResult, search
     from qat_lib.keras.wrappers import (
         BaseQuantizeWrapper,
@@ -186,8 +187,8 @@ _HOMES = {
     "BuildSpec": "qat_lib.engines",
     "build_engine": "qat_lib.engines",
     "load_engine": "qat_lib.engines",
-    "check_parity": "qat_lib.export",
-    "export_onnx": "qat_lib.export",
+    "check_parity": "qat_lib.keras.export",
+    "export_onnx": "qat_lib.keras.export",
     "verify_onnx": "qat_lib.export",
     "folded_weights": "qat_lib.keras.folding",
     "LayerGraph": "qat_lib.keras.graph.layer_graph",
@@ -200,7 +201,7 @@ _HOMES = {
     "plan_quantization": "qat_lib.planner",
     "PtqRecipe": "qat_lib.keras.ptq",
     "Preprocessing": "qat_lib.preprocessing",
-    "model_quantizers": "qat_lib.keras.quantize",
+    "model_quantizers": "qat_lib.keras.quantizers",
     "quantize_model": "qat_lib.keras.quantize",
     "BaseQuantizeWrapper": "qat_lib.keras.wrappers",
     "NonWeightedBaseQuantizeWrapper": "qat_lib.keras.wrappers",
@@ -217,13 +218,19 @@ _HOMES = {
     "convert_saved_model_to_onnx": "qat_lib.utils",
 }
 
+_MODULES = {
+    "plan": "qat_lib.core.plan",
+    "quantize": "qat_lib.keras.quantize",
+    "spec": "qat_lib.core.spec",
+}
+
 if not TYPE_CHECKING:  # a type checker knows the names above and no others
 
     def __getattr__(name: str) -> Any:
         if name in _HOMES:
             value = getattr(importlib.import_module(_HOMES[name]), name)
         elif name in __all__:
-            value = importlib.import_module(f"qat_lib.{name}")
+            value = importlib.import_module(_MODULES.get(name, f"qat_lib.{name}"))
         elif name.endswith("QuantizeWrapper"):
             value = getattr(importlib.import_module("qat_lib.keras.wrappers"), name)
         else:

@@ -13,7 +13,7 @@ import numpy as np
 from components.data.array_checks import Array, Part, check_part, check_together
 from components.data.array_source import ArraySource
 from components.settings import DataSettings
-from components.store.directories import as_storage_error, is_disk_full
+from components.support.disk_errors import as_storage_error, is_disk_full
 from qat_lib.errors import DataError, QatlineError
 from qat_lib.files.archives import open_archive
 from qat_lib.files.npy import load_npy, read_header

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from components.artifacts.gate_advice import describe_verdict
 from components.artifacts.promotion import Verdict
 from components.artifacts.result_row import ResultRow
-from components.evaluation.gate_advice import describe_verdict
 from components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
 from components.store.key_lock import RUN_VARIABLE, this_process
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from components.storage.stored_file import StoredFile
-from components.store.directories import as_storage_error
 from components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
+from components.support.disk_errors import as_storage_error
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import written_beside
 

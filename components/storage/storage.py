@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from components.storage.stored_file import Storage, StoredFile
-from components.store.directories import as_storage_error
+from components.support.disk_errors import as_storage_error
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import written_beside
 from qat_lib.support.digests import sha256_of

@@ -25,7 +25,7 @@ from components.store.manifest import (
     verify_directory,
 )
 from components.store.work_directory import work_directory
-from components.support.disk_errors import as_storage_error, is_disk_full
+from components.support.disk_errors import as_storage_error
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import sync, unfinished_name
 
@@ -33,9 +33,7 @@ __all__ = [
     "MANIFEST_NAME",
     "FileEntry",
     "Manifest",
-    "as_storage_error",
     "describe",
-    "is_disk_full",
     "materialize",
     "publish",
     "read_step_manifest",

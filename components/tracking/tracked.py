@@ -16,7 +16,7 @@ from typing import Any
 from components.artifacts import Evaluation, Promotion
 from components.artifacts.data_info import DatasetInfo
 from components.artifacts.evaluation import row_metrics
-from components.evaluation.gate_advice import describe_verdict
+from components.artifacts.gate_advice import describe_verdict
 from components.settings import Settings
 from components.step_table import STEP_BY_NAME, TrackedOutputs
 from components.store.directories import Manifest

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from components.training.checkpoints import Resumption
 from components.workers.workers import Workers, synchronized_batch_norms
-from qat_lib.keras.graph.keras_graph import layers_of
 from qat_lib.keras.quantizers.split_batch import split_batch
+from qat_lib.keras.structure import layers_of
 from qat_lib.keras.training.batch_norm import batch_norms
 
 ORDERS_PER_EPOCH = 2

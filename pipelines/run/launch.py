@@ -25,9 +25,9 @@ from typing import Any
 
 from components.registry.facts import INPUTS_VARIABLE
 from components.step_table import STEPS
-from components.store.directories import as_storage_error, is_disk_full
 from components.store.key_lock import RUN_VARIABLE
 from components.store.step_store import STORE_VARIABLE
+from components.support.disk_errors import as_storage_error, is_disk_full
 from components.support.events import EVENTS_VARIABLE, emit
 from components.support.parent import LAUNCHER_VARIABLE
 from components.support.scrubbed_output import scrub_output

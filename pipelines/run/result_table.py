@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from components.artifacts import Engines, ResultRow
+from components.artifacts.gate_advice import failed_first, next_command
 from components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, row_title
-from components.evaluation.gate_advice import failed_first, next_command
 from pipelines.run.folder import RunFolder
 from pipelines.run.result import GateResult, RunResult
 from pipelines.steps import STEP_ARTIFACTS

@@ -1,4 +1,4 @@
-"""Keras to ONNX: conversion, lossless lowering passes, verification and parity."""
+"""Export to ONNX for both front ends: lossless lowering passes, record and verification."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ if TYPE_CHECKING:
     from qat_lib.export.options import ExportOptions
     from qat_lib.export.parity_report import LayerDifference, ParityReport
     from qat_lib.export.verify import verify_onnx
-    from qat_lib.keras.export.export import export_onnx
-    from qat_lib.keras.export.parity import check_parity
 
 __all__ = [
     "ExportOptions",
     "ExportReport",
     "LayerDifference",
     "ParityReport",
-    "check_parity",
-    "export_onnx",
     "verify_onnx",
 ]
 
@@ -29,8 +25,6 @@ _HOMES = {
     "ExportReport": "qat_lib.export.finish",
     "LayerDifference": "qat_lib.export.parity_report",
     "ParityReport": "qat_lib.export.parity_report",
-    "check_parity": "qat_lib.keras.export.parity",
-    "export_onnx": "qat_lib.keras.export.export",
     "verify_onnx": "qat_lib.export.verify",
 }
 

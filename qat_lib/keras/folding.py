@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import SpecError
-from qat_lib.keras.graph.keras_graph import layers_inside, layers_of
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
+from qat_lib.keras.structure import layers_inside, layers_of
 
 
 @contextmanager

@@ -7,14 +7,12 @@ from typing import Any
 
 import keras
 
-import qat_lib.keras.quantizers  # noqa: F401  registers TensorQuantizer
-import qat_lib.keras.wrappers  # registers the wrappers with Keras
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files.keras_archive import KerasArchive, inspect_archive
 from qat_lib.files.variable_budget import variable_budget
 from qat_lib.keras.apply.recursion import deep_graphs
-from qat_lib.keras.graph.keras_graph import layers_of
-from qat_lib.keras.wrappers import WeightedBaseQuantizeWrapper
+from qat_lib.keras.structure import layers_of
+from qat_lib.keras.wrappers import WeightedBaseQuantizeWrapper  # the import registers all layers
 from qat_lib.support.foreign_errors import describe_error
 
 # Beyond the weights in the file: seeds, counters, and weights stored in half precision.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -12,12 +11,10 @@ import keras
 
 from qat_lib.core.spec import LayerConfig, QuantizationSpec
 from qat_lib.keras.apply.rebuild import apply_plan
-from qat_lib.keras.graph.keras_graph import layers_of
-from qat_lib.keras.quantizers import TensorQuantizer
 from qat_lib.options import Cpu
 from qat_lib.planner import plan_quantization
 
-__all__ = ["LayerConfig", "QuantizationSpec", "apply_plan", "model_quantizers", "quantize_model"]
+__all__ = ["LayerConfig", "QuantizationSpec", "apply_plan", "quantize_model"]
 
 logger = logging.getLogger("qat_lib")
 
@@ -88,14 +85,3 @@ def _compile_like(model: Any, quantized: Any) -> None:
             "The quantized model is not compiled: the original's configuration can't be copied: %s",
             error,
         )
-
-
-def model_quantizers(model: Any, pattern: str | None = None) -> dict[str, TensorQuantizer]:
-    """Return every TensorQuantizer of a model, by name.
-
-    Args:
-        model: a quantized model.
-        pattern: a regular expression that a name must match whole; None = all.
-    """
-    found = {q.name: q for layer in layers_of(model) if isinstance(q := layer, TensorQuantizer)}
-    return {name: q for name, q in found.items() if pattern is None or re.fullmatch(pattern, name)}

@@ -14,17 +14,19 @@ import numpy as np
 from qat_lib.core.plan import QuantizationPlan, QuantizerEntry
 from qat_lib.core.plan_index import PlanIndex
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.keras.apply.cloning import (
+from qat_lib.keras.apply.composite import wrap_composite
+from qat_lib.keras.apply.recursion import ROOM, deep_graphs
+from qat_lib.keras.apply.wrapper import wrap_layer
+from qat_lib.keras.cloning import (
     call_copy,
     clone_by_arguments,
     clone_operation,
     copy_state,
     has_same_variables,
 )
-from qat_lib.keras.apply.composite import wrap_composite
-from qat_lib.keras.apply.recursion import ROOM, deep_graphs
-from qat_lib.keras.apply.wrapper import wrap_layer
-from qat_lib.keras.graph.keras_graph import (
+from qat_lib.keras.graph.layer_graph import Call, LayerGraph
+from qat_lib.keras.quantizers import TensorQuantizer
+from qat_lib.keras.structure import (
     functional_of,
     input_structure,
     maker_of,
@@ -32,8 +34,6 @@ from qat_lib.keras.graph.keras_graph import (
     own_steps,
     refuse_scope_names,
 )
-from qat_lib.keras.graph.layer_graph import Call, LayerGraph
-from qat_lib.keras.quantizers import TensorQuantizer
 from qat_lib.keras.wrappers import REGISTRY, BaseQuantizeWrapper
 from qat_lib.keras.wrappers.inner import is_composite
 

@@ -16,7 +16,7 @@ from qat_lib.errors import CalibrationError
 from qat_lib.keras.calibration.kernels import keras_gains
 from qat_lib.keras.calibration.limits import channel_limits
 from qat_lib.keras.calibration.observing import ModelCalls, TensorHistograms
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
 
 
 def calibrate(

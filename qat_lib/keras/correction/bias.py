@@ -12,7 +12,7 @@ import tensorflow as tf
 from qat_lib.errors import CalibrationError
 from qat_lib.keras.correction.lockstep import read_samples, run_lockstep
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
 from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift, output_error
 
 

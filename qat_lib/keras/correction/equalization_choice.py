@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from qat_lib.keras.correction.equalization import equalize
 from qat_lib.keras.correction.lockstep import read_samples
-from qat_lib.keras.graph.keras_graph import pack_inputs
 from qat_lib.keras.graph.layer_graph import LayerGraph
+from qat_lib.keras.structure import pack_inputs
 
 Quantize: TypeAlias = Callable[[Any, Sequence[Any]], Any]
 """Returns a quantized, calibrated copy of a float model, from batches of inputs."""

@@ -18,7 +18,7 @@ from qat_lib.keras.correction.lockstep import read_samples, run_lockstep
 from qat_lib.keras.correction.rounding import round_weights
 from qat_lib.keras.correction.rounding_state import RoundingState, fingerprint
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
 from qat_lib.lockstep.bias import BiasCorrection
 from qat_lib.lockstep.steps import BothForms
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from qat_lib.errors import ConfigError
 from qat_lib.keras.diagnosis.stages import StagedModel
 from qat_lib.keras.graph.layer_graph import LayerGraph
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
 
 Measure: TypeAlias = Literal["kl", "error"]
 Outputs = list[np.ndarray]

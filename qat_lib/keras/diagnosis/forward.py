@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from qat_lib.keras.graph.keras_graph import pack_inputs
+from qat_lib.keras.structure import pack_inputs
 
 
 def compile_forward(model: Any) -> Callable[..., list[Any]]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qat_lib.custom_qdq_cases.fusion import chain_root
-from qat_lib.keras.graph.keras_graph import layers_inside
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import TensorQuantizer
+from qat_lib.keras.structure import layers_inside
 from qat_lib.keras.wrappers.composite import CompositeQuantizeWrapper
 
 _PREFIX, _SUFFIX = "quant_", "_quantizer"

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from qat_lib.keras.graph.keras_graph import layers_inside
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import TensorQuantizer
+from qat_lib.keras.structure import layers_inside
 
 STAGES = 24
 """Stages that a model is cut into, at most."""

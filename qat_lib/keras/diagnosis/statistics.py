@@ -12,7 +12,7 @@ import tensorflow as tf
 from qat_lib.calibrators.collecting import collecting
 from qat_lib.keras.calibration.histogram import Histogram
 from qat_lib.keras.diagnosis.sites import Site
-from qat_lib.keras.graph.keras_graph import pack_inputs
+from qat_lib.keras.structure import pack_inputs
 
 _CHUNK = 8
 """Samples that run together: each tensor is there several times at once."""

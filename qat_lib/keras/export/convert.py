@@ -28,7 +28,7 @@ from qat_lib.export.quiet import quiet
 from qat_lib.keras.export.precision import float32_array
 from qat_lib.keras.export.prepare import freezable, prepare_graph
 from qat_lib.keras.export.trace import Trace, trace_model
-from qat_lib.keras.graph.keras_graph import layers_of
+from qat_lib.keras.structure import layers_of
 
 
 def tf2onnx_opset(opset: int) -> int:

@@ -18,7 +18,7 @@ from qat_lib.keras.export.convert import convert
 from qat_lib.keras.export.keras_quantizers import built_quantizers
 from qat_lib.keras.export.keras_reference import KerasReference
 from qat_lib.keras.export.precision import OTHER_FLOATS
-from qat_lib.keras.graph.keras_graph import functional_of
+from qat_lib.keras.structure import functional_of
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.preprocessing import Preprocessing
 from qat_lib.support.deprecation import warn_renamed

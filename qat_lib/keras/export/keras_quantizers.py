@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qat_lib.export.ranges import RangeOwner
-from qat_lib.keras.graph.keras_graph import layers_of
+from qat_lib.keras.structure import layers_of
 
 
 def built_quantizers(model: Any) -> list[RangeOwner]:

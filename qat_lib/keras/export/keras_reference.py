@@ -10,7 +10,7 @@ import numpy as np
 from qat_lib.errors import ExportError
 from qat_lib.keras.apply.recursion import deep_graphs
 from qat_lib.keras.export.precision import float32_semantics
-from qat_lib.keras.graph.keras_graph import count_calls, input_structure
+from qat_lib.keras.structure import count_calls, input_structure
 
 
 class KerasReference:

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from qat_lib.keras.graph.keras_graph import layers_of
+from qat_lib.keras.structure import layers_of
 
 OTHER_FLOATS = ("float16", "bfloat16", "float64")
 """Floating types in which a Keras model may compute or store, beside float32."""

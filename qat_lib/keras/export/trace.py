@@ -21,9 +21,9 @@ import tensorflow as tf
 from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.keras.export.precision import float32_for, float32_semantics
 from qat_lib.keras.graph.existing_quantizers import refuse_keras_quantized
-from qat_lib.keras.graph.keras_graph import functional_of, has_graph, layers_of, refuse_scope_names
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import TensorQuantizer, export_mode
+from qat_lib.keras.structure import functional_of, has_graph, layers_of, refuse_scope_names
 
 logger = logging.getLogger("qat_lib")
 

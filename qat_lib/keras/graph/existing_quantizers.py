@@ -9,8 +9,8 @@ from typing import Any
 
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.traits import ExistingQuantizers
-from qat_lib.keras.graph.keras_graph import layers_of
 from qat_lib.keras.quantizers import TensorQuantizer
+from qat_lib.keras.structure import layers_of
 from qat_lib.keras.wrappers import BaseQuantizeWrapper
 
 

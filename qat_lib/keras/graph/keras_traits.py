@@ -10,7 +10,7 @@ from qat_lib.graph.roles import TABLE, Role
 from qat_lib.graph.traits import Support, Traits, Weights
 from qat_lib.keras.graph import layer_traits as known
 from qat_lib.keras.graph.existing_quantizers import existing_quantizers
-from qat_lib.keras.graph.keras_graph import layers_inside
+from qat_lib.keras.structure import layers_inside
 from qat_lib.keras.wrappers import REGISTRY, BaseQuantizeWrapper, WeightedBaseQuantizeWrapper
 
 _LAYERS: dict[type, frozenset[Role]] = {}

@@ -16,8 +16,8 @@ from qat_lib.graph.call_graph import CallGraph, Composite, GraphCall
 from qat_lib.graph.traits import Traits
 from qat_lib.keras.graph.composites import trace_composite
 from qat_lib.keras.graph.existing_quantizers import refuse_keras_quantized
-from qat_lib.keras.graph.keras_graph import functional_of, graph_nodes, has_graph
 from qat_lib.keras.graph.keras_traits import traits_of, unwrapped
+from qat_lib.keras.structure import functional_of, graph_nodes, has_graph
 from qat_lib.keras.wrappers import REGISTRY
 from qat_lib.keras.wrappers.inner import is_composite
 

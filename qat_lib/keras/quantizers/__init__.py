@@ -8,7 +8,7 @@ from qat_lib.keras.quantizers.channel_relu import ChannelReLU
 from qat_lib.keras.quantizers.fake_quantize import fake_quantize
 from qat_lib.keras.quantizers.modes import export_mode
 from qat_lib.keras.quantizers.scale import quantization_scale
-from qat_lib.keras.quantizers.tensor_quantizer import TensorQuantizer
+from qat_lib.keras.quantizers.tensor_quantizer import TensorQuantizer, model_quantizers
 
 __all__ = [
     "AMAX_FLOOR",
@@ -18,5 +18,6 @@ __all__ = [
     "collecting",
     "export_mode",
     "fake_quantize",
+    "model_quantizers",
     "quantization_scale",
 ]

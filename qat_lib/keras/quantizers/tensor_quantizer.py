@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import keras
@@ -9,7 +10,6 @@ import tensorflow as tf
 
 from qat_lib.calibrators.collecting import active_collector
 from qat_lib.core.ranges import AMAX_FLOOR, SHARED_FALL, check_settings, integer_bounds
-from qat_lib.keras.graph.keras_graph import count_calls
 from qat_lib.keras.quantizers.branching import Branch
 from qat_lib.keras.quantizers.fake_quantize import quantize_whole, quantize_within
 from qat_lib.keras.quantizers.large_weights import is_large
@@ -19,6 +19,7 @@ from qat_lib.keras.quantizers.rectified import Rectified, Relu, rectified
 from qat_lib.keras.quantizers.shared_graph import shared
 from qat_lib.keras.quantizers.split_batch import learned_by_all, observed_by_all
 from qat_lib.keras.quantizers.switches import CALIBRATED, ENABLED, TRACKING, switches
+from qat_lib.keras.structure import count_calls, layers_of
 
 
 @keras.saving.register_keras_serializable(package="qat_lib")
@@ -267,3 +268,14 @@ def _moved(old: Any, seen: Any, flags: Any, *, rising: float, falling: float) ->
     moved = tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old)
     calibrated = tf.constant([0, 0, 1], flags.dtype)  # of the switches CALIBRATED alone
     return moved, tf.maximum(flags, tf.cast(usable, flags.dtype) * calibrated)
+
+
+def model_quantizers(model: Any, pattern: str | None = None) -> dict[str, TensorQuantizer]:
+    """Return every TensorQuantizer of a model, by name.
+
+    Args:
+        model: a quantized model.
+        pattern: a regular expression that a name must match whole; None = all.
+    """
+    found = {q.name: q for layer in layers_of(model) if isinstance(q := layer, TensorQuantizer)}
+    return {name: q for name, q in found.items() if pattern is None or re.fullmatch(pattern, name)}

@@ -16,8 +16,8 @@ import keras
 import tensorflow as tf
 
 from qat_lib.errors import CalibrationError
-from qat_lib.keras.graph.keras_graph import layers_of
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
+from qat_lib.keras.structure import layers_of
 from qat_lib.keras.training.retracing import retrace
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from qat_lib.core.oscillation import OscillationTracker
 from qat_lib.core.ranges import integer_bounds
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
 
 
 class WeightOscillation(keras.callbacks.Callback):

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from qat_lib.errors import SpecError
-from qat_lib.keras.quantize import model_quantizers
+from qat_lib.keras.quantizers import model_quantizers
 from qat_lib.keras.training.retracing import retrace
 
 

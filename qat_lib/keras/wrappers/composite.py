@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from qat_lib.core.plan_entries import quantizer_name
 from qat_lib.errors import SpecError
-from qat_lib.keras.apply.cloning import sound_config
+from qat_lib.keras.cloning import sound_config
 from qat_lib.keras.quantizers import TensorQuantizer
 from qat_lib.keras.wrappers.base import BaseQuantizeWrapper
 from qat_lib.keras.wrappers.inner import inner_layers, inner_wrapper

@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from qat_lib.keras.graph.keras_graph import RECORDS, children_of
 from qat_lib.keras.quantizers import TensorQuantizer
+from qat_lib.keras.structure import RECORDS, children_of
 from qat_lib.keras.wrappers.base import BaseQuantizeWrapper
 from qat_lib.keras.wrappers.registry import REGISTRY
 from qat_lib.keras.wrappers.weighted import WeightedBaseQuantizeWrapper

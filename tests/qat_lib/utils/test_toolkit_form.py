@@ -11,8 +11,8 @@ import pytest
 from keras import layers
 
 from qat_lib import ResNetV1QDQCase, calibrate, quantize_model, utils
+from qat_lib.core.spec import LayerConfig, QuantizationSpec
 from qat_lib.errors import ExportError, SpecError
-from qat_lib.keras.quantize import LayerConfig, QuantizationSpec
 from qat_lib.utils.onnx_files import Form
 
 Graph = tuple[dict[str, onnx.NodeProto], onnx.GraphProto]

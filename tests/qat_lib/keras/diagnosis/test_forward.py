@@ -8,7 +8,7 @@ from planted_faults import images, network, quantized
 
 import qat_lib
 from qat_lib.keras.diagnosis.forward import compile_forward
-from qat_lib.keras.graph.keras_graph import pack_inputs
+from qat_lib.keras.structure import pack_inputs
 
 
 def test_compile_forward_takes_any_batch_and_follows_switches() -> None:

@@ -6,7 +6,7 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from qat_lib.keras.export.precision import (
+from qat_lib.keras.export.precision import (  # noqa: E402
     OTHER_FLOATS,
     float32_array,
     float32_for,

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import typer
 
-from components.artifacts.promotion import Reason, Verdict
-from components.evaluation import champion_gate, gate
-from components.evaluation.gate_advice import (
+from components.artifacts.gate_advice import (
     NEXT_COMMANDS,
     describe_verdict,
     failed_first,
     next_command,
 )
+from components.artifacts.promotion import Reason, Verdict
+from components.evaluation import champion_gate, gate
 from pipelines.cli.main import app
 
 PASSED = Reason(check="accuracy_drop", passed=True, message="No worse.")

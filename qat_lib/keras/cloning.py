@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from qat_lib.errors import QatlineError, UnsupportedModelError
-from qat_lib.keras.graph.keras_graph import layers_of
+from qat_lib.keras.structure import layers_of
 from qat_lib.support.foreign_errors import describe_error
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import qat_lib
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.keras.graph.keras_graph import count_calls, layers_inside, layers_of, maker_of
 from qat_lib.keras.graph.layer_graph import LayerGraph
+from qat_lib.keras.structure import count_calls, layers_inside, layers_of, maker_of
 
 PACKAGES = Path(qat_lib.__file__).parent.parent
 PRIVATE = {

@@ -1,0 +1,1 @@
+"""The eight steps of the pipeline, one module each."""

@@ -1,0 +1,1 @@
+"""What every room may import: events, credentials, disk errors, user code."""

@@ -1,0 +1,1 @@
+"""Neutral core: spec, plan, selection and ranges."""

@@ -1,0 +1,1 @@
+"""Layer graphs and traits of Keras models."""

@@ -1,0 +1,1 @@
+"""Small helpers below everything else: extras, digests, errors of other libraries."""
