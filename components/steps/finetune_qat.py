@@ -54,7 +54,7 @@ def finetune_qat_step(
     from components.training.checkpoints import open_checkpoint
     from components.training.control import choose_teacher, train_control
     from components.training.finetuning import final_epoch, finetune
-    from components.training.framework import framework_of
+    from components.training.framework import Oscillation, framework_of
     from components.training.prepared_data import (
         outputs_accuracy,
         predict_split,
@@ -62,7 +62,6 @@ def finetune_qat_step(
     )
     from components.training.ptq_choice import ptq_suffices
     from components.training.ranges import describe_ranges, with_oscillation
-    from components.training.recipe import Oscillation
 
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
     if retrain.qat == "auto" and (reason := ptq_suffices(reference, calibrated, gate)):

@@ -10,9 +10,7 @@ from components.artifacts.models import Epoch
 from components.settings import QATSettings
 from components.support.events import Progress
 from components.training.checkpoints import Checkpoint
-from components.training.framework import Framework, choose_framework
-from components.training.prepared_data import TrainingData
-from components.training.recipe import Oscillation
+from components.training.framework import Framework, Oscillation, TrainingData, choose_framework
 
 
 def finetune(

@@ -19,12 +19,13 @@ from components.artifacts.models import Epoch
 from components.settings import QATSettings, TrainingSettings
 from components.support.events import Progress
 from components.training.checkpoints import Checkpoint, Resumable, Resumption
+from components.training.framework import Oscillation, TrainingData
 from components.training.history import History
 from components.training.keras_loop import KerasLoop, batch_sizes
 from components.training.keras_recipe import KerasRecipe
 from components.training.model_source import gives_probabilities
-from components.training.prepared_data import TrainingData, open_data
-from components.training.recipe import Oscillation, recipe_of, reestimation_batches
+from components.training.prepared_data import open_data
+from components.training.recipe import recipe_of, reestimation_batches
 from components.workers.workers import Workers, current_workers
 from qat_lib.keras.folding import folded_weights
 from qat_lib.keras.training import soft_targets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -14,8 +15,6 @@ from components.artifacts.models import Epoch, ModelFolder
 from components.settings import ModelSettings, QATSettings, TrainingSettings
 from components.support.events import Progress
 from components.training.checkpoints import Checkpoint
-from components.training.prepared_data import TrainingData
-from components.training.recipe import Oscillation
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.options import Cpu, Mode
 from qat_lib.options import Framework as FrameworkName
@@ -32,6 +31,48 @@ _HOMES: Mapping[FrameworkName, str] = {
     "keras": "components.training.keras_framework",
     "torch": "components.training.torch_framework",
 }
+
+
+class TrainingData(Protocol):
+    """What a training reads: the parts ``train`` and ``validation``, in batches."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples to train on."""
+
+    def train(
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int,
+        augment: str,
+        worker: tuple[int, int] = (0, 1),
+    ) -> Any:
+        """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time.
+
+        With ``worker=(index, workers)`` it has the rows of one worker of each batch; see
+        ``components.data.tf_pipeline.build_dataset``.
+        """
+
+    def validation(self, batch_size: int) -> Any:
+        """Return the ``tf.data.Dataset`` of the validation part."""
+
+
+@dataclass(kw_only=True)
+class Oscillation:
+    """Filled by a training: what its quantized weights did.
+
+    Attributes:
+        oscillating: share of oscillating weights by quantizer, in [0, 1].
+        frozen: share of frozen weights by quantizer, in [0, 1].
+    """
+
+    oscillating: dict[str, float] = field(default_factory=dict)
+    frozen: dict[str, float] = field(default_factory=dict)
 
 
 class Framework(Protocol):

@@ -14,8 +14,7 @@ from components.artifacts.layer_costs import LayerCost, LayerCosts
 from components.artifacts.models import Epoch, ModelFolder
 from components.settings import ModelSettings, QATSettings, TrainingSettings
 from components.training import fitting, model_source
-from components.training.framework import Framework
-from components.training.prepared_data import TrainingData
+from components.training.framework import Framework, TrainingData
 
 if TYPE_CHECKING:
     from qat_lib.core.plan import QuantizationPlan

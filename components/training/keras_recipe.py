@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from components.training.recipe import FollowsTraining, Oscillation, Recipe
+from components.training.framework import Oscillation
+from components.training.recipe import FollowsTraining, Recipe
 from qat_lib.keras import training as helpers
 from qat_lib.keras.training.batch_norm import statistics
 

@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from components.artifacts import Dataset
 from components.data.reader import load_split, numpy_batches, tf_dataset
 from components.evaluation.metrics import accuracy, check_outputs
-
-if TYPE_CHECKING:
-    from components.training.framework import Framework
-
-
-class TrainingData(Protocol):
-    """What a training reads: the parts ``train`` and ``validation``, in batches."""
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-
-    @property
-    def samples(self) -> int:
-        """Number of samples to train on."""
-
-    def train(
-        self,
-        batch_size: int,
-        *,
-        shuffle_seed: int,
-        augment: str,
-        worker: tuple[int, int] = (0, 1),
-    ) -> Any:
-        """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time.
-
-        With ``worker=(index, workers)`` it has the rows of one worker of each batch; see
-        ``components.data.tf_pipeline.build_dataset``.
-        """
-
-    def validation(self, batch_size: int) -> Any:
-        """Return the ``tf.data.Dataset`` of the validation part."""
+from components.training.framework import Framework, TrainingData
 
 
 class PreparedData:

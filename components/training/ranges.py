@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from components.artifacts.models import QuantizerRange, RangeHistogram
-from components.training.recipe import Oscillation
+from components.training.framework import Oscillation
 from qat_lib.export.ranges import RangeOwner
 
 HISTOGRAM_BINS = 128

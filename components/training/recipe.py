@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from components.settings import QATSettings, TrainingSettings
-from components.training.prepared_data import TrainingData
+from components.training.framework import TrainingData
 
 REESTIMATION_SAMPLES = 4096
 """Samples that the statistics of batch norms are measured again on, at most."""
@@ -32,19 +32,6 @@ class Recipe:
     freeze_ranges: int | None = None
     range_rate: float = 1.0
     freeze_oscillating: float | None = None
-
-
-@dataclass(kw_only=True)
-class Oscillation:
-    """Filled by a training: what its quantized weights did.
-
-    Attributes:
-        oscillating: share of oscillating weights by quantizer, in [0, 1].
-        frozen: share of frozen weights by quantizer, in [0, 1].
-    """
-
-    oscillating: dict[str, float] = field(default_factory=dict)
-    frozen: dict[str, float] = field(default_factory=dict)
 
 
 class FollowsTraining:

@@ -23,9 +23,10 @@ from components.artifacts.models import Epoch
 from components.settings import QATSettings, TrainingSettings
 from components.support.events import Progress
 from components.training.checkpoints import Checkpoint, Resumable, Resumption
+from components.training.framework import Oscillation, TrainingData
 from components.training.history import History
-from components.training.prepared_data import TrainingData, open_data
-from components.training.recipe import Oscillation, recipe_of, reestimation_batches
+from components.training.prepared_data import open_data
+from components.training.recipe import recipe_of, reestimation_batches
 from components.training.torch_losses import Loss, SoftTargets
 from components.training.torch_network import TorchNetwork, ends_in_softmax
 from components.training.torch_optimizers import make_optimizer

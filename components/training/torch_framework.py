@@ -13,8 +13,7 @@ import qat_lib.torch
 from components.artifacts.models import Epoch, ModelFolder
 from components.settings import ModelSettings, QATSettings, TrainingSettings
 from components.training import torch_fitting, torch_network
-from components.training.framework import Framework
-from components.training.prepared_data import TrainingData
+from components.training.framework import Framework, TrainingData
 from components.training.torch_network import TorchNetwork
 from qat_lib.errors import ConfigError
 from qat_lib.export.ranges import RangeOwner

@@ -8,7 +8,8 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import nn
 
-from components.training.recipe import FollowsTraining, Oscillation, Recipe
+from components.training.framework import Oscillation
+from components.training.recipe import FollowsTraining, Recipe
 from qat_lib.torch import model_quantizers
 from qat_lib.torch import training as helpers
 

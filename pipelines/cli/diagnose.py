@@ -131,6 +131,6 @@ def _quantized(network: Any, inputs: Any, recipe: Any, spec: QuantizationSpec | 
 
 
 def _show(found: Diagnosis, every: bool) -> None:
-    from qat_lib.keras.diagnosis.table import as_text
+    from qat_lib.keras.diagnosis.report import as_text
 
     typer.echo(as_text(found, every_layer=every))

@@ -28,9 +28,9 @@ SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dict[str, Path]:
     """Run the three steps once, with a short training."""
-    from components.step_table.finetune_qat import finetune_qat_step
-    from components.step_table.quantize_model import quantize_model_step
-    from components.step_table.train_baseline import train_baseline_step
+    from components.steps.finetune_qat import finetune_qat_step
+    from components.steps.quantize_model import quantize_model_step
+    from components.steps.train_baseline import train_baseline_step
 
     made = {name: tmp_path_factory.mktemp(name) for name in ("baseline", "ptq", "qat")}
     train_baseline_step(
@@ -64,7 +64,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
 
 
 def test_train_baseline_repeat_has_equal_digest(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.step_table.train_baseline import train_baseline_step
+    from components.steps.train_baseline import train_baseline_step
 
     train_baseline_step(
         steps["dataset"],
@@ -91,9 +91,8 @@ def test_finetune_qat_augments_as_the_baseline(
     asked: Any,
     used: str | None,
 ) -> None:
-    from components.step_table.finetune_qat import finetune_qat_step
-
     from components.artifacts import Baseline
+    from components.steps.finetune_qat import finetune_qat_step
     from components.training import finetuning
 
     given: list[QATSettings] = []
@@ -125,7 +124,7 @@ def test_finetune_qat_augments_as_the_baseline(
 def test_train_baseline_records_no_augmentation_of_a_trained_model(
     steps: dict[str, Path], tmp_path: Path
 ) -> None:
-    from components.step_table.train_baseline import train_baseline_step
+    from components.steps.train_baseline import train_baseline_step
 
     train_baseline_step(
         steps["dataset"],
@@ -141,8 +140,7 @@ def test_train_baseline_records_no_augmentation_of_a_trained_model(
 def test_train_baseline_refuses_misspelt_layer_before_training(
     steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from components.step_table.train_baseline import train_baseline_step
-
+    from components.steps.train_baseline import train_baseline_step
     from components.training.keras_framework import KerasFramework
 
     monkeypatch.setattr(KerasFramework, "fit", lambda *_, **__: pytest.fail("it trained"))
@@ -188,7 +186,7 @@ def test_baseline_learns_and_writes_its_outputs(steps: dict[str, Path]) -> None:
 
 
 def test_training_is_repeatable_with_equal_seed(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.step_table.train_baseline import train_baseline_step
+    from components.steps.train_baseline import train_baseline_step
 
     train_baseline_step(
         steps["dataset"],
@@ -225,7 +223,7 @@ def test_costs_of_the_noisiest_layers_are_kept(steps: dict[str, Path]) -> None:
 
 @pytest.mark.slow  # `adaround` has tests of its own
 def test_quantize_model_rounds_weights_by_outputs(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.step_table.quantize_model import quantize_model_step
+    from components.steps.quantize_model import quantize_model_step
 
     metrics = quantize_model_step(
         steps["dataset"],
@@ -268,7 +266,7 @@ def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
 
 
 def test_control_is_trained_and_teaches(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.step_table.finetune_qat import finetune_qat_step
+    from components.steps.finetune_qat import finetune_qat_step
 
     metrics = finetune_qat_step(
         steps["dataset"],
@@ -307,7 +305,7 @@ def test_fine_tuning_says_what_decided(steps: dict[str, Path]) -> None:
 
 
 def test_a_trained_model_file_is_only_evaluated(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.step_table.train_baseline import train_baseline_step
+    from components.steps.train_baseline import train_baseline_step
 
     settings = ModelSettings(name=str(steps["baseline"] / "model.keras"))
     train_baseline_step(
@@ -354,7 +352,7 @@ def save_model(kind: str, path: Path) -> str:
 def test_incompatible_model_is_refused_with_reason(
     kind: str, message: str, steps: dict[str, Path], tmp_path: Path
 ) -> None:
-    from components.step_table.train_baseline import train_baseline_step
+    from components.steps.train_baseline import train_baseline_step
 
     settings = ModelSettings(name=save_model(kind, tmp_path / "given.keras"))
     out = tmp_path / "out"

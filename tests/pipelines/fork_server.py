@@ -43,9 +43,8 @@ HANGS_AFTER_SECONDS = 90
 
 def prepare_data(path: str, kind: str, out: str) -> None:
     """The step ``prepare_data`` on a file or a folder."""
-    from components.step_table.prepare_data import prepare_data_step
-
     from components.settings import DataSettings
+    from components.steps.prepare_data import prepare_data_step
     from components.support.events import NullProgress
 
     folder = Path(out)

@@ -42,11 +42,11 @@ QUICK = (
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a sound file of every kind."""
     import keras
-    from components.step_table.prepare_data import prepare_data_step
     from PIL import Image
 
     import qat_lib
     from components.settings import DataSettings
+    from components.steps.prepare_data import prepare_data_step
     from components.support.events import NullProgress
     from qat_lib import engines
 

@@ -6,8 +6,15 @@ import json
 import math
 from html import escape
 
-from qat_lib.keras.diagnosis.report import Diagnosis, LayerEffect, LayerFinding, PartEffect
-from qat_lib.keras.diagnosis.table import MEASURES, nothing_found, number
+from qat_lib.keras.diagnosis.report import (
+    MEASURES,
+    Diagnosis,
+    LayerEffect,
+    LayerFinding,
+    PartEffect,
+    nothing_found,
+    number,
+)
 
 _BAR, _LABEL, _ROW = 420, 230, 30  # pixels
 _LEAST = 1e-3

@@ -11,7 +11,7 @@ from typing import Any
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.core.spec import QuantizationSpec
 from qat_lib.files.whole_files import write_text
-from qat_lib.keras.diagnosis.table import short_name
+from qat_lib.keras.diagnosis.report import short_name
 
 _WIDTH = 80
 

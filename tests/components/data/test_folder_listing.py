@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from components.step_table.prepare_data import prepare_data_step
 from PIL import Image
 
 from components.data.folder_listing import MAX_DEPTH, list_images
 from components.settings import DataSettings
+from components.steps.prepare_data import prepare_data_step
 from qat_lib.errors import DataError
 
 Make = Callable[..., Path]

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from components.step_table.build_engine import build_engine_step
-from components.step_table.evaluate import evaluate_step
-from components.step_table.promote import promote_step
 
 from components.artifacts import Promotion
 from components.artifacts.data_info import DatasetInfo
 from components.artifacts.evaluation import FileCheck
 from components.artifacts.promotion import PromotionOutcome, Verdict
 from components.settings import EngineSettings, GateSettings, RegistrySettings
+from components.steps.build_engine import build_engine_step
+from components.steps.evaluate import evaluate_step
+from components.steps.promote import promote_step
 from components.support.events import NullProgress
 from qat_lib.preprocessing import Preprocessing
 

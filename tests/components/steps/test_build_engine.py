@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from components.step_table.build_engine import _jobs, _warn_of_float, build_engine_step
 from onnx import load as load_onnx
 from onnx import save as save_onnx
 from onnx.helper import set_model_props
@@ -19,6 +18,7 @@ from components.artifacts import Dataset, Exported
 from components.artifacts.data_info import DatasetInfo
 from components.artifacts.variants import Variant
 from components.settings import EngineSettings
+from components.steps.build_engine import _jobs, _warn_of_float, build_engine_step
 from components.support.events import NullProgress
 from qat_lib.engines import BuildSpec, build_engine, read_manifest
 from qat_lib.engines.backend import get_backend

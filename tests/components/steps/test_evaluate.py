@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from components.step_table.build_engine import build_engine_step
-from components.step_table.evaluate import evaluate_step
 from PIL import Image
 from reference_networks import ResidualNetwork, write_network
 
@@ -18,6 +16,8 @@ from components.artifacts.data_info import DatasetInfo
 from components.artifacts.evaluation import FileCheck
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from components.settings import EngineSettings
+from components.steps.build_engine import build_engine_step
+from components.steps.evaluate import evaluate_step
 from components.support.events import NullProgress
 from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from components.step_table.export_onnx import export_onnx_step
 
 from components.export.choice import choose_integers, engine_dependencies, target_dependencies
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
+from components.steps.export_onnx import export_onnx_step
 from qat_lib.engines import choose_backend, cpu_kind
 from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError, VerificationError
 

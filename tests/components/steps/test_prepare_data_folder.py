@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from components.step_table.prepare_data import prepare_data_step
 from PIL import Image
 
 from components.artifacts import Dataset
 from components.data.images import decode_image, load_image, resize_array
 from components.data.reader import load_split, numpy_batches
 from components.settings import DataSettings
+from components.steps.prepare_data import prepare_data_step
 from components.support.events import NullProgress
 from qat_lib.errors import DataError
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from components.step_table.promote import promote_step
 
 from components.settings import GateSettings
+from components.steps.promote import promote_step
 from qat_lib.errors import StepError
 
 STEPS = ("dataset", "baseline", "ptq", "qat", "onnx", "engines", "evaluation")

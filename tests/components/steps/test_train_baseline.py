@@ -37,9 +37,9 @@ def build(channels, classes):
 
 def make_steps(dataset: Path, folder: Path) -> None:
     """Run the three steps into the folders baseline, ptq and qat."""
-    from components.step_table.finetune_qat import finetune_qat_step
-    from components.step_table.quantize_model import quantize_model_step
-    from components.step_table.train_baseline import train_baseline_step
+    from components.steps.finetune_qat import finetune_qat_step
+    from components.steps.quantize_model import quantize_model_step
+    from components.steps.train_baseline import train_baseline_step
 
     for name in ("baseline", "ptq", "qat"):
         (folder / name).mkdir(parents=True)

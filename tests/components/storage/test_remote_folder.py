@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from components.step_table.prepare_data import prepare_data_step
 from PIL import Image
 
 from components.artifacts import Dataset
 from components.settings import DataSettings
+from components.steps.prepare_data import prepare_data_step
 from components.storage.remote_folder import fetch_folder, folder_digest, is_remote_folder
 from components.storage.s3 import S3Storage
 from components.store.fingerprints import settings_files

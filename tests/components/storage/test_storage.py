@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from components.step_table.prepare_data import prepare_data_step
 
 from components.artifacts import Baseline, Dataset
 from components.settings import DataSettings, ModelSettings, TrainingSettings
+from components.steps.prepare_data import prepare_data_step
 from components.storage import s3 as s3_storage
 from components.storage.s3 import S3Storage, s3_client, split_location
 from components.storage.storage import LocalStorage, Storage, StoredFile, fetch_cached, open_storage
@@ -233,7 +233,8 @@ def test_s3_model_and_weights_are_fetched_and_keyed(
     s3: Any, cache: Path, tmp_path: Path, digits_dataset: Path
 ) -> None:
     import keras
-    from components.step_table.train_baseline import train_baseline_step
+
+    from components.steps.train_baseline import train_baseline_step
 
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
     network = keras.Sequential(layers)

@@ -12,12 +12,12 @@ from components.store import directories as artifacts
 from components.store.directories import (
     Manifest,
     describe,
-    is_disk_full,
     materialize,
     publish,
     read_step_manifest,
     verify_directory,
 )
+from components.support.disk_errors import is_disk_full
 from qat_lib.errors import StorageError
 
 

@@ -20,7 +20,7 @@ from components.settings import QATSettings, TrainingSettings
 from components.support.events import NullProgress
 from components.training.array_data import ArrayData
 from components.training.checkpoints import Checkpoint, Resumption
-from components.training.recipe import Oscillation
+from components.training.framework import Oscillation
 
 RECIPE = {"ema": 0.9, "freeze_batch_norm": 2, "freeze_ranges": 2, "freeze_oscillating": 0.02}
 CASES: dict[str, dict[str, Any]] = {

@@ -15,9 +15,10 @@ from components.data.labelled import Labelled
 from components.settings import QATSettings
 from components.training import fitting
 from components.training.array_data import ArrayData
+from components.training.framework import Oscillation
 from components.training.keras_loop import KerasLoop, batch_sizes
 from components.training.keras_recipe import KerasRecipe
-from components.training.recipe import Oscillation, recipe_of
+from components.training.recipe import recipe_of
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(150, 8, 8, 3)).astype(np.float32)

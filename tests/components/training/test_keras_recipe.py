@@ -14,8 +14,9 @@ from components.settings import QATSettings
 from components.support.events import NullProgress
 from components.training import fitting
 from components.training.array_data import ArrayData
+from components.training.framework import Oscillation
 from components.training.keras_recipe import KerasRecipe
-from components.training.recipe import Oscillation, Recipe
+from components.training.recipe import Recipe
 from qat_lib.keras.training import FreezeBatchNorm, FreezeRanges, WeightAverage, WeightOscillation
 
 GENERATOR = np.random.default_rng(5)

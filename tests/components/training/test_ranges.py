@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from components.artifacts.models import QuantizerRange
+from components.training.framework import Oscillation
 from components.training.ranges import describe_ranges, with_oscillation
-from components.training.recipe import Oscillation
 
 PLAN = SimpleNamespace(quantizers=[SimpleNamespace(name="x", tensor="x:0", kind="activation")])
 QUANTIZERS: Any = {

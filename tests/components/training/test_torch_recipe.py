@@ -16,7 +16,8 @@ from components.settings import QATSettings
 from components.support.events import NullProgress
 from components.training import torch_fitting
 from components.training.array_data import ArrayData
-from components.training.recipe import Oscillation, Recipe
+from components.training.framework import Oscillation
+from components.training.recipe import Recipe
 from components.training.torch_network import TorchNetwork
 from components.training.torch_recipe import TorchTrainingRecipe
 

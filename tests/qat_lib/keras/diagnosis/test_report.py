@@ -18,8 +18,7 @@ from qat_lib.keras.diagnosis import (
     TensorError,
     diagnosis_page,
 )
-from qat_lib.keras.diagnosis.report import PartEffect
-from qat_lib.keras.diagnosis.table import as_text, short_name
+from qat_lib.keras.diagnosis.report import PartEffect, as_text, short_name
 
 
 def finding(layer: str, only: float, *, minor: bool = False) -> LayerFinding:

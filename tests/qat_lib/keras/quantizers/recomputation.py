@@ -1,6 +1,6 @@
 """Takes training steps of a chain of quantized blocks and prints how its peak memory grew.
 
-``python -m tests.qat_lib.quantizers.recomputation kept|recomputed`` prints MiB and, as a check, the
+``python -m tests.qat_lib.keras.quantizers.recomputation kept|recomputed`` prints MiB and, as a check, the
 norm of the gradients.
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.qat_lib.quantizers import recomputation
+from tests.qat_lib.keras.quantizers import recomputation
 
 ROOT = Path(__file__).parents[3]
 
