@@ -49,8 +49,8 @@ from components.store.work_directory import work_directory
 from components.support.events import EventProgress, NullProgress, emit
 from components.support.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from components.support.scrubbed_output import scrub_output
+from components.tracking.step_run import step_run
 from components.tracking.tracked import log_outputs, log_settings
-from components.tracking.tracker import step_run
 from components.workers.step_workers import step_workers
 from components.workers.worker_config import read_worker_config
 from qat_lib.errors import StepError

@@ -24,8 +24,7 @@ quick.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,7 +41,6 @@ __all__ = [
     "StepTracker",
     "ensure_store",
     "probe",
-    "step_run",
     "tracking_mode",
 ]
 
@@ -213,56 +211,3 @@ def tracking_mode(environment: Mapping[str, str] | None = None) -> str:
             f"{MODE_VARIABLE}: expected one of {', '.join(_MODES)}; received {mode!r}"
         )
     return mode
-
-
-@contextmanager
-def step_run(
-    step: str, *, warn: Callable[[str], None], times: StepTimes | None = None
-) -> Iterator[StepTracker]:
-    """Open a step's tracking run; end it FINISHED or FAILED.
-
-    An exception ends it FAILED.
-
-    Args:
-        step: name of the step, which is the name of a new run.
-        warn: receives one message when tracking is optional and fails.
-        times: when the step ran; default: now, while the block runs.
-
-    Raises:
-        TrackingError: tracking is required and the store can't be reached or refuses.
-    """
-    mode = tracking_mode()
-    if mode == "off":
-        yield NullTracker()
-        return
-    try:
-        run = _open(step, times)
-    except TrackingError as error:
-        if mode == "required":
-            raise
-        warn(f"the step is not tracked: {error}")
-        yield NullTracker()
-        return
-    status = "FAILED"
-    try:
-        yield OptionalTracker(run, warn) if mode == "optional" else run
-        status = "FINISHED"
-    finally:
-        try:
-            run.close(status)
-        except TrackingError as error:
-            # What the body raised is the better message, and must not be hidden by this one.
-            if mode == "required" and status == "FINISHED":
-                raise
-            warn(str(error))
-
-
-def _open(step: str, times: StepTimes | None) -> ClosableRun:
-    if os.environ.get("QATLINE_TRACKING_SOCKET") and times is None:
-        from components.tracking.remote_tracker import open_remote_run
-
-        if (remote := open_remote_run(step)) is not None:
-            return remote
-    from components.tracking.mlflow_tracker import open_run
-
-    return open_run(step, times)

@@ -20,6 +20,7 @@ from components.support.events import emit
 from components.tracking.database import database_uri
 from components.tracking.mlflow_writer import MlflowWriter
 from components.tracking.pipeline_run import children, close_children, find_or_create_parent
+from components.tracking.step_run import step_run
 from components.tracking.store import ensure_store, open_client, probe, translated
 from components.tracking.tracked import (
     DESCRIPTION_TAG,
@@ -33,7 +34,6 @@ from components.tracking.tracker import (
     PARENT_VARIABLE,
     URI_VARIABLE,
     StepTimes,
-    step_run,
 )
 from pipelines.config.run_config import RunConfig
 from pipelines.run.collect import step_times

@@ -284,7 +284,7 @@ def as_text(diagnosis: Diagnosis, *, every_layer: bool = False) -> str:
     ]
     shown = [each for each in diagnosis.findings if every_layer or not each.minor]
     for place, finding in enumerate(shown, 1):
-        lines += [*_finding(place, finding), ""]
+        lines += [*_finding_lines(place, finding), ""]
     if not shown:
         lines += _wrapped(nothing_found(diagnosis), "")
     for layer in diagnosis.skipped:
@@ -351,7 +351,7 @@ def _sqnr(part: PartEffect | None) -> str:
     return f"{part.sqnr_db:.0f}" if math.isfinite(part.sqnr_db) else "exact"
 
 
-def _finding(place: int, finding: LayerFinding) -> Iterator[str]:
+def _finding_lines(place: int, finding: LayerFinding) -> Iterator[str]:
     yield from _wrapped(f"{place}. {finding.layer}: {finding.cause} in {finding.tensor}", "   ")
     effects = (
         f"Alone it costs {number(finding.only)}; without it {number(finding.without)} is left."

@@ -23,7 +23,8 @@ from components.store.directories import describe, publish
 from components.store.fingerprints import settings_files
 from components.store.remote_directories import fetch_artifact, store_artifact
 from components.support.events import NullProgress
-from components.tracking.tracker import ensure_store, step_run
+from components.tracking.step_run import step_run
+from components.tracking.tracker import ensure_store
 from qat_lib.errors import StorageError
 
 # botocore 1.44 on Python 3.12 and later.

@@ -14,7 +14,8 @@ import pytest
 from mlflow_server import MlflowServer
 
 from components.artifacts.data_info import DatasetInfo
-from components.tracking.tracker import StepTimes, ensure_store, step_run
+from components.tracking.step_run import step_run
+from components.tracking.tracker import StepTimes, ensure_store
 from qat_lib.errors import DataError, TrackingError
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.

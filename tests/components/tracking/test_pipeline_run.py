@@ -15,8 +15,8 @@ from components.tracking.pipeline_run import (
     find_or_create_parent,
     pipeline_run,
 )
+from components.tracking.step_run import step_run
 from components.tracking.store import ensure_store, open_client
-from components.tracking.tracker import step_run
 from qat_lib.errors import DataError, TrackingError
 
 pytestmark = [

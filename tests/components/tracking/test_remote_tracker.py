@@ -11,7 +11,7 @@ from recording_tracker import RecordingTracker
 
 from components.artifacts.data_info import DatasetInfo
 from components.tracking.remote_tracker import RemoteRun, open_remote_run, serve_run
-from components.tracking.tracker import step_run
+from components.tracking.step_run import step_run
 from qat_lib.errors import DataError, TrackingError
 
 INFO = DatasetInfo(

@@ -20,8 +20,9 @@ from components.settings import DataSettings, QATSettings
 from components.store.directories import describe
 from components.tracking import mlflow_tracker, tracked
 from components.tracking import store as tracking_store
+from components.tracking.step_run import step_run
 from components.tracking.tracked import flatten, log_outputs, log_settings
-from components.tracking.tracker import NullTracker, OptionalTracker, probe, step_run, tracking_mode
+from components.tracking.tracker import NullTracker, OptionalTracker, probe, tracking_mode
 from qat_lib.errors import ConfigError, DataError, StepError, TrackingError
 
 INFO = DatasetInfo(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from recording_tracker import RecordingTracker
 
-from components.tracking.tracker import step_run
+from components.tracking.step_run import step_run
 from pipelines.run import tracking_server
 from pipelines.run.tracking_server import served_tracking
 
