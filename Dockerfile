@@ -28,12 +28,14 @@ FROM training-dependencies AS training-build
 COPY qat_lib qat_lib
 COPY components components
 COPY pipelines pipelines
+COPY qatline qatline
 RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-default-groups --extra all --no-editable
 
 FROM engine-dependencies AS engine-build
 COPY qat_lib qat_lib
 COPY components components
 COPY pipelines pipelines
+COPY qatline qatline
 RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-default-groups --extra engine --extra data --extra report --extra pipeline --no-editable
 
 # What both images share at run time. A numeric user lets Kubernetes check that it is not root.

@@ -54,7 +54,7 @@ def run(seed: int, variant: str, arguments: argparse.Namespace) -> dict[str, flo
     command = [
         sys.executable,
         "-m",
-        "pipelines.cli.main",
+        "qatline.pipelines.cli.main",
         "run",
         "--json",
         "--quiet",

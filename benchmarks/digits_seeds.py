@@ -35,7 +35,7 @@ def run_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
     command = [
         sys.executable,
         "-m",
-        "pipelines.cli.main",
+        "qatline.pipelines.cli.main",
         "run",
         "--json",
         "--quiet",

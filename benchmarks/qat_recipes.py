@@ -28,12 +28,12 @@ from applications_images import SHARED
 from qat_recipes_data import CifarData, accuracy
 
 import qat_lib
-from components.settings import QATSettings, TrainingSettings
-from components.support.events import NullProgress
-from components.training import fitting
 from qat_lib.keras.training import reestimate_batch_norm
 from qat_lib.models import build_reference_model
 from qat_lib.models.weights import load_weights
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.support.events import NullProgress
+from qatline.components.training import fitting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from components.data.labelled import Labelled
-from components.data.tf_pipeline import build_dataset
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.data.labelled import Labelled
+from qatline.components.data.tf_pipeline import build_dataset
 
 CALIBRATION_SAMPLES = 512
 PREPROCESSING = Preprocessing(
@@ -24,7 +24,7 @@ PREPROCESSING = Preprocessing(
 
 
 class CifarData:
-    """A seeded split of the images, as ``components.training`` reads it.
+    """A seeded split of the images, as ``qatline.components.training`` reads it.
 
     Args:
         path: the .npz file.

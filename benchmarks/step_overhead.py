@@ -32,11 +32,11 @@ from typing import Any
 
 import record
 
-from components.step_table import STEP_BY_NAME, STEPS
-from pipelines.run.folder import RunFolder, run_folders
+from qatline.components.step_table import STEP_BY_NAME, STEPS
+from qatline.pipelines.run.folder import RunFolder, run_folders
 
 CONFIG = ["training.epochs=1", "qat.epochs=1", "engine.benchmark_seconds=0.1"]
-QATLINE = [sys.executable, "-m", "pipelines.cli.main"]
+QATLINE = [sys.executable, "-m", "qatline.pipelines.cli.main"]
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -91,7 +91,7 @@ def execute_step(name: str, folder: RunFolder) -> None:
         before = time.process_time()
 
         used["tensorflow"] = time.process_time() - before
-    from components.runtime import step as runner
+    from qatline.components.runtime import step as runner
 
     definition = runner.load_step(name)
 
@@ -120,8 +120,8 @@ def execute_step(name: str, folder: RunFolder) -> None:
 
 def measure_steps(folder: RunFolder) -> list[dict[str, Any]]:
     """Return the overhead of each step, recorded by the launcher and by itself."""
-    from components.tracking.store import ensure_store
-    from pipelines.run.tracking_server import served_tracking
+    from qatline.components.tracking.store import ensure_store
+    from qatline.pipelines.run.tracking_server import served_tracking
 
     rows = []
     with ExitStack() as stack, tempfile.TemporaryDirectory() as store:

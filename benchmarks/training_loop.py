@@ -20,11 +20,11 @@ import numpy as np
 import qat_step
 
 import qat_lib
-from components.data.labelled import Labelled
-from components.training import fitting
-from components.training.array_data import ArrayData
-from components.training.checkpoints import Checkpoint
-from components.training.keras_loop import KerasLoop, batch_sizes
+from qatline.components.data.labelled import Labelled
+from qatline.components.training import fitting
+from qatline.components.training.array_data import ArrayData
+from qatline.components.training.checkpoints import Checkpoint
+from qatline.components.training.keras_loop import KerasLoop, batch_sizes
 
 SAMPLES, BATCH_SIZE, EPOCHS = 101, 16, 10
 

@@ -2,7 +2,7 @@
 
 A step is a module ``components/<name>.py`` with a function ``<name>_step`` and an entry of
 ``STEPS``. All else is derived: the function's signature says which artifacts of earlier steps and
-which sections of the config the step reads, and from it ``pipelines.kfp_components`` makes the
+which sections of the config the step reads, and from it ``qatline.pipelines.kfp_components`` makes the
 component for Kubeflow. A function ``<name>_settings`` beside it may reduce the sections to what the
 result depends on, and ``<name>_state`` may say what else it depends on, such as the champion.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from components.artifacts import (
+from qatline.components.artifacts import (
     Baseline,
     Dataset,
     Engines,
@@ -23,8 +23,8 @@ from components.artifacts import (
     Promotion,
     Quantized,
 )
-from components.artifacts.rows import CANDIDATE
-from components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.artifacts.rows import CANDIDATE
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Kubeflow components generated from the step table and signatures.
 
 kfp puts a component's source text into the compiled pipeline. So each component is a function that
-is written here as text: it hands paths and settings on to ``components.runtime.step``. The steps
+is written here as text: it hands paths and settings on to ``qatline.components.runtime.step``. The steps
 themselves know nothing of kfp.
 """
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from kfp import dsl
 
-from components.runtime.steps import StepDefinition, load_step
-from components.step_table import STEPS, Step
-from components.support.images import ENGINE_IMAGE, IMAGE
+from qatline.components.runtime.steps import StepDefinition, load_step
+from qatline.components.step_table import STEPS, Step
+from qatline.components.support.images import ENGINE_IMAGE, IMAGE
 
 _IMAGES = {"train": IMAGE, "engine": ENGINE_IMAGE}
 _SUFFIX = "_settings"
 _BODIES = {
-    False: "components.runtime.step import run_component",
-    True: "components.runtime.train_job_component import run_as_train_job",
+    False: "qatline.components.runtime.step import run_component",
+    True: "qatline.components.runtime.train_job_component import run_as_train_job",
 }
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from kfp import dsl
 
-from components.step_table import STEPS, Step
-from pipelines.kfp_components import component_of, section_of
 from qat_lib.errors import StepError
+from qatline.components.step_table import STEPS, Step
+from qatline.pipelines.kfp_components import component_of, section_of
 
 
 def build_pipeline(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.step_table import STEPS
+from qatline.components.step_table import STEPS
 
 STEP_ARTIFACTS: dict[str, str] = {step.name: step.artifact for step in STEPS}
 """The artifact that each step hands on, in the order of the pipeline."""

@@ -20,15 +20,15 @@
     ├── MissingPackageError           a package of an extra is not installed
     ├── StorageError                  local or remote storage failed
     ├── TrackingError                 the tracking server failed
-    │   └── LockLostError             another process took a promotion's lock (components.registry.lock)
+    │   └── LockLostError             another process took a promotion's lock (qatline.components.registry.lock)
     ├── StepError                     a pipeline step failed
-    │   ├── StepStoppedError          its process ended with an error (pipelines.run.launch)
-    │   └── TrainJobError             its TrainJob failed or disappeared (components.trainjob.launcher)
-    ├── KubernetesError               the Kubernetes API failed or refused (components.trainjob.kubernetes_api)
-    ├── RunFailedError                a run ended before its result (pipelines.run.local)
-    ├── RunInterruptedError           a signal ended the run (pipelines.run.local)
-    └── ClusterError                  the Kubeflow server failed or refused (pipelines.cluster.connection)
-        └── ClusterRunError           a run there failed or is late (pipelines.cluster.progress)
+    │   ├── StepStoppedError          its process ended with an error (qatline.pipelines.run.launch)
+    │   └── TrainJobError             its TrainJob failed or disappeared (qatline.components.trainjob.launcher)
+    ├── KubernetesError               the Kubernetes API failed or refused (qatline.components.trainjob.kubernetes_api)
+    ├── RunFailedError                a run ended before its result (qatline.pipelines.run.local)
+    ├── RunInterruptedError           a signal ended the run (qatline.pipelines.run.local)
+    └── ClusterError                  the Kubeflow server failed or refused (qatline.pipelines.cluster.connection)
+        └── ClusterRunError           a run there failed or is late (qatline.pipelines.cluster.progress)
 
 Those with a module live there, beside what they tell of; all others live here.
 

@@ -73,8 +73,8 @@ def progress() -> RecordingProgress:
 @pytest.fixture(scope="session")
 def digits_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """scikit-learn's digits, prepared with seed 0."""
-    from components.settings import DataSettings
-    from components.steps.prepare_data import prepare_data_step
+    from qatline.components.settings import DataSettings
+    from qatline.components.steps.prepare_data import prepare_data_step
 
     out = tmp_path_factory.mktemp("digits")
     prepare_data_step(out, data=DataSettings(), seed=0, progress=RecordingProgress())

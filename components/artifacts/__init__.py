@@ -5,12 +5,12 @@ checks it then: ``qat_lib.errors.StepError`` says what was expected and received
 step to run again. A key that older runs don't have has a default.
 """
 
-from components.artifacts.dataset import Dataset
-from components.artifacts.engines import Engines
-from components.artifacts.evaluation import Evaluation, ResultRow
-from components.artifacts.exported import Exported
-from components.artifacts.models import Baseline, FineTuned, Quantized
-from components.artifacts.promotion import Promotion, Verdict
+from qatline.components.artifacts.dataset import Dataset
+from qatline.components.artifacts.engines import Engines
+from qatline.components.artifacts.evaluation import Evaluation, ResultRow
+from qatline.components.artifacts.exported import Exported
+from qatline.components.artifacts.models import Baseline, FineTuned, Quantized
+from qatline.components.artifacts.promotion import Promotion, Verdict
 
 __all__ = [
     "Baseline",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from components.artifacts.record import Measured, Record, Text
-from components.artifacts.result_row import ResultRow
+from qatline.components.artifacts.record import Measured, Record, Text
+from qatline.components.artifacts.result_row import ResultRow
 
 
 class PairedTest(Record):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from components.artifacts.data_info import INFO_NAME, DatasetInfo
-from components.artifacts.folder import StepFolder
+from qatline.components.artifacts.data_info import INFO_NAME, DatasetInfo
+from qatline.components.artifacts.folder import StepFolder
 
 if TYPE_CHECKING:
     from qat_lib.preprocessing import Preprocessing

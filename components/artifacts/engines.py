@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from components.artifacts.folder import StepFolder
-from components.artifacts.record import Record, Text
-from components.artifacts.variants import Variant
+from qatline.components.artifacts.folder import StepFolder
+from qatline.components.artifacts.record import Record, Text
+from qatline.components.artifacts.variants import Variant
 
 if TYPE_CHECKING:
     from qat_lib.engines.values import EngineLayer

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from components.artifacts.comparison import ChampionComparison
-from components.artifacts.folder import StepFolder
-from components.artifacts.record import Measured, Record, Text, objects
-from components.artifacts.result_row import ResultRow as ResultRow
+from qatline.components.artifacts.comparison import ChampionComparison
+from qatline.components.artifacts.folder import StepFolder
+from qatline.components.artifacts.record import Measured, Record, Text, objects
+from qatline.components.artifacts.result_row import ResultRow as ResultRow
 
 Rows = Annotated[dict[str, ResultRow], BeforeValidator(objects)]
 """Rows by name; what is no row counts as not measured."""

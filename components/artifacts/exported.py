@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from components.artifacts.folder import StepFolder
-from components.artifacts.models import ModelFolder, open_plan
-from components.artifacts.record import Measured, Record, Text
-from components.artifacts.variants import HALF, Variant
+from qatline.components.artifacts.folder import StepFolder
+from qatline.components.artifacts.models import ModelFolder, open_plan
+from qatline.components.artifacts.record import Measured, Record, Text
+from qatline.components.artifacts.variants import HALF, Variant
 
 if TYPE_CHECKING:
     from qat_lib.core.plan import QuantizationPlan

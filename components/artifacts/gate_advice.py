@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from components.artifacts.promotion import Reason, Verdict
+from qatline.components.artifacts.promotion import Reason, Verdict
 
 NEXT_COMMANDS: Mapping[str, str] = MappingProxyType(
     {

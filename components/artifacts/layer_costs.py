@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from components.artifacts.record import Measured, Record, Text
+from qatline.components.artifacts.record import Measured, Record, Text
 
 
 class LayerCost(Record):

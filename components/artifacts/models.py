@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from components.artifacts.folder import StepFolder
-from components.artifacts.layer_costs import LayerCosts
-from components.artifacts.record import Measured, Record
 from qat_lib.errors import DataError, PlanError
 from qat_lib.options import Framework
+from qatline.components.artifacts.folder import StepFolder
+from qatline.components.artifacts.layer_costs import LayerCosts
+from qatline.components.artifacts.record import Measured, Record
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from components.artifacts.folder import StepFolder
-from components.artifacts.record import Record
+from qatline.components.artifacts.folder import StepFolder
+from qatline.components.artifacts.record import Record
 
 
 class Reason(Record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.artifacts.record import Measured, Record, Text
+from qatline.components.artifacts.record import Measured, Record, Text
 
 
 class ResultRow(Record):

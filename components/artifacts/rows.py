@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from components.artifacts.variants import CANDIDATE_VARIANT, HALF, Variant
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT, HALF, Variant
 
 REFERENCE = "fp32"
 """FP32 in its framework, on the test part; the row's ``backend`` is the framework's name."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from components.support.other_tasks import OTHER_TASKS
 from qat_lib.errors import DataError
+from qatline.components.support.other_tasks import OTHER_TASKS
 
 CHUNK_BYTES = 32 << 20
 Array = npt.NDArray[Any]

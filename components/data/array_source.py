@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from components.artifacts import Dataset
-from components.data.array_checks import CHUNK_BYTES, Part, chunks
-from components.data.images import resize_array
-from components.data.source import Samples
-from components.data.splits import Indices
-from components.support.events import Progress
+from qatline.components.artifacts import Dataset
+from qatline.components.data.array_checks import CHUNK_BYTES, Part, chunks
+from qatline.components.data.images import resize_array
+from qatline.components.data.source import Samples
+from qatline.components.data.splits import Indices
+from qatline.components.support.events import Progress
 
 # Images that are converted at once, as far as they take no more than CHUNK_BYTES.
 _BLOCK = 1024
@@ -22,7 +22,7 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class ArraySource:
-    """Checked arrays; see ``components.data.source.Source`` for what the properties mean.
+    """Checked arrays; see ``qatline.components.data.source.Source`` for what the properties mean.
 
     Args:
         parts: ``train`` always, ``validation`` and ``test`` where the source brings them.

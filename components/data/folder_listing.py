@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from components.data.images import SUFFIXES
 from qat_lib.errors import DataError
+from qatline.components.data.images import SUFFIXES
 
 MAX_DEPTH = 32
 _PARTS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})

@@ -16,22 +16,22 @@ from pathlib import Path
 
 import numpy as np
 
-from components.artifacts import Dataset
-from components.data.folder_listing import list_images
-from components.data.images import decode_image, read_image, room_for_file
-from components.data.shards import write_shards
-from components.data.source import Samples
-from components.data.splits import Indices, stratified_subset
-from components.settings import DataSettings
-from components.support.events import Progress
 from qat_lib.errors import DataError
+from qatline.components.artifacts import Dataset
+from qatline.components.data.folder_listing import list_images
+from qatline.components.data.images import decode_image, read_image, room_for_file
+from qatline.components.data.shards import write_shards
+from qatline.components.data.source import Samples
+from qatline.components.data.splits import Indices, stratified_subset
+from qatline.components.settings import DataSettings
+from qatline.components.support.events import Progress
 
 _BLOCK = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSource:
-    """Checked image files; see ``components.data.source.Source`` for what the properties mean.
+    """Checked image files; see ``qatline.components.data.source.Source`` for what the properties mean.
 
     Args:
         folder: what ``paths`` are relative to.

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from components.data.array_checks import Array, check_labels
-from components.data.npz_source import PAIRS, find_pair, unpack_npz
-from components.data.part import Labels
-from components.data.splits import stratified_subset
 from qat_lib.errors import DataError
 from qat_lib.files.npy import load_npy
+from qatline.components.data.array_checks import Array, check_labels
+from qatline.components.data.npz_source import PAIRS, find_pair, unpack_npz
+from qatline.components.data.part import Labels
+from qatline.components.data.splits import stratified_subset
 
 TEST_PAIRS = (*PAIRS["test"], ("x", "y"), ("images", "labels"))
 """Names of the arrays to evaluate on: never those of a training part."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from components.data.array_checks import Part, check_part, check_together
-from components.data.array_source import ArraySource
-from components.settings import DataSettings
 from qat_lib.errors import DataError
+from qatline.components.data.array_checks import Part, check_part, check_together
+from qatline.components.data.array_source import ArraySource
+from qatline.components.settings import DataSettings
 
 
 def read_digits(settings: DataSettings) -> ArraySource:

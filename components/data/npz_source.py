@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from components.data.array_checks import Array, Part, check_part, check_together
-from components.data.array_source import ArraySource
-from components.settings import DataSettings
-from components.support.disk_errors import as_storage_error, is_disk_full
 from qat_lib.errors import DataError, QatlineError
 from qat_lib.files.archives import open_archive
 from qat_lib.files.npy import load_npy, read_header
 from qat_lib.files.regular_files import open_regular
+from qatline.components.data.array_checks import Array, Part, check_part, check_together
+from qatline.components.data.array_source import ArraySource
+from qatline.components.settings import DataSettings
+from qatline.components.support.disk_errors import as_storage_error, is_disk_full
 
 PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "train": (

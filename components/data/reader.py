@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from components.artifacts import Dataset
-from components.artifacts.data_info import DatasetInfo
-from components.data.images import load_image
-from components.data.part import Labels, Split
-from components.data.shards import ShardSplit
 from qat_lib.errors import DataError
 from qat_lib.files.npy import load_npy
 from qat_lib.files.text_files import read_json
 from qat_lib.preprocessing import FloatBatch, Preprocessing
+from qatline.components.artifacts import Dataset
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.data.images import load_image
+from qatline.components.data.part import Labels, Split
+from qatline.components.data.shards import ShardSplit
 
 # A million images have a list of some 50 MiB.
 _LISTING_BYTES = 1 << 30
@@ -172,9 +172,9 @@ def tf_dataset(
 ) -> Any:
     """Return one part as a ``tf.data.Dataset`` of ``(x, y)``.
 
-    See ``components.data.tf_pipeline``.
+    See ``qatline.components.data.tf_pipeline``.
     """
-    from components.data.tf_pipeline import build_dataset
+    from qatline.components.data.tf_pipeline import build_dataset
 
     return build_dataset(
         open_split(dataset, split),

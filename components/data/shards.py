@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from components.artifacts import Dataset
-from components.artifacts.data_info import DatasetInfo
-from components.data.images import decode_image
-from components.data.part import Labels
 from qat_lib.errors import DataError
 from qat_lib.files import limits
 from qat_lib.files.text_files import read_json
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts import Dataset
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.data.images import decode_image
+from qatline.components.data.part import Labels
 
 SHARD_BYTES = 1 << 30
 # A million images have an index of some 60 MiB.

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from components.artifacts import Dataset
-from components.artifacts.data_info import SPLITS
-from components.data.splits import Indices, split_indices, stratified_subset
-from components.settings import DataSettings
-from components.support.events import Progress
+from qatline.components.artifacts import Dataset
+from qatline.components.artifacts.data_info import SPLITS
+from qatline.components.data.splits import Indices, split_indices, stratified_subset
+from qatline.components.settings import DataSettings
+from qatline.components.support.events import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

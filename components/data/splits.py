@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from components.settings import DataSettings
 from qat_lib.errors import DataError
+from qatline.components.settings import DataSettings
 
 # Calibration takes at most one sample in so many: a small data set is for training first.
 _LEAST_REST = 4

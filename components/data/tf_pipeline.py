@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from components.data.part import InputForm, Split
 from qat_lib.errors import DataError
+from qatline.components.data.part import InputForm, Split
 
 AUGMENTATIONS = ("none", "shift", "flip_crop")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from components.artifacts.comparison import ChampionComparison
-from components.evaluation.champion import compare_with_champion
-from components.registry.access import current_champion, run_registry
-from components.registry.package import fetch_champion
-from components.registry.registry import RegisteredVersion, Registry
-from components.settings import EngineSettings, RegistrySettings
-from components.store.fingerprints import file_digest
-from components.support.disk_errors import is_disk_full
-from components.support.events import Progress
 from qat_lib.engines import choose_backend
 from qat_lib.errors import DataError, TrackingError
 from qat_lib.options import Backend
+from qatline.components.artifacts.comparison import ChampionComparison
+from qatline.components.evaluation.champion import compare_with_champion
+from qatline.components.registry.access import current_champion, run_registry
+from qatline.components.registry.package import fetch_champion
+from qatline.components.registry.registry import RegisteredVersion, Registry
+from qatline.components.settings import EngineSettings, RegistrySettings
+from qatline.components.store.fingerprints import file_digest
+from qatline.components.support.disk_errors import is_disk_full
+from qatline.components.support.events import Progress
 
 
 def compare_with_version(

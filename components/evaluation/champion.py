@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from components.artifacts import Dataset
-from components.artifacts.comparison import ChampionComparison
-from components.artifacts.result_row import ResultRow
-from components.data.reader import open_split
-from components.evaluation.inference import Classifier
-from components.evaluation.metrics import check_outputs
-from components.evaluation.paired import compare_answers, compare_classes
-from components.registry.package import Champion
-from components.settings import EngineSettings
 from qat_lib.engines import BuildSpec, Engine, benchmark_together, build_engine, load_engine
 from qat_lib.errors import DataError, QatlineError
 from qat_lib.options import Backend
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts import Dataset
+from qatline.components.artifacts.comparison import ChampionComparison
+from qatline.components.artifacts.result_row import ResultRow
+from qatline.components.data.reader import open_split
+from qatline.components.evaluation.inference import Classifier
+from qatline.components.evaluation.metrics import check_outputs
+from qatline.components.evaluation.paired import compare_answers, compare_classes
+from qatline.components.registry.package import Champion
+from qatline.components.settings import EngineSettings
 
 Labels = NDArray[np.int64]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from components.artifacts.comparison import ChampionComparison, ClassTest
-from components.artifacts.promotion import Reason
-from components.settings.gate_settings import ChampionSettings
+from qatline.components.artifacts.comparison import ChampionComparison, ClassTest
+from qatline.components.artifacts.promotion import Reason
+from qatline.components.settings.gate_settings import ChampionSettings
 
 _ROUNDING = 1e-9
 _MIB = 2**20

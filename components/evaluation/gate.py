@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from components.artifacts.comparison import ChampionComparison, ChanceTest
-from components.artifacts.evaluation import ClassAccuracy, FileCheck, ResultRow
-from components.artifacts.exported import FindingRecord
-from components.artifacts.promotion import Reason, Verdict
-from components.artifacts.rows import (
+from qatline.components.artifacts.comparison import ChampionComparison, ChanceTest
+from qatline.components.artifacts.evaluation import ClassAccuracy, FileCheck, ResultRow
+from qatline.components.artifacts.exported import FindingRecord
+from qatline.components.artifacts.promotion import Reason, Verdict
+from qatline.components.artifacts.rows import (
     CANDIDATE,
     FLOAT_ENGINES,
     FP32_ENGINE,
     REFERENCE,
     reference_title,
 )
-from components.evaluation.champion_gate import judge_against_champion
-from components.evaluation.paired import LEVEL
-from components.settings.gate_settings import GateSettings
+from qatline.components.evaluation.champion_gate import judge_against_champion
+from qatline.components.evaluation.paired import LEVEL
+from qatline.components.settings.gate_settings import GateSettings
 
 # Accuracies are ratios of counts: two that are meant to be equal can differ in the last bit.
 _ROUNDING = 1e-9

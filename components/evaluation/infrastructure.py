@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from components.artifacts.evaluation import FileCheck
+from qatline.components.artifacts.evaluation import FileCheck
 
 _REQUESTS = 32
 _TIMEOUT_SECONDS = 600

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.artifacts.evaluation import Agreement, ClassAccuracy
 from qat_lib.engines.values import nan_samples
 from qat_lib.errors import DataError
+from qatline.components.artifacts.evaluation import Agreement, ClassAccuracy
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]

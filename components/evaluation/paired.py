@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.artifacts.comparison import ChanceTest, ClassTest, PairedTest
+from qatline.components.artifacts.comparison import ChanceTest, ClassTest, PairedTest
 
 Right = NDArray[np.bool_]
 Labels = NDArray[np.int64]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.artifacts import Evaluation
-from components.artifacts.evaluation import WorstSample
+from qatline.components.artifacts import Evaluation
+from qatline.components.artifacts.evaluation import WorstSample
 
 Array = NDArray[Any]
 _LEAST_PIXELS = 96

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from components.artifacts.evaluation import ResultRow
 from qat_lib.engines.environment import cpu_kind
+from qatline.components.artifacts.evaluation import ResultRow
 
 USUAL_GAIN_SINGLE = 1.5
 USUAL_GAIN_BATCH = 2.0

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qat_lib.core.deployment import Deployment
 from qat_lib.engines import cpu_kind
 from qat_lib.errors import BackendUnavailableError, ConfigError
+from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
 
 Settings = Mapping[str, Any]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from components.artifacts.exported import ParityRecord
-from components.training.framework import Framework
 from qat_lib.errors import VerificationError
+from qatline.components.artifacts.exported import ParityRecord
+from qatline.components.training.framework import Framework
 
 HALF_BOUND = 5e-2
 """Largest accepted difference of a file in FP16 from its model, as a share of the largest output."""

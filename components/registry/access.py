@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from components.registry.registry import CHAMPION, RegisteredVersion, Registry
-from components.settings.gate_settings import RegistrySettings
-from components.settings.settings_base import Settings
-from components.tracking.tracker import tracking_mode
 from qat_lib.errors import TrackingError
+from qatline.components.registry.registry import CHAMPION, RegisteredVersion, Registry
+from qatline.components.settings.gate_settings import RegistrySettings
+from qatline.components.settings.settings_base import Settings
+from qatline.components.tracking.tracker import tracking_mode
 
 
 def run_registry(
@@ -32,7 +32,7 @@ def run_registry(
             "its champion or registered"
         )
         return None
-    from components.registry.mlflow_registry import open_registry
+    from qatline.components.registry.mlflow_registry import open_registry
 
     try:
         return open_registry(settings.name)

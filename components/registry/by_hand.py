@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from components.registry.journal import Move, carry_out, next_number, predecessor, utc_now
-from components.registry.promotion import promotion_lock
-from components.registry.registry import (
+from qat_lib.errors import ConfigError
+from qatline.components.registry.journal import Move, carry_out, next_number, predecessor, utc_now
+from qatline.components.registry.promotion import promotion_lock
+from qatline.components.registry.registry import (
     CHAMPION,
     CHANCE,
     PREVIOUS,
@@ -13,7 +14,6 @@ from components.registry.registry import (
     RegisteredVersion,
     Registry,
 )
-from qat_lib.errors import ConfigError
 
 
 def promote_version(

@@ -8,11 +8,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from components.artifacts.gate_advice import describe_verdict
-from components.artifacts.promotion import Verdict
-from components.artifacts.result_row import ResultRow
-from components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
-from components.store.key_lock import RUN_VARIABLE, this_process
+from qatline.components.artifacts.gate_advice import describe_verdict
+from qatline.components.artifacts.promotion import Verdict
+from qatline.components.artifacts.result_row import ResultRow
+from qatline.components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
+from qatline.components.store.key_lock import RUN_VARIABLE, this_process
 
 INPUTS_VARIABLE = "QATLINE_INPUTS"
 """Environment variable with the fingerprint of data, code and settings of a run."""

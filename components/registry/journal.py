@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 
-from components.registry.registry import (
+from qatline.components.registry.registry import (
     CHALLENGER,
     CHAMPION,
     PREVIOUS,

@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
-from components.registry.process_identity import is_gone, process_identity
-from components.registry.registry import Registry
 from qat_lib.errors import TrackingError
+from qatline.components.registry.process_identity import is_gone, process_identity
+from qatline.components.registry.registry import Registry
 
 LOCK_TAG = "qatline.lock."
 _RENEWALS_A_LEASE = 4

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from components.registry.facts import INPUTS_VARIABLE
-from components.registry.registry import INPUTS, ModelState, RegisteredVersion
-from components.support.credentials import scrub
-from components.support.model_names import logged_name
-from components.tracking.patience import patient
-from components.tracking.store import probe, translated
-from components.tracking.tracker import PARENT_VARIABLE, URI_VARIABLE
 from qat_lib.errors import TrackingError
+from qatline.components.registry.facts import INPUTS_VARIABLE
+from qatline.components.registry.registry import INPUTS, ModelState, RegisteredVersion
+from qatline.components.support.credentials import scrub
+from qatline.components.support.model_names import logged_name
+from qatline.components.tracking.patience import patient
+from qatline.components.tracking.store import probe, translated
+from qatline.components.tracking.tracker import PARENT_VARIABLE, URI_VARIABLE
 
 _PAGE = 1000
 _MISSING = "RESOURCE_DOES_NOT_EXIST"

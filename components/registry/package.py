@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.registry.registry import DIGEST, RegisteredVersion, Registry
-from components.store.fingerprints import file_digest, library_versions
-from components.tracking.signatures import onnx_signature
-from components.tracking.store import translated
 from qat_lib.errors import DataError, TrackingError
 from qat_lib.files.text_files import read_json
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.registry.registry import DIGEST, RegisteredVersion, Registry
+from qatline.components.store.fingerprints import file_digest, library_versions
+from qatline.components.tracking.signatures import onnx_signature
+from qatline.components.tracking.store import translated
 
 GRAPH = "model.onnx"
 FACTS = "qatline.json"

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from components.artifacts.promotion import PromotionOutcome, Verdict
-from components.registry.journal import (
+from qat_lib.errors import TrackingError
+from qatline.components.artifacts.promotion import PromotionOutcome, Verdict
+from qatline.components.registry.journal import (
     MOVE_TAG,
     Move,
     announced,
@@ -24,8 +25,8 @@ from components.registry.journal import (
     restore_aliases,
     utc_now,
 )
-from components.registry.lock import Lease, LockLostError, registry_lock
-from components.registry.registry import (
+from qatline.components.registry.lock import Lease, LockLostError, registry_lock
+from qatline.components.registry.registry import (
     ABANDONED,
     CHALLENGER,
     CHAMPION,
@@ -39,7 +40,6 @@ from components.registry.registry import (
     RegisteredVersion,
     Registry,
 )
-from qat_lib.errors import TrackingError
 
 UPLOAD_TAG = "qatline.upload"
 _UNJUDGED = frozenset({PENDING, ABANDONED})

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.artifacts import Baseline, Dataset, Exported
-from components.artifacts.evaluation import Measurements
-from components.artifacts.models import ModelInfo
-from components.artifacts.promotion import PromotionOutcome, Verdict
-from components.artifacts.rows import CANDIDATE
-from components.artifacts.variants import CANDIDATE_VARIANT
-from components.registry.facts import ModelFacts, this_run
-from components.registry.package import write_package
-from components.registry.promotion import Candidate, PromotionOptions, submit_candidate
-from components.registry.registry import RegisteredVersion, Registry
-from components.store.fingerprints import file_digest
 from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.errors import QatlineError
+from qatline.components.artifacts import Baseline, Dataset, Exported
+from qatline.components.artifacts.evaluation import Measurements
+from qatline.components.artifacts.models import ModelInfo
+from qatline.components.artifacts.promotion import PromotionOutcome, Verdict
+from qatline.components.artifacts.rows import CANDIDATE
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.registry.facts import ModelFacts, this_run
+from qatline.components.registry.package import write_package
+from qatline.components.registry.promotion import Candidate, PromotionOptions, submit_candidate
+from qatline.components.registry.registry import RegisteredVersion, Registry
+from qatline.components.store.fingerprints import file_digest
 
 LEASE_SECONDS = 60.0
 

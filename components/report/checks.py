@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from components.artifacts.exported import FindingRecord, ParityRecord
-from components.report import numbers
-from components.report.sources import RunData
+from qatline.components.artifacts.exported import FindingRecord, ParityRecord
+from qatline.components.report import numbers
+from qatline.components.report.sources import RunData
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from components.artifacts.models import Epoch
-from components.report import svg
-from components.report.axis import Axis, log_axis, nice_axis
-from components.report.numbers import significant
+from qatline.components.artifacts.models import Epoch
+from qatline.components.report import svg
+from qatline.components.report.axis import Axis, log_axis, nice_axis
+from qatline.components.report.numbers import significant
 
 _WIDTH, _HEIGHT = 560.0, 280.0
 # From this ratio of the greatest to the least value on, an axis is logarithmic.

@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from components.report import numbers
-from components.report.sources import RunData
-from components.settings import GateSettings
-from components.store.fingerprints import library_versions
 from qat_lib.engines.environment import cpu_device, git_state
+from qatline.components.report import numbers
+from qatline.components.report.sources import RunData
+from qatline.components.settings import GateSettings
+from qatline.components.store.fingerprints import library_versions
 
 Pairs = list[tuple[str, str]]
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.artifacts.evaluation import WorstSample
-from components.artifacts.rows import CANDIDATE, REFERENCE
-from components.report import numbers
-from components.report.sources import RunData
+from qatline.components.artifacts.evaluation import WorstSample
+from qatline.components.artifacts.rows import CANDIDATE, REFERENCE
+from qatline.components.report import numbers
+from qatline.components.report.sources import RunData
 
 _MOST_CLASSES = 60
 _MOST_SAMPLES = 24

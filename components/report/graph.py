@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from components.artifacts.exported import Analysis
-from components.report.graph_view import GraphEdge, GraphNode, GraphView, Pair
 from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.identity import Identities
+from qatline.components.artifacts.exported import Analysis
+from qatline.components.report.graph_view import GraphEdge, GraphNode, GraphView, Pair
 
 _FOLDED = {
     "Relu": "ReLU",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from components.report import svg
-from components.report.graph_view import GraphEdge, GraphNode, GraphView
 from qat_lib.analysis.layout import Place, lay_out
+from qatline.components.report import svg
+from qatline.components.report.graph_view import GraphEdge, GraphNode, GraphView
 
 if TYPE_CHECKING:
     from qat_lib.engines.values import EngineLayer

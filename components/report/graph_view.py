@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from components.report.numbers import significant
+from qatline.components.report.numbers import significant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from components.artifacts.models import RangeHistogram
-from components.report import svg
-from components.report.numbers import significant
+from qatline.components.artifacts.models import RangeHistogram
+from qatline.components.report import svg
+from qatline.components.report.numbers import significant
 
 WIDTH, HEIGHT = 220.0, 46.0
 _BASE, _BARS, _PAD = 36.0, 44, 4.0

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from components.report.graph_picture import engine_precisions
-from components.report.numbers import DASH, percent, significant
-from components.report.sources import RunData
+from qatline.components.report.graph_picture import engine_precisions
+from qatline.components.report.numbers import DASH, percent, significant
+from qatline.components.report.sources import RunData
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from components.artifacts import Verdict
-from components.artifacts.rows import REFERENCE, in_order, reference_title, row_title
-from components.artifacts.variants import CANDIDATE_VARIANT
-from components.report import (
+from qatline.components.artifacts import Verdict
+from qatline.components.artifacts.rows import REFERENCE, in_order, reference_title, row_title
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.report import (
     checks,
     curves,
     environment,
@@ -24,10 +24,10 @@ from components.report import (
     ranges,
     speed,
 )
-from components.report import results as result_table
-from components.report.sources import ReportFolders, RunData, read_run
-from components.settings import GateSettings
-from components.support.credentials import mask_values
+from qatline.components.report import results as result_table
+from qatline.components.report.sources import ReportFolders, RunData, read_run
+from qatline.components.settings import GateSettings
+from qatline.components.support.credentials import mask_values
 
 _log = logging.getLogger(__name__)
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from components.report.sources import RunData
 from qat_lib.core.plan import Consumer, QuantizerEntry
+from qatline.components.report.sources import RunData
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from components.artifacts.models import QuantizerRange, RangeHistogram
-from components.report.histogram import activation_picture, clipped_share, weight_picture
-from components.report.numbers import DASH, percent, significant
-from components.report.sources import RunData
+from qatline.components.artifacts.models import QuantizerRange, RangeHistogram
+from qatline.components.report.histogram import activation_picture, clipped_share, weight_picture
+from qatline.components.report.numbers import DASH, percent, significant
+from qatline.components.report.sources import RunData
 
 
 @dataclass(frozen=True, kw_only=True)

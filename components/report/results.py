@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from components.artifacts import ResultRow
-from components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE, in_order, row_title
-from components.evaluation.gate import speedup
-from components.report import numbers
-from components.report.numbers import DASH
-from components.report.sources import RunData
+from qatline.components.artifacts import ResultRow
+from qatline.components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE, in_order, row_title
+from qatline.components.evaluation.gate import speedup
+from qatline.components.report import numbers
+from qatline.components.report.numbers import DASH
+from qatline.components.report.sources import RunData
 
 
 @dataclass(frozen=True, kw_only=True)

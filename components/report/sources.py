@@ -12,29 +12,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported
-from components.artifacts.engines import EngineInfo
-from components.artifacts.evaluation import Measurements
-from components.artifacts.exported import Analysis, ExportRecord
-from components.artifacts.folder import StepFolder
-from components.artifacts.layer_costs import LayerCosts
-from components.artifacts.models import (
+from qat_lib.core.plan import QuantizationPlan
+from qat_lib.errors import QatlineError
+from qatline.components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported
+from qatline.components.artifacts.engines import EngineInfo
+from qatline.components.artifacts.evaluation import Measurements
+from qatline.components.artifacts.exported import Analysis, ExportRecord
+from qatline.components.artifacts.folder import StepFolder
+from qatline.components.artifacts.layer_costs import LayerCosts
+from qatline.components.artifacts.models import (
     Epoch,
     FineTuned,
     ModelInfo,
     Quantized,
     QuantizerRange,
 )
-from components.artifacts.variants import CANDIDATE_VARIANT
-from components.step_table import STEPS
-from components.store.manifest import MANIFEST_NAME, Manifest, read_step_manifest
-from qat_lib.core.plan import QuantizationPlan
-from qat_lib.errors import QatlineError
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.step_table import STEPS
+from qatline.components.store.manifest import MANIFEST_NAME, Manifest, read_step_manifest
 
 if TYPE_CHECKING:
-    from components.artifacts.data_info import DatasetInfo
     from qat_lib.engines.values import EngineLayer
     from qat_lib.preprocessing import Preprocessing
+    from qatline.components.artifacts.data_info import DatasetInfo
 
 _T = TypeVar("_T")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from components.artifacts.evaluation import BatchTiming, ResultRow
-from components.artifacts.rows import in_order, row_title
-from components.report import numbers
-from components.report.sources import RunData
+from qatline.components.artifacts.evaluation import BatchTiming, ResultRow
+from qatline.components.artifacts.rows import in_order, row_title
+from qatline.components.report import numbers
+from qatline.components.report.sources import RunData
 
 MIB = 2**20
 

@@ -15,10 +15,10 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.support.credentials import scrub
-from components.support.scrubbed_output import scrub_output
-from components.tracking.tracker import PIPELINE_RUN_VARIABLE, tracking_mode
 from qat_lib.errors import ConfigError, TrackingError
+from qatline.components.support.credentials import scrub
+from qatline.components.support.scrubbed_output import scrub_output
+from qatline.components.tracking.tracker import PIPELINE_RUN_VARIABLE, tracking_mode
 
 WEBHOOK_VARIABLE = "QATLINE_WEBHOOK"
 """Address of the webhook; it may be a secret."""
@@ -59,7 +59,7 @@ def close_run(*, state: str, run: str, reason: str = "") -> None:
         _log.warning("the MLflow run is not closed: %s", error)
         problem = error
     if os.environ.get(TRAIN_JOBS_VARIABLE):
-        from components.trainjob.leftovers import delete_leftovers
+        from qatline.components.trainjob.leftovers import delete_leftovers
 
         delete_leftovers(run_id)
     if address := os.environ.get(WEBHOOK_VARIABLE):
@@ -113,7 +113,7 @@ def tell_webhook(
 def _close_parent(run_id: str, status: str, reason: str) -> str | None:
     if tracking_mode() == "off":
         return None
-    from components.tracking.pipeline_run import close_parent
+    from qatline.components.tracking.pipeline_run import close_parent
 
     return close_parent(run_id, status, reason=reason)
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from components.data.read_errors import as_data_error
-from components.support.disk_errors import as_storage_error, is_disk_full
-from components.support.events import emit
 from qat_lib.errors import MissingPackageError, QatlineError
 from qat_lib.support.extras import missing_hint
+from qatline.components.data.read_errors import as_data_error
+from qatline.components.support.disk_errors import as_storage_error, is_disk_full
+from qatline.components.support.events import emit
 
 
 @contextmanager

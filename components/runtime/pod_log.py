@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from components.support.scrubbed_output import scrub_output
+from qatline.components.support.scrubbed_output import scrub_output
 
 
 def log_to_pod() -> None:

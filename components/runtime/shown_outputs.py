@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from components.artifacts import Evaluation
-from components.step_table import Step
+from qatline.components.artifacts import Evaluation
+from qatline.components.step_table import Step
 
 MOST_CLASSES = 100
 """Classes of the largest confusion matrix that is shown: it travels as JSON in one message."""

@@ -18,18 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.runtime.failures import reported_failure
-from components.runtime.shown_outputs import (
+from qat_lib.errors import StepError
+from qatline.components.runtime.failures import reported_failure
+from qatline.components.runtime.shown_outputs import (
     ConfusionArtifact,
     MetricsArtifact,
     show_metrics,
     show_outputs,
 )
-from components.runtime.steps import StepDefinition, load_step
-from components.settings import Settings
-from components.step_table import STEP_BY_NAME
-from components.store.checkpoint_folder import checkpoint_folder
-from components.store.directories import (
+from qatline.components.runtime.steps import StepDefinition, load_step
+from qatline.components.settings import Settings
+from qatline.components.step_table import STEP_BY_NAME
+from qatline.components.store.checkpoint_folder import checkpoint_folder
+from qatline.components.store.directories import (
     MANIFEST_NAME,
     Manifest,
     describe,
@@ -38,22 +39,21 @@ from components.store.directories import (
     read_step_manifest,
     verify_directory,
 )
-from components.store.fingerprints import (
+from qatline.components.store.fingerprints import (
     code_digest,
     library_versions,
     machine_identity,
     settings_files,
 )
-from components.store.step_store import StepStore, step_key
-from components.store.work_directory import work_directory
-from components.support.events import EventProgress, NullProgress, emit
-from components.support.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
-from components.support.scrubbed_output import scrub_output
-from components.tracking.step_run import step_run
-from components.tracking.tracked import log_outputs, log_settings
-from components.workers.step_workers import step_workers
-from components.workers.worker_config import read_worker_config
-from qat_lib.errors import StepError
+from qatline.components.store.step_store import StepStore, step_key
+from qatline.components.store.work_directory import work_directory
+from qatline.components.support.events import EventProgress, NullProgress, emit
+from qatline.components.support.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
+from qatline.components.support.scrubbed_output import scrub_output
+from qatline.components.tracking.step_run import step_run
+from qatline.components.tracking.tracked import log_outputs, log_settings
+from qatline.components.workers.step_workers import step_workers
+from qatline.components.workers.worker_config import read_worker_config
 
 
 def run_component(
@@ -91,10 +91,9 @@ def run_component(
     die_with_launcher()
     if os.environ.get(KFP_EXECUTOR_VARIABLE):  # what this process prints is the log of a pod
         scrub_output()
-    # Last, so that a folder of the user's called components or pipelines does not stand in front of
-    # ours.
+    # The user's modules, found as ``python -m`` finds them.
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+        sys.path.insert(0, os.getcwd())
     worker = read_worker_config()
     if worker is not None and worker.index > 0 and load_step(step).takes_checkpoints:
         _take_part(_prepare(load_step(step), settings, seed, inputs))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-from components.settings import Settings
-from components.step_table import STEP_BY_NAME
 from qat_lib.errors import ConfigError, StepError
+from qatline.components.settings import Settings
+from qatline.components.step_table import STEP_BY_NAME
 
 CHECKED = "checked"
 """Marks a section that a step may refuse, but that its result does not depend on:

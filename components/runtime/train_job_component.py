@@ -17,17 +17,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from components.runtime.failures import reported_failure
-from components.runtime.pod_log import log_to_pod
-from components.runtime.shown_outputs import MetricsArtifact, show_metrics
-from components.runtime.steps import load_step
-from components.store.directories import read_step_manifest, verify_directory
-from components.store.remote_directories import fetch_artifact, object_location
-from components.tracking.tracker import PIPELINE_RUN_VARIABLE
-from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
-from components.trainjob.launcher import Launcher
-from components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, WorkerTask, read_variable
 from qat_lib.errors import ConfigError, StorageError
+from qatline.components.runtime.failures import reported_failure
+from qatline.components.runtime.pod_log import log_to_pod
+from qatline.components.runtime.shown_outputs import MetricsArtifact, show_metrics
+from qatline.components.runtime.steps import load_step
+from qatline.components.store.directories import read_step_manifest, verify_directory
+from qatline.components.store.remote_directories import fetch_artifact, object_location
+from qatline.components.tracking.tracker import PIPELINE_RUN_VARIABLE
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
+from qatline.components.trainjob.launcher import Launcher
+from qatline.components.trainjob.task import (
+    TEMPLATE_VARIABLE,
+    JobTemplate,
+    WorkerTask,
+    read_variable,
+)
 
 _HANDED_ON = (
     PIPELINE_RUN_VARIABLE,

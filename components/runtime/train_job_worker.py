@@ -1,4 +1,4 @@
-"""A worker of a TrainJob: ``python -m components.runtime.train_job_worker``.
+"""A worker of a TrainJob: ``python -m qatline.components.runtime.train_job_worker``.
 
 It fetches the step's inputs, derives TF_CONFIG from the pod's names, and runs the step as the
 worker that it is. Worker 0 stores the output where Kubeflow expects it, and until then its
@@ -14,24 +14,28 @@ import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from components.runtime.pod_log import log_to_pod
-from components.runtime.step import run_component
-from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
-from components.store.remote_directories import fetch_artifact, object_location, store_artifact
-from components.trainjob.checkpoint_mirror import mirrored_checkpoints
-from components.trainjob.task import TASK_VARIABLE, WorkerTask, read_variable
-from components.trainjob.tf_config import (
+from qat_lib.errors import QatlineError
+from qatline.components.runtime.pod_log import log_to_pod
+from qatline.components.runtime.step import run_component
+from qatline.components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
+from qatline.components.store.remote_directories import (
+    fetch_artifact,
+    object_location,
+    store_artifact,
+)
+from qatline.components.trainjob.checkpoint_mirror import mirrored_checkpoints
+from qatline.components.trainjob.task import TASK_VARIABLE, WorkerTask, read_variable
+from qatline.components.trainjob.tf_config import (
     ADDRESSES_VARIABLE,
     derive_worker_config,
     wait_for_hosts,
 )
-from components.workers.worker_config import TF_CONFIG_VARIABLE
-from qat_lib.errors import QatlineError
+from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE
 
 START_PATIENCE = 600.0
 """Seconds that workers wait for each other's host names."""
 
-_log = logging.getLogger("components.runtime.train_job_worker")  # also where it is __main__
+_log = logging.getLogger("qatline.components.runtime.train_job_worker")  # also where it is __main__
 
 
 def run_worker() -> None:

@@ -1,4 +1,4 @@
-"""A worker that a step started on its machine: ``python -m components.runtime.worker_process``.
+"""A worker that a step started on its machine: ``python -m qatline.components.runtime.worker_process``.
 
 It reads the arguments of ``run_component`` as JSON and ends when the step's process does.
 """
@@ -9,9 +9,9 @@ import json
 import os
 import sys
 
-from components.runtime.step import run_component
-from components.support.parent import follow
-from components.workers.worker_group import PARENT_VARIABLE
+from qatline.components.runtime.step import run_component
+from qatline.components.support.parent import follow
+from qatline.components.workers.worker_group import PARENT_VARIABLE
 
 
 def join_step() -> None:

@@ -1,6 +1,6 @@
 """Each step's settings: frozen, validated, with the main job's defaults.
 
-``pipelines.config.run_config.RunConfig`` puts them together; a step receives only the sections it reads, which
+``qatline.pipelines.config.run_config.RunConfig`` puts them together; a step receives only the sections it reads, which
 is also what its cache key is made of.
 """
 
@@ -13,19 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from components.settings.gate_settings import GateSettings, RegistrySettings, RetrainSettings
-from components.settings.settings_base import Batch, Settings
-from components.settings.source_settings import DataSettings, ModelSettings, PreprocessingSettings
-from components.settings.training_options import (
-    ACCUMULATE_HELP,
-    CHECKPOINT_HELP,
-    LARGEST_BATCH,
-    MOST_EPOCHS,
-    MOST_WORKERS,
-    Augmentation,
-    FinetuningOptions,
-    Optimizer,
-)
 from qat_lib.core.spec import QuantizationSpec
 from qat_lib.export.options import ExportOptions, option_fields
 from qat_lib.options import (
@@ -38,6 +25,27 @@ from qat_lib.options import (
     Switch,
 )
 from qat_lib.support.option_fields import OptionField, fields_of
+from qatline.components.settings.gate_settings import (
+    GateSettings,
+    RegistrySettings,
+    RetrainSettings,
+)
+from qatline.components.settings.settings_base import Batch, Settings
+from qatline.components.settings.source_settings import (
+    DataSettings,
+    ModelSettings,
+    PreprocessingSettings,
+)
+from qatline.components.settings.training_options import (
+    ACCUMULATE_HELP,
+    CHECKPOINT_HELP,
+    LARGEST_BATCH,
+    MOST_EPOCHS,
+    MOST_WORKERS,
+    Augmentation,
+    FinetuningOptions,
+    Optimizer,
+)
 
 __all__ = [
     "Batch",

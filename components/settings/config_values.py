@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from components.support.credentials import secret_problem
+from qatline.components.support.credentials import secret_problem
 
 LARGEST_INTEGER = 2**53
 """A pipeline's parameters travel as doubles; a larger integer would arrive as another one."""

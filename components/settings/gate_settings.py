@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from components.settings.settings_base import Settings
+from qatline.components.settings.settings_base import Settings
 
 _NAME_CHARACTERS = frozenset("/:%\"'")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from components.settings.config_values import value_problem
+from qatline.components.settings.config_values import value_problem
 
 Batch = Annotated[int, Field(ge=1, le=65_536)]
 

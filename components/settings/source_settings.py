@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from components.settings.settings_base import Settings
-from components.storage.stored_file import is_archive
 from qat_lib.errors import ConfigError
 from qat_lib.files.text_files import parse_json
 from qat_lib.options import Framework
+from qatline.components.settings.settings_base import Settings
+from qatline.components.storage.stored_file import is_archive
 
 Side = Annotated[int, Field(ge=1, le=8_192)]
 

@@ -9,7 +9,7 @@ from qat_lib.support.option_fields import about
 
 Optimizer: TypeAlias = Literal["adam", "adamw", "sgd"]
 Augmentation: TypeAlias = Literal["none", "shift", "flip_crop"]
-"""Random changes of training images: ``components.data.tf_pipeline.build_dataset``."""
+"""Random changes of training images: ``qatline.components.data.tf_pipeline.build_dataset``."""
 Teacher: TypeAlias = Literal["control", "baseline"]
 """Whose outputs are soft targets: the FP32 model trained as long as QAT, or as it came."""
 

@@ -9,11 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from components.artifacts import Dataset, Engines, Exported
-from components.artifacts.engines import BuildSummary, EngineBuild
-from components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED, Variant
-from components.settings import EngineSettings
-from components.support.events import Progress
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path
 from qat_lib.engines import build_engine as build
 from qat_lib.engines.backend import get_backend
@@ -21,6 +16,11 @@ from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.spec import BACKENDS
 from qat_lib.errors import EngineBuildError, QatlineError
 from qat_lib.options import Backend, EnginePrecision
+from qatline.components.artifacts import Dataset, Engines, Exported
+from qatline.components.artifacts.engines import BuildSummary, EngineBuild
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED, Variant
+from qatline.components.settings import EngineSettings
+from qatline.components.support.events import Progress
 
 
 def build_engine_step(

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.artifacts import (
+from qat_lib.engines import Engine, benchmark_together, load_engine
+from qat_lib.errors import DataError, EngineLoadError
+from qatline.components.artifacts import (
     Baseline,
     Dataset,
     Engines,
@@ -21,9 +23,14 @@ from components.artifacts import (
     FineTuned,
     ResultRow,
 )
-from components.artifacts.evaluation import BatchTiming, FileCheck, Measurements, row_metrics
-from components.artifacts.models import Control, ModelFolder
-from components.artifacts.rows import (
+from qatline.components.artifacts.evaluation import (
+    BatchTiming,
+    FileCheck,
+    Measurements,
+    row_metrics,
+)
+from qatline.components.artifacts.models import Control, ModelFolder
+from qatline.components.artifacts.rows import (
     CANDIDATE,
     CHAMPION,
     CONTROL,
@@ -32,19 +39,17 @@ from components.artifacts.rows import (
     REFERENCE,
     row_title,
 )
-from components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED
-from components.data.reader import numpy_batches
-from components.evaluation import metrics as figures
-from components.evaluation.against_champion import compare_with_current
-from components.evaluation.inference import Classifier
-from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.evaluation.samples import SampleLabels, WorstSamples
-from components.evaluation.speed import speed_sentences
-from components.registry.access import champion_digest
-from components.settings import EngineSettings, RegistrySettings, Settings
-from components.support.events import Progress
-from qat_lib.engines import Engine, benchmark_together, load_engine
-from qat_lib.errors import DataError, EngineLoadError
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED
+from qatline.components.data.reader import numpy_batches
+from qatline.components.evaluation import metrics as figures
+from qatline.components.evaluation.against_champion import compare_with_current
+from qatline.components.evaluation.inference import Classifier
+from qatline.components.evaluation.infrastructure import check_in_fresh_process, summarize_check
+from qatline.components.evaluation.samples import SampleLabels, WorstSamples
+from qatline.components.evaluation.speed import speed_sentences
+from qatline.components.registry.access import champion_digest
+from qatline.components.settings import EngineSettings, RegistrySettings, Settings
+from qatline.components.support.events import Progress
 
 _WORST = 8
 _CHECKED = 64

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from components.artifacts import Baseline, Dataset, Exported, FineTuned, Quantized
-from components.artifacts.exported import ExportRecord, FindingRecord
-from components.artifacts.models import ModelFolder
-from components.artifacts.variants import CANDIDATE_VARIANT, Variant
-from components.export.choice import choose_export
-from components.settings import EngineSettings, ExportSettings
-from components.support.events import Progress
+from qatline.components.artifacts import Baseline, Dataset, Exported, FineTuned, Quantized
+from qatline.components.artifacts.exported import ExportRecord, FindingRecord
+from qatline.components.artifacts.models import ModelFolder
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT, Variant
+from qatline.components.export.choice import choose_export
+from qatline.components.settings import EngineSettings, ExportSettings
+from qatline.components.support.events import Progress
 
 
 def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
 
     Of ``engine`` these are two.
     """
-    from components.export.choice import engine_dependencies
+    from qatline.components.export.choice import engine_dependencies
 
     return {**sections, "engine": engine_dependencies(sections.get("engine") or {})}
 
@@ -110,9 +110,9 @@ def _export_variant(
     dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
 ) -> ExportRecord:
     """Export one model and compare both on the test part."""
-    from components.data.reader import load_split
-    from components.export.parity import compare_with_model
-    from components.training.framework import framework_of
+    from qatline.components.data.reader import load_split
+    from qatline.components.export.parity import compare_with_model
+    from qatline.components.training.framework import framework_of
 
     metadata: dict[str, Any] = {"classes": list(dataset.info().classes)}
     if (accuracy := folder.test_accuracy()) is not None:
@@ -158,7 +158,7 @@ def _export_file(
     With ``signed``, unsigned quantizers become signed ones of the same range: other numbers, the
     same structure.
     """
-    from components.training.framework import framework_of
+    from qatline.components.training.framework import framework_of
 
     framework = framework_of(folder)
     model = framework.load(folder)

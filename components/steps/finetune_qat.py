@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from components.artifacts import Baseline, FineTuned, Quantized
-from components.artifacts.models import accuracies
-from components.settings import GateSettings, QATSettings, RetrainSettings
-from components.support.events import Progress
+from qatline.components.artifacts import Baseline, FineTuned, Quantized
+from qatline.components.artifacts.models import accuracies
+from qatline.components.settings import GateSettings, QATSettings, RetrainSettings
+from qatline.components.support.events import Progress
 
 _GATE = GateSettings()
 _ALWAYS = RetrainSettings()
@@ -49,19 +49,19 @@ def finetune_qat_step(
     Returns:
         Accuracy on the validation and test parts, its change against the baseline (and against
         the control, the baseline trained for as long, if any), and the epoch whose weights were
-        kept (0: the calibrated model, see ``components.training.history.is_clear_gain``).
+        kept (0: the calibrated model, see ``qatline.components.training.history.is_clear_gain``).
     """
-    from components.training.checkpoints import open_checkpoint
-    from components.training.control import choose_teacher, train_control
-    from components.training.finetuning import final_epoch, finetune
-    from components.training.framework import Oscillation, framework_of
-    from components.training.prepared_data import (
+    from qatline.components.training.checkpoints import open_checkpoint
+    from qatline.components.training.control import choose_teacher, train_control
+    from qatline.components.training.finetuning import final_epoch, finetune
+    from qatline.components.training.framework import Oscillation, framework_of
+    from qatline.components.training.prepared_data import (
         outputs_accuracy,
         predict_split,
         split_accuracy,
     )
-    from components.training.ptq_choice import ptq_suffices
-    from components.training.ranges import describe_ranges, with_oscillation
+    from qatline.components.training.ptq_choice import ptq_suffices
+    from qatline.components.training.ranges import describe_ranges, with_oscillation
 
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
     if retrain.qat == "auto" and (reason := ptq_suffices(reference, calibrated, gate)):

@@ -9,19 +9,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from components.artifacts import Dataset
-from components.artifacts.data_info import DatasetInfo
-from components.data.array_checks import check_finite
-from components.data.folder_source import read_folder
-from components.data.images import SUFFIXES
-from components.data.named_source import read_digits, read_keras_dataset
-from components.data.npz_source import read_npz
-from components.data.source import Source, deal
-from components.settings import DataSettings
-from components.storage.remote_folder import fetch_folder, is_remote_folder
-from components.storage.storage import local_path
-from components.support.events import Progress
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts import Dataset
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.data.array_checks import check_finite
+from qatline.components.data.folder_source import read_folder
+from qatline.components.data.images import SUFFIXES
+from qatline.components.data.named_source import read_digits, read_keras_dataset
+from qatline.components.data.npz_source import read_npz
+from qatline.components.data.source import Source, deal
+from qatline.components.settings import DataSettings
+from qatline.components.storage.remote_folder import fetch_folder, is_remote_folder
+from qatline.components.storage.storage import local_path
+from qatline.components.support.events import Progress
 
 _COLORS = {1: "gray", 3: "rgb"}
 

@@ -8,25 +8,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from components.artifacts import Baseline, Engines, Evaluation, Exported, Promotion, Verdict
-from components.artifacts.evaluation import Measurements
-from components.artifacts.exported import Analysis, ExportRecord
-from components.artifacts.models import ModelInfo
-from components.artifacts.promotion import PromotionOutcome
-from components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE
-from components.artifacts.variants import CANDIDATE_VARIANT
-from components.evaluation.against_champion import compare_with_version
-from components.evaluation.gate import judge, speedup
-from components.evaluation.paired import compare_with_chance
-from components.registry.access import run_registry
-from components.registry.registry import RegisteredVersion, Registry
-from components.registry.run_candidate import RunFiles, submit_run
-from components.report import ReportFolders, render_report
-from components.settings import EngineSettings, GateSettings, RegistrySettings, Settings
-from components.support.events import Progress
-from components.support.model_names import registered_name
 from qat_lib.engines import choose_backend
 from qat_lib.errors import StepError
+from qatline.components.artifacts import Baseline, Engines, Evaluation, Exported, Promotion, Verdict
+from qatline.components.artifacts.evaluation import Measurements
+from qatline.components.artifacts.exported import Analysis, ExportRecord
+from qatline.components.artifacts.models import ModelInfo
+from qatline.components.artifacts.promotion import PromotionOutcome
+from qatline.components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.evaluation.against_champion import compare_with_version
+from qatline.components.evaluation.gate import judge, speedup
+from qatline.components.evaluation.paired import compare_with_chance
+from qatline.components.registry.access import run_registry
+from qatline.components.registry.registry import RegisteredVersion, Registry
+from qatline.components.registry.run_candidate import RunFiles, submit_run
+from qatline.components.report import ReportFolders, render_report
+from qatline.components.settings import EngineSettings, GateSettings, RegistrySettings, Settings
+from qatline.components.support.events import Progress
+from qatline.components.support.model_names import registered_name
 
 _T = TypeVar("_T")
 _ENGINE = EngineSettings()

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from components.artifacts import Baseline, Dataset, Quantized
-from components.artifacts.models import accuracies
-from components.settings import EngineSettings, ExportSettings, QuantizationSettings
-from components.support.events import Progress
+from qatline.components.artifacts import Baseline, Dataset, Quantized
+from qatline.components.artifacts.models import accuracies
+from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
+from qatline.components.support.events import Progress
 
 
 def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
 
     Of ``export`` and ``engine`` these are the ones that decide about the target.
     """
-    from components.export.choice import target_dependencies
+    from qatline.components.export.choice import target_dependencies
 
     facts = target_dependencies(sections.get("export") or {}, sections.get("engine") or {})
     return {**sections, **facts}
@@ -58,12 +58,12 @@ def quantize_model_step(
     """
     import math
 
-    from components.data.reader import numpy_batches
-    from components.export.choice import choose_integers
-    from components.training.framework import framework_of
-    from components.training.prepared_data import split_accuracy
-    from components.training.quantization_choice import open_cases, read_spec
-    from components.training.ranges import describe_ranges
+    from qatline.components.data.reader import numpy_batches
+    from qatline.components.export.choice import choose_integers
+    from qatline.components.training.framework import framework_of
+    from qatline.components.training.prepared_data import split_accuracy
+    from qatline.components.training.quantization_choice import open_cases, read_spec
+    from qatline.components.training.ranges import describe_ranges
 
     framework = framework_of(Baseline(baseline))
     framework.make_deterministic(seed)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from components.artifacts import Baseline, Dataset
-from components.artifacts.models import Epoch, ModelInfo, accuracies
-from components.runtime.steps import CHECKED
-from components.settings import (
+from qatline.components.artifacts import Baseline, Dataset
+from qatline.components.artifacts.models import Epoch, ModelInfo, accuracies
+from qatline.components.runtime.steps import CHECKED
+from qatline.components.settings import (
     ModelSettings,
     QuantizationSettings,
     RegistrySettings,
@@ -17,8 +17,8 @@ from components.settings import (
     Settings,
     TrainingSettings,
 )
-from components.storage.storage import local_path
-from components.support.events import Progress
+from qatline.components.storage.storage import local_path
+from qatline.components.support.events import Progress
 
 _UNNAMED = RegistrySettings()
 _SCRATCH = RetrainSettings()
@@ -62,15 +62,15 @@ def train_baseline_step(
         SpecError: the quantization spec does not fit the model.
         StorageError: a model or weights in S3 can't be fetched.
     """
-    from components.training.champion_start import champion_network
-    from components.training.checkpoints import open_checkpoint
-    from components.training.framework import choose_framework
-    from components.training.prepared_data import (
+    from qatline.components.training.champion_start import champion_network
+    from qatline.components.training.checkpoints import open_checkpoint
+    from qatline.components.training.framework import choose_framework
+    from qatline.components.training.prepared_data import (
         outputs_accuracy,
         predict_split,
         split_accuracy,
     )
-    from components.training.quantization_choice import open_cases, read_spec
+    from qatline.components.training.quantization_choice import open_cases, read_spec
 
     framework = choose_framework(model.framework)
     framework.make_deterministic(seed)
@@ -152,7 +152,7 @@ def train_baseline_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def train_baseline_state(sections: Mapping[str, Settings]) -> dict[str, str]:
     """Return the champion where training begins with it."""
-    from components.registry.access import champion_digest
+    from qatline.components.registry.access import champion_digest
 
     registry, retrain = sections["registry"], sections["retrain"]
     if isinstance(retrain, RetrainSettings) and retrain.start == "champion":

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
-from components.storage.stored_file import ARCHIVES
-from components.support.disk_errors import as_storage_error, is_disk_full
 from qat_lib.errors import DataError, QatlineError
 from qat_lib.files.archives import check_unpacked, open_archive
 from qat_lib.files.regular_files import open_regular
+from qatline.components.storage.stored_file import ARCHIVES
+from qatline.components.support.disk_errors import as_storage_error, is_disk_full
 
 Wanted = Callable[[str], bool]
 

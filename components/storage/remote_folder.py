@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from components.storage.archives import Wanted, safe_name, unpack_files
-from components.storage.storage import cache_root, existing, fetch_cached, open_storage
-from components.storage.stored_file import Storage, StoredFile, is_archive
-from components.support.disk_errors import as_storage_error
 from qat_lib.errors import StorageError
+from qatline.components.storage.archives import Wanted, safe_name, unpack_files
+from qatline.components.storage.storage import cache_root, existing, fetch_cached, open_storage
+from qatline.components.storage.stored_file import Storage, StoredFile, is_archive
+from qatline.components.support.disk_errors import as_storage_error
 
 _THREADS = 8
 

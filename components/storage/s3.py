@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.storage.stored_file import StoredFile
-from components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
-from components.support.disk_errors import as_storage_error
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import written_beside
+from qatline.components.storage.stored_file import StoredFile
+from qatline.components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
+from qatline.components.support.disk_errors import as_storage_error
 
 _ATTEMPTS = 4
 _CONNECT_SECONDS, _READ_SECONDS = 5, 60

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from components.storage.stored_file import Storage, StoredFile
-from components.support.disk_errors import as_storage_error
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import written_beside
 from qat_lib.support.digests import sha256_of
+from qatline.components.storage.stored_file import Storage, StoredFile
+from qatline.components.support.disk_errors import as_storage_error
 
 __all__ = [
     "CACHE_VARIABLE",
@@ -94,7 +94,7 @@ def open_storage(location: str) -> Storage:
         StorageError: the scheme is neither ``s3://`` nor a plain path, or boto3 is not installed.
     """
     if location.startswith("s3://"):
-        from components.storage.s3 import S3Storage, s3_client
+        from qatline.components.storage.s3 import S3Storage, s3_client
 
         return S3Storage(s3_client())
     if "://" in location:

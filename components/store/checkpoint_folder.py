@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from components.store.step_store import StepStore
+from qatline.components.store.step_store import StepStore
 
 CHECKPOINTS_VARIABLE = "QATLINE_CHECKPOINTS"
 KEPT_DAYS = 30

@@ -16,7 +16,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from components.store.manifest import (
+from qat_lib.errors import StorageError
+from qat_lib.files.whole_files import sync, unfinished_name
+from qatline.components.store.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
@@ -24,10 +26,8 @@ from components.store.manifest import (
     read_step_manifest,
     verify_directory,
 )
-from components.store.work_directory import work_directory
-from components.support.disk_errors import as_storage_error
-from qat_lib.errors import StorageError
-from qat_lib.files.whole_files import sync, unfinished_name
+from qatline.components.store.work_directory import work_directory
+from qatline.components.support.disk_errors import as_storage_error
 
 __all__ = [
     "MANIFEST_NAME",

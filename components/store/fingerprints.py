@@ -118,10 +118,10 @@ def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
 def _remote_digest(location: str, *, is_folder: bool) -> str | None:
     """Return a digest of an object in S3, or of what is below a folder there; None for nothing."""
     if is_folder:
-        from components.storage.remote_folder import folder_digest
+        from qatline.components.storage.remote_folder import folder_digest
 
         return folder_digest(location)
-    from components.storage.storage import open_storage
+    from qatline.components.storage.storage import open_storage
 
     stored = open_storage(location).describe(location)
     return None if stored is None else f"{stored.tag} {stored.size}"

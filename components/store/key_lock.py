@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from components.support.disk_errors import as_storage_error
+from qatline.components.support.disk_errors import as_storage_error
 
 RUN_VARIABLE = "QATLINE_RUN"
 _PAUSE = 0.2  # seconds

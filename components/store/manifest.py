@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from components.store.meaning import meaning_digest
 from qat_lib.errors import StorageError
 from qat_lib.files.text_files import read_json
 from qat_lib.support.digests import sha256_of
+from qatline.components.store.meaning import meaning_digest
 
 MANIFEST_NAME = "manifest.json"
 _VERSION = 2

@@ -11,9 +11,9 @@ import posixpath
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from components.storage.storage import Storage, open_storage
-from components.store.manifest import MANIFEST_NAME, Manifest, verify_directory
 from qat_lib.errors import ConfigError, StorageError
+from qatline.components.storage.storage import Storage, open_storage
+from qatline.components.store.manifest import MANIFEST_NAME, Manifest, verify_directory
 
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 """Environment variables that say where S3 is, the first that is set."""

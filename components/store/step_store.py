@@ -19,9 +19,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from components.store.directories import Manifest, verify_directory
-from components.store.key_lock import held
 from qat_lib.errors import StorageError
+from qatline.components.store.directories import Manifest, verify_directory
+from qatline.components.store.key_lock import held
 
 STORE_VARIABLE = "QATLINE_STORE"
 _KEY_VERSION = 1
@@ -107,6 +107,6 @@ class StepStore:
     ) -> AbstractContextManager[None]:
         """Hold a key against other processes that would compute the same.
 
-        See ``components.store.key_lock``.
+        See ``qatline.components.store.key_lock``.
         """
         return held(self.root / step / f".{key}.lock", waiting)

@@ -8,7 +8,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from components.support.disk_errors import as_storage_error
+from qatline.components.support.disk_errors import as_storage_error
 
 
 def work_directory(parent: Path, name: str) -> Path:

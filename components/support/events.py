@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from components.support.credentials import scrub
+from qatline.components.support.credentials import scrub
 
 EVENTS_VARIABLE = "QATLINE_EVENTS"
 _LEAST_INTERVAL = 0.1

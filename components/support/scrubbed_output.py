@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from components.support.credentials import scrub
+from qatline.components.support.credentials import scrub
 
 
 class ScrubbedStream:

@@ -9,14 +9,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from components.store.fingerprints import library_versions
-from components.support.credentials import scrub
-from components.support.model_names import logged_name
-from components.tracking.mlflow_writer import MlflowWriter
-from components.tracking.pipeline_run import pipeline_run
-from components.tracking.signatures import onnx_signature
-from components.tracking.store import open_client, translated
-from components.tracking.tracker import NullTracker, RunRecorder, StepTimes
+from qatline.components.store.fingerprints import library_versions
+from qatline.components.support.credentials import scrub
+from qatline.components.support.model_names import logged_name
+from qatline.components.tracking.mlflow_writer import MlflowWriter
+from qatline.components.tracking.pipeline_run import pipeline_run
+from qatline.components.tracking.signatures import onnx_signature
+from qatline.components.tracking.store import open_client, translated
+from qatline.components.tracking.tracker import NullTracker, RunRecorder, StepTimes
 
 
 class MlflowRun(MlflowWriter):
@@ -63,7 +63,7 @@ class MlflowRun(MlflowWriter):
 def open_run(step: str, times: StepTimes | None = None) -> MlflowRun:
     """Open the run that the environment asks for.
 
-    See ``components.tracking.tracker`` for the contract.
+    See ``qatline.components.tracking.tracker`` for the contract.
 
     Args:
         step: name of the step, which is the name of a new run.

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.artifacts.data_info import DatasetInfo
-from components.support.credentials import scrub
-from components.tracking.store import Contact, translated
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.support.credentials import scrub
+from qatline.components.tracking.store import Contact, translated
 
 CURVES = "epoch"
 """Prefix of the curves on the run of a step; on the pipeline's run it is the step's name."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from components.support.disk_errors import is_disk_full
+from qatline.components.support.disk_errors import is_disk_full
 
 PATIENCE = 12.0
 """Seconds after which a busy store counts as one that fails."""

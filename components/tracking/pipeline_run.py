@@ -24,18 +24,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from components.support.credentials import scrub
-from components.tracking.mlflow_writer import MlflowWriter
-from components.tracking.patience import patient
-from components.tracking.store import ensure_store, open_client, translated
-from components.tracking.tracked import DESCRIPTION_TAG
-from components.tracking.tracker import (
+from qat_lib.errors import TrackingError
+from qatline.components.support.credentials import scrub
+from qatline.components.tracking.mlflow_writer import MlflowWriter
+from qatline.components.tracking.patience import patient
+from qatline.components.tracking.store import ensure_store, open_client, translated
+from qatline.components.tracking.tracked import DESCRIPTION_TAG
+from qatline.components.tracking.tracker import (
     PARENT_VARIABLE,
     PIPELINE_RUN_VARIABLE,
     URI_VARIABLE,
     tracking_mode,
 )
-from qat_lib.errors import TrackingError
 
 RUN_TAG = "qatline.pipeline_run"
 """Tag of the MLflow run: the id of the pipeline run."""

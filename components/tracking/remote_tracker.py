@@ -21,9 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.artifacts.data_info import DatasetInfo
-from components.tracking.tracker import ClosableRun, RunRecorder
 from qat_lib.errors import TrackingError
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.tracking.tracker import ClosableRun, RunRecorder
 
 SOCKET_VARIABLE = "QATLINE_TRACKING_SOCKET"
 """Environment variable with the path of the launcher's socket."""

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from components.tracking.mlflow_tracker import open_run
-from components.tracking.remote_tracker import open_remote_run
-from components.tracking.tracker import (
+from qat_lib.errors import TrackingError
+from qatline.components.tracking.mlflow_tracker import open_run
+from qatline.components.tracking.remote_tracker import open_remote_run
+from qatline.components.tracking.tracker import (
     ClosableRun,
     NullTracker,
     OptionalTracker,
@@ -16,7 +17,6 @@ from components.tracking.tracker import (
     StepTracker,
     tracking_mode,
 )
-from qat_lib.errors import TrackingError
 
 
 @contextmanager

@@ -14,16 +14,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from urllib.parse import urlsplit
 
-from components.support.credentials import (
+from qat_lib.errors import QatlineError, TrackingError
+from qat_lib.support.extras import missing_hint
+from qatline.components.support.credentials import (
     S3_ENDPOINT_VARIABLES,
     check_address,
     check_variables,
     scrub,
 )
-from components.support.disk_errors import AFTER_FULL, is_disk_full
-from components.tracking.database import database_path, lock_holders, prepared_database
-from qat_lib.errors import QatlineError, TrackingError
-from qat_lib.support.extras import missing_hint
+from qatline.components.support.disk_errors import AFTER_FULL, is_disk_full
+from qatline.components.tracking.database import database_path, lock_holders, prepared_database
 
 PROBE_SECONDS = 3.0
 CONTACT_SECONDS = 5.0

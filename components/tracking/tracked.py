@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from components.artifacts import Evaluation, Promotion
-from components.artifacts.data_info import DatasetInfo
-from components.artifacts.evaluation import row_metrics
-from components.artifacts.gate_advice import describe_verdict
-from components.settings import Settings
-from components.step_table import STEP_BY_NAME, TrackedOutputs
-from components.store.directories import Manifest
-from components.store.fingerprints import library_versions
-from components.tracking.tracker import RunRecorder, StepTracker
 from qat_lib.errors import StepError
+from qatline.components.artifacts import Evaluation, Promotion
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.evaluation import row_metrics
+from qatline.components.artifacts.gate_advice import describe_verdict
+from qatline.components.settings import Settings
+from qatline.components.step_table import STEP_BY_NAME, TrackedOutputs
+from qatline.components.store.directories import Manifest
+from qatline.components.store.fingerprints import library_versions
+from qatline.components.tracking.tracker import RunRecorder, StepTracker
 
 MAX_PARAM = 500
 DESCRIPTION_TAG = "mlflow.note.content"

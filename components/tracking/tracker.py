@@ -11,9 +11,9 @@ The environment is the contract, the same that the MLflow plugin of the KFP back
                              its parent is the run of the whole pipeline
     QATLINE_PARENT_RUN_ID    else the run of the whole pipeline: a child of it is made
     QATLINE_PIPELINE_RUN_ID  else the id of the pipeline run, on a cluster the one of KFP: its run is
-                             found, or made by the first step; see components.tracking.pipeline_run
+                             found, or made by the first step; see qatline.components.tracking.pipeline_run
     QATLINE_TRACKING_SOCKET  a launcher that writes all of it for the step; see
-                             components.tracking.remote_tracker
+                             qatline.components.tracking.remote_tracker
     MLFLOW_EXPERIMENT_ID     the experiment of that, or of a plain run; MLFLOW_EXPERIMENT_NAME
                              names one that is made where it is missing
 
@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.artifacts.data_info import DatasetInfo
-from components.tracking.store import ensure_store, probe
 from qat_lib.errors import ConfigError, TrackingError
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.tracking.store import ensure_store, probe
 
 __all__ = [
     "NullTracker",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from components.data.labelled import AsFloat, Labelled
-from components.data.tf_pipeline import build_dataset
+from qatline.components.data.labelled import AsFloat, Labelled
+from qatline.components.data.tf_pipeline import build_dataset
 
 
 @dataclass(frozen=True, kw_only=True)

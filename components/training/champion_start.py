@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from components.artifacts import Baseline
-from components.artifacts.data_info import DatasetInfo
-from components.registry.access import current_champion, run_registry
-from components.registry.package import BASELINE, Champion, fetch_champion
-from components.settings import RegistrySettings
 from qat_lib.errors import QatlineError
+from qatline.components.artifacts import Baseline
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.registry.access import current_champion, run_registry
+from qatline.components.registry.package import BASELINE, Champion, fetch_champion
+from qatline.components.settings import RegistrySettings
 
 
 def champion_network(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.support.state_file import read_state, write_state
-from components.workers.workers import Workers
 from qat_lib.files.whole_files import sweep_unfinished, written_beside
+from qatline.components.support.state_file import read_state, write_state
+from qatline.components.workers.workers import Workers
 
 
 class Resumable(Protocol):

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from components.artifacts import Baseline, FineTuned
-from components.artifacts.models import accuracies
-from components.settings import QATSettings
-from components.support.events import Progress
-from components.training.checkpoints import Checkpoint
-from components.training.finetuning import finetune
-from components.training.framework import Framework
-from components.training.prepared_data import outputs_accuracy, predict_split, split_accuracy
+from qatline.components.artifacts import Baseline, FineTuned
+from qatline.components.artifacts.models import accuracies
+from qatline.components.settings import QATSettings
+from qatline.components.support.events import Progress
+from qatline.components.training.checkpoints import Checkpoint
+from qatline.components.training.finetuning import finetune
+from qatline.components.training.framework import Framework
+from qatline.components.training.prepared_data import (
+    outputs_accuracy,
+    predict_split,
+    split_accuracy,
+)
 
 
 def train_control(

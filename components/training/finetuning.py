@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from components.artifacts.models import Epoch
-from components.settings import QATSettings
-from components.support.events import Progress
-from components.training.checkpoints import Checkpoint
-from components.training.framework import Framework, Oscillation, TrainingData, choose_framework
+from qatline.components.artifacts.models import Epoch
+from qatline.components.settings import QATSettings
+from qatline.components.support.events import Progress
+from qatline.components.training.checkpoints import Checkpoint
+from qatline.components.training.framework import (
+    Framework,
+    Oscillation,
+    TrainingData,
+    choose_framework,
+)
 
 
 def finetune(
@@ -31,7 +36,7 @@ def finetune(
     loaded: layers such as Dropout draw their seeds then.
 
     An epoch counts as better than the model as it came only if its gain is more than noise (see
-    ``components.training.history.is_clear_gain``).
+    ``qatline.components.training.history.is_clear_gain``).
 
     Args:
         model: a quantized and calibrated classifier.

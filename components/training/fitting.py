@@ -15,20 +15,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from components.artifacts.models import Epoch
-from components.settings import QATSettings, TrainingSettings
-from components.support.events import Progress
-from components.training.checkpoints import Checkpoint, Resumable, Resumption
-from components.training.framework import Oscillation, TrainingData
-from components.training.history import History
-from components.training.keras_loop import KerasLoop, batch_sizes
-from components.training.keras_recipe import KerasRecipe
-from components.training.model_source import gives_probabilities
-from components.training.prepared_data import open_data
-from components.training.recipe import recipe_of, reestimation_batches
-from components.workers.workers import Workers, current_workers
 from qat_lib.keras.folding import folded_weights
 from qat_lib.keras.training import soft_targets
+from qatline.components.artifacts.models import Epoch
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.support.events import Progress
+from qatline.components.training.checkpoints import Checkpoint, Resumable, Resumption
+from qatline.components.training.framework import Oscillation, TrainingData
+from qatline.components.training.history import History
+from qatline.components.training.keras_loop import KerasLoop, batch_sizes
+from qatline.components.training.keras_recipe import KerasRecipe
+from qatline.components.training.model_source import gives_probabilities
+from qatline.components.training.prepared_data import open_data
+from qatline.components.training.recipe import recipe_of, reestimation_batches
+from qatline.components.workers.workers import Workers, current_workers
 
 
 def make_deterministic(seed: int) -> None:
@@ -143,7 +143,7 @@ def _plain_batches(
 
 
 class CompiledModel:
-    """A compiled Keras model in training; see ``components.training.history.Trained``.
+    """A compiled Keras model in training; see ``qatline.components.training.history.Trained``.
 
     Args:
         model: the model; its loss is that of one sample each.

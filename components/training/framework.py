@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from components.artifacts.layer_costs import LayerCosts
-from components.artifacts.models import Epoch, ModelFolder
-from components.settings import ModelSettings, QATSettings, TrainingSettings
-from components.support.events import Progress
-from components.training.checkpoints import Checkpoint
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.options import Cpu, Mode
 from qat_lib.options import Framework as FrameworkName
+from qatline.components.artifacts.layer_costs import LayerCosts
+from qatline.components.artifacts.models import Epoch, ModelFolder
+from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
+from qatline.components.support.events import Progress
+from qatline.components.training.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from qat_lib.calibrators.report import CalibrationReport
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from qat_lib.export.parity_report import ParityReport
 
 _HOMES: Mapping[FrameworkName, str] = {
-    "keras": "components.training.keras_framework",
-    "torch": "components.training.torch_framework",
+    "keras": "qatline.components.training.keras_framework",
+    "torch": "qatline.components.training.torch_framework",
 }
 
 
@@ -55,7 +55,7 @@ class TrainingData(Protocol):
         """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time.
 
         With ``worker=(index, workers)`` it has the rows of one worker of each batch; see
-        ``components.data.tf_pipeline.build_dataset``.
+        ``qatline.components.data.tf_pipeline.build_dataset``.
         """
 
     def validation(self, batch_size: int) -> Any:
@@ -126,7 +126,7 @@ class Framework(Protocol):
         oscillation: Oscillation | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> list[Epoch]:
-        """Train a model in place; see ``components.training.fitting.fit``."""
+        """Train a model in place; see ``qatline.components.training.fitting.fit``."""
 
     def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
         """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""

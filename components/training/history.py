@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from components.artifacts.models import Epoch
-from components.support.events import Progress
+from qatline.components.artifacts.models import Epoch
+from qatline.components.support.events import Progress
 
 CLEAR = 1.645
 """Standard errors that a mean of nothing but chance exceeds in 5 % of all cases (normal
@@ -77,7 +77,7 @@ class History:
         steps: batches of an epoch.
         epochs: number of epochs.
         progress: told of every batch.
-        keep_best: see ``components.training.fitting.fit``.
+        keep_best: see ``qatline.components.training.fitting.fit``.
         samples: of an epoch and one worker, for its speed; None for no speed.
         candidate: context in which an epoch's weights are those that it is judged by, such as an
             average; by default they are as trained.

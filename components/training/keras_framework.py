@@ -1,4 +1,4 @@
-"""Keras, as the steps use it; see ``components.training.framework``."""
+"""Keras, as the steps use it; see ``qatline.components.training.framework``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 import qat_lib
 import qat_lib.keras.correction
-from components.artifacts.layer_costs import LayerCost, LayerCosts
-from components.artifacts.models import Epoch, ModelFolder
-from components.settings import ModelSettings, QATSettings, TrainingSettings
-from components.training import fitting, model_source
-from components.training.framework import Framework, TrainingData
+from qatline.components.artifacts.layer_costs import LayerCost, LayerCosts
+from qatline.components.artifacts.models import Epoch, ModelFolder
+from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
+from qatline.components.training import fitting, model_source
+from qatline.components.training.framework import Framework, TrainingData
 
 if TYPE_CHECKING:
     from qat_lib.core.plan import QuantizationPlan

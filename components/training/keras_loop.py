@@ -12,11 +12,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from components.training.checkpoints import Resumption
-from components.workers.workers import Workers, synchronized_batch_norms
 from qat_lib.keras.quantizers.split_batch import split_batch
 from qat_lib.keras.structure import layers_of
 from qat_lib.keras.training.batch_norm import batch_norms
+from qatline.components.training.checkpoints import Resumption
+from qatline.components.workers.workers import Workers, synchronized_batch_norms
 
 ORDERS_PER_EPOCH = 2
 """Orders of the data that an epoch draws: ``model.fit`` makes a second iterator and drops it."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from components.training.framework import Oscillation
-from components.training.recipe import FollowsTraining, Recipe
 from qat_lib.keras import training as helpers
 from qat_lib.keras.training.batch_norm import statistics
+from qatline.components.training.framework import Oscillation
+from qatline.components.training.recipe import FollowsTraining, Recipe
 
 
 class KerasRecipe(FollowsTraining):

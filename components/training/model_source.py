@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.settings import ModelSettings
-from components.support.other_tasks import OTHER_TASKS
-from components.support.user_code import call_with, import_callable
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files import limits
+from qatline.components.settings import ModelSettings
+from qatline.components.support.other_tasks import OTHER_TASKS
+from qatline.components.support.user_code import call_with, import_callable
 
 APPLICATIONS = "keras.applications:"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from components.artifacts import Dataset
-from components.data.reader import load_split, numpy_batches, tf_dataset
-from components.evaluation.metrics import accuracy, check_outputs
-from components.training.framework import Framework, TrainingData
+from qatline.components.artifacts import Dataset
+from qatline.components.data.reader import load_split, numpy_batches, tf_dataset
+from qatline.components.evaluation.metrics import accuracy, check_outputs
+from qatline.components.training.framework import Framework, TrainingData
 
 
 class PreparedData:

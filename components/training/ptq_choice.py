@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from components.artifacts import Baseline, Quantized
-from components.settings import GateSettings
+from qatline.components.artifacts import Baseline, Quantized
+from qatline.components.settings import GateSettings
 
 _VALIDATION = "validation_accuracy"
 

@@ -9,10 +9,10 @@ import difflib
 from typing import Any
 
 import qat_lib
-from components.settings import QuantizationSettings
-from components.support.user_code import call, import_callable
 from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import ConfigError
+from qatline.components.settings import QuantizationSettings
+from qatline.components.support.user_code import call, import_callable
 
 
 def read_spec(settings: QuantizationSettings) -> QuantizationSpec | None:

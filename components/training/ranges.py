@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from components.artifacts.models import QuantizerRange, RangeHistogram
-from components.training.framework import Oscillation
 from qat_lib.export.ranges import RangeOwner
+from qatline.components.artifacts.models import QuantizerRange, RangeHistogram
+from qatline.components.training.framework import Oscillation
 
 HISTOGRAM_BINS = 128
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from components.settings import QATSettings, TrainingSettings
-from components.training.framework import TrainingData
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.training.framework import TrainingData
 
 REESTIMATION_SAMPLES = 4096
 """Samples that the statistics of batch norms are measured again on, at most."""

@@ -1,4 +1,4 @@
-"""Training and prediction of PyTorch networks, on the schedule of ``components.training.fitting``.
+"""Training and prediction of PyTorch networks, on the schedule of ``qatline.components.training.fitting``.
 
 One config means one training in both frameworks: reader, augmentation, decay of the rate, loss,
 weight decay and the constants of the optimizers are those of Keras. Only the order of later epochs
@@ -19,22 +19,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from components.artifacts.models import Epoch
-from components.settings import QATSettings, TrainingSettings
-from components.support.events import Progress
-from components.training.checkpoints import Checkpoint, Resumable, Resumption
-from components.training.framework import Oscillation, TrainingData
-from components.training.history import History
-from components.training.prepared_data import open_data
-from components.training.recipe import recipe_of, reestimation_batches
-from components.training.torch_losses import Loss, SoftTargets
-from components.training.torch_network import TorchNetwork, ends_in_softmax
-from components.training.torch_optimizers import make_optimizer
-from components.training.torch_recipe import TorchTrainingRecipe
-from components.training.torch_state import to_arrays, to_tensors
 from qat_lib.torch.folding import folded_weights
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.training import range_parameters
+from qatline.components.artifacts.models import Epoch
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.support.events import Progress
+from qatline.components.training.checkpoints import Checkpoint, Resumable, Resumption
+from qatline.components.training.framework import Oscillation, TrainingData
+from qatline.components.training.history import History
+from qatline.components.training.prepared_data import open_data
+from qatline.components.training.recipe import recipe_of, reestimation_batches
+from qatline.components.training.torch_losses import Loss, SoftTargets
+from qatline.components.training.torch_network import TorchNetwork, ends_in_softmax
+from qatline.components.training.torch_optimizers import make_optimizer
+from qatline.components.training.torch_recipe import TorchTrainingRecipe
+from qatline.components.training.torch_state import to_arrays, to_tensors
 
 ADAMW_DECAY = 0.004
 """Keras's weight decay of AdamW where none is given."""
@@ -69,7 +69,7 @@ def fit_network(
 ) -> list[Epoch]:
     """Train a network in place, with cosine decay to zero, and leave it in inference mode.
 
-    Arguments and result are those of ``components.training.fitting.fit``.
+    Arguments and result are those of ``qatline.components.training.fitting.fit``.
     """
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
@@ -149,7 +149,7 @@ class NumpyBatches:
 
 
 class Training:
-    """A network in training; see ``components.training.history.Trained``.
+    """A network in training; see ``qatline.components.training.history.Trained``.
 
     Args:
         network: the network.

@@ -1,4 +1,4 @@
-"""PyTorch, as the steps use it; see ``components.training.framework``."""
+"""PyTorch, as the steps use it; see ``qatline.components.training.framework``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import qat_lib.torch
-from components.artifacts.models import Epoch, ModelFolder
-from components.settings import ModelSettings, QATSettings, TrainingSettings
-from components.training import torch_fitting, torch_network
-from components.training.framework import Framework, TrainingData
-from components.training.torch_network import TorchNetwork
 from qat_lib.errors import ConfigError
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.torch.capture import Example
 from qat_lib.torch.quantizers import read_quantizers
+from qatline.components.artifacts.models import Epoch, ModelFolder
+from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
+from qatline.components.training import torch_fitting, torch_network
+from qatline.components.training.framework import Framework, TrainingData
+from qatline.components.training.torch_network import TorchNetwork
 
 if TYPE_CHECKING:
     from qat_lib.core.plan import QuantizationPlan

@@ -1,11 +1,11 @@
-"""Loss and soft targets of a training in PyTorch; those of ``components.training.fitting``."""
+"""Loss and soft targets of a training in PyTorch; those of ``qatline.components.training.fitting``."""
 
 from __future__ import annotations
 
 import torch
 from torch.nn import functional
 
-from components.training.torch_network import TorchNetwork, ends_in_softmax
+from qatline.components.training.torch_network import TorchNetwork, ends_in_softmax
 
 EPSILON = 1e-7
 """Keras's: least distance of a probability from 0 and 1."""

@@ -12,11 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from components.artifacts.models import ModelFolder, TorchRecipe
-from components.settings import ModelSettings
-from components.store.fingerprints import user_code_digest
-from components.support.other_tasks import OTHER_TASKS
-from components.support.user_code import call_with, import_callable
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files import limits
@@ -25,6 +20,11 @@ from qat_lib.torch import apply_plan
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.models import build_reference_model, load_weights
+from qatline.components.artifacts.models import ModelFolder, TorchRecipe
+from qatline.components.settings import ModelSettings
+from qatline.components.store.fingerprints import user_code_digest
+from qatline.components.support.other_tasks import OTHER_TASKS
+from qatline.components.support.user_code import call_with, import_callable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

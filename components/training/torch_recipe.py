@@ -1,4 +1,4 @@
-"""A recipe in a training of PyTorch; see ``components.training.keras_recipe``."""
+"""A recipe in a training of PyTorch; see ``qatline.components.training.keras_recipe``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import nn
 
-from components.training.framework import Oscillation
-from components.training.recipe import FollowsTraining, Recipe
 from qat_lib.torch import model_quantizers
 from qat_lib.torch import training as helpers
+from qatline.components.training.framework import Oscillation
+from qatline.components.training.recipe import FollowsTraining, Recipe
 
 
 class TorchTrainingRecipe(FollowsTraining):

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from components.storage.archives import safe_name
-from components.storage.storage import Storage, open_storage
 from qat_lib.errors import StorageError
+from qatline.components.storage.archives import safe_name
+from qatline.components.storage.storage import Storage, open_storage
 
 _PAUSE = 5.0  # seconds between two looks
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
-from components.trainjob.objects import FORMS, GROUP, RUN_LABEL, VERSION
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
+from qatline.components.trainjob.objects import FORMS, GROUP, RUN_LABEL, VERSION
 
 INSTALL = (
     "Install Kubeflow Trainer v2 (kubectl apply --server-side -k "

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from components.support.credentials import scrub
 from qat_lib.errors import QatlineError
+from qatline.components.support.credentials import scrub
 
 ACCOUNT_VARIABLE = "QATLINE_SERVICE_ACCOUNT"
 """Folder of the service account's token; for clusters that mount it elsewhere."""

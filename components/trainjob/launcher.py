@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from components.trainjob.job_state import JobState, read_job_state
-from components.trainjob.jobs import TrainJobs
-from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
-from components.trainjob.objects import TASK_ANNOTATION, job_name, train_job
-from components.trainjob.pods import describe_failure, first_failed, list_pods, obstacles
-from components.trainjob.task import JobTemplate, WorkerTask
 from qat_lib.errors import StepError, StorageError
+from qatline.components.trainjob.job_state import JobState, read_job_state
+from qatline.components.trainjob.jobs import TrainJobs
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
+from qatline.components.trainjob.objects import TASK_ANNOTATION, job_name, train_job
+from qatline.components.trainjob.pods import describe_failure, first_failed, list_pods, obstacles
+from qatline.components.trainjob.task import JobTemplate, WorkerTask
 
 _PAUSE = 5.0  # seconds between two looks
 _REMOVAL = 300.0  # seconds that a deletion may take

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from components.trainjob.job_state import read_job_state
-from components.trainjob.jobs import TrainJobs
-from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
+from qatline.components.trainjob.job_state import read_job_state
+from qatline.components.trainjob.jobs import TrainJobs
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
 
 _PATIENCE = 60.0  # seconds
 

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from components.trainjob.task import TASK_VARIABLE, JobTemplate, WorkerTask, to_json
-from components.trainjob.tf_config import WORKERS_VARIABLE
+from qatline.components.trainjob.task import TASK_VARIABLE, JobTemplate, WorkerTask, to_json
+from qatline.components.trainjob.tf_config import WORKERS_VARIABLE
 
 GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
 NODE = "node"
@@ -18,7 +18,7 @@ TASK_ANNOTATION = "qatline/task"
 FORMS = ("runtimePatches", "podTemplateOverrides", "podSpecOverrides")
 """Fields of the TrainJob that change the runtime's pods: Trainer 2.2, 2.1, 2.0."""
 
-COMMAND = ("python", "-m", "components.runtime.train_job_worker")
+COMMAND = ("python", "-m", "qatline.components.runtime.train_job_worker")
 _MANAGER = "qatline.io/launcher"
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from components.support.credentials import scrub
-from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
-from components.trainjob.objects import NODE
+from qatline.components.support.credentials import scrub
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
+from qatline.components.trainjob.objects import NODE
 
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"

@@ -11,8 +11,12 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig, parse_worker_config
 from qat_lib.errors import ConfigError, StepError
+from qatline.components.workers.worker_config import (
+    TF_CONFIG_VARIABLE,
+    WorkerConfig,
+    parse_worker_config,
+)
 
 WORKERS_VARIABLE = "QATLINE_WORKERS"
 """Number of workers, which the launcher writes into the TrainJob."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from components.settings import Settings
-from components.workers.worker_group import local_workers
+from qatline.components.settings import Settings
+from qatline.components.workers.worker_group import local_workers
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def step_workers(
         StepError: a worker ended, or they can't be connected.
     """
     # Here, so that other steps need neither its modules nor their time.
-    from components.workers.workers import current_workers, lost_workers_named
+    from qatline.components.workers.workers import current_workers, lost_workers_named
 
     counts = [getattr(section, "workers", 1) or 1 for section in sections.values()]
     plain = {name: section.model_dump(mode="json") for name, section in sections.items()}

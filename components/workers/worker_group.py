@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
-from components.store.step_store import STORE_VARIABLE
-from components.support.events import EVENTS_VARIABLE, emit
-from components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig
 from qat_lib.errors import StepError
+from qatline.components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
+from qatline.components.store.step_store import STORE_VARIABLE
+from qatline.components.support.events import EVENTS_VARIABLE, emit
+from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig
 
 PARENT_VARIABLE = "QATLINE_WORKER_PARENT"
 _PATIENCE = 60.0  # seconds that worker 0 has to notice that another one ended
@@ -139,7 +139,7 @@ def _start(
     environment[PARENT_VARIABLE] = str(os.getpid())
     environment["TMPDIR"] = temporary
     process = subprocess.Popen(
-        [sys.executable, "-m", "components.runtime.worker_process"],
+        [sys.executable, "-m", "qatline.components.runtime.worker_process"],
         stdin=subprocess.PIPE,
         env=environment,
     )

@@ -18,7 +18,7 @@ The contract, on one machine and on a cluster:
   event that names what happened. Started again, all of them, the step goes on from its last
   checkpoint.
 * Worker 0 alone reads and writes checkpoints. They lie in the folder that ``QATLINE_CHECKPOINTS``
-  names (``components.store.checkpoint_folder``), below it in ``<step>/<key of the execution>``;
+  names (``qatline.components.store.checkpoint_folder``), below it in ``<step>/<key of the execution>``;
   without it, in the step store. On a cluster the folder must outlive the pod of worker 0.
 * A global batch is what one worker would have had: ``batch_size`` does not change with N.
 
@@ -38,9 +38,9 @@ from typing import Any
 
 import numpy as np
 
-from components.support.state_file import read_state, write_state
-from components.workers.worker_config import TF_CONFIG_VARIABLE, read_worker_config
 from qat_lib.errors import StepError
+from qatline.components.support.state_file import read_state, write_state
+from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE, read_worker_config
 
 _LOST = (
     *("UnavailableError", "AbortedError", "CancelledError", "InternalError"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipelines.config.run_config import RunConfig
+from qatline.pipelines.config.run_config import RunConfig
 
 TARGET = Path(__file__).parents[1] / "configuration.md"
 

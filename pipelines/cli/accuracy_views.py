@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from pipelines.cli.model_views import plain_table
-from pipelines.run.result_table import format_milliseconds
+from qatline.pipelines.cli.model_views import plain_table
+from qatline.pipelines.run.result_table import format_milliseconds
 
 if TYPE_CHECKING:
-    from components.artifacts.models import Epoch
-    from pipelines.cli.evaluation import FileEvaluation
+    from qatline.components.artifacts.models import Epoch
+    from qatline.pipelines.cli.evaluation import FileEvaluation
 
 _NONE = "-"
 

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.cluster_options import Experiment, Host, Namespace, Token
-from pipelines.cli.cluster_schedules import add_schedule_commands
-from pipelines.cli.cluster_views import image_lines
-from pipelines.cli.errors import reported
-from pipelines.cli.options import (
+from qatline.pipelines.cli.cluster_options import Experiment, Host, Namespace, Token
+from qatline.pipelines.cli.cluster_schedules import add_schedule_commands
+from qatline.pipelines.cli.cluster_views import image_lines
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import (
     AcceptRejectedOption,
     ConfigOption,
     DebugOption,
@@ -57,10 +57,10 @@ def submit(
     with reported(debug=debug):
         from datetime import datetime
 
-        from pipelines.cluster.names import run_name
-        from pipelines.cluster.run_identity import has_server
-        from pipelines.cluster.server import connect
-        from pipelines.config.run_config import load_config
+        from qatline.pipelines.cluster.names import run_name
+        from qatline.pipelines.cluster.run_identity import has_server
+        from qatline.pipelines.cluster.server import connect
+        from qatline.pipelines.config.run_config import load_config
 
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         limit = _seconds(timeout)
@@ -102,8 +102,8 @@ def wait_(
     says), 124 not in time.
     """
     with reported(debug=debug):
-        from pipelines.cluster.progress import run_id_of
-        from pipelines.cluster.server import connect
+        from qatline.pipelines.cluster.progress import run_id_of
+        from qatline.pipelines.cluster.server import connect
 
         wanted, limit = run_id_of(run), _seconds(timeout)
         cluster = connect(host, namespace=namespace, token=token)
@@ -123,10 +123,10 @@ def image(
 ) -> None:
     """Write a Dockerfile for images with your modules, files and TensorRT."""
     with reported(debug=debug):
-        from pipelines.cluster.image import write_image_context
-        from pipelines.config.run_config import load_config
+        from qatline.pipelines.cluster.image import write_image_context
+        from qatline.pipelines.config.run_config import load_config
 
-        sys.path.append(os.getcwd())  # where the user's modules lie
+        sys.path.insert(0, os.getcwd())  # where the user's modules lie
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         context = write_image_context(loaded, output)
         typer.echo("\n".join(image_lines(loaded.cluster.images, context)))
@@ -150,9 +150,9 @@ def runtime(
 ) -> None:
     """Print what training.workers needs in a cluster, for kubectl apply."""
     with reported(debug=debug):
-        from pipelines.cli.model_views import write_file
-        from pipelines.cluster.runtime import runtime_manifests
-        from pipelines.config.run_config import load_config
+        from qatline.pipelines.cli.model_views import write_file
+        from qatline.pipelines.cluster.runtime import runtime_manifests
+        from qatline.pipelines.config.run_config import load_config
 
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         text = runtime_manifests(loaded.cluster, namespace=namespace, account=service_account)
@@ -169,8 +169,8 @@ add_schedule_commands(app)
 def _seconds(text: str | None) -> int | None:
     if text is None:
         return None
-    from pipelines.config.kubernetes_values import parse_seconds
     from qat_lib.errors import ConfigError
+    from qatline.pipelines.config.kubernetes_values import parse_seconds
 
     try:
         return parse_seconds(text)
@@ -182,8 +182,8 @@ def _end_with_verdict(uri: str | None, run_id: str, accept_rejected: bool) -> No
     """Show the verdict of a run that succeeded; end with its code."""
     if uri is None:
         return
-    from pipelines.cli.run import REJECTED_CODE
-    from pipelines.cluster.verdict import find_verdict
+    from qatline.pipelines.cli.run import REJECTED_CODE
+    from qatline.pipelines.cluster.verdict import find_verdict
 
     verdict = find_verdict(uri, run_id)
     typer.echo(f"verdict  {verdict}")

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.cluster_options import Experiment, Host, Namespace, ScheduleName, Token
-from pipelines.cli.cluster_views import schedule_lines
-from pipelines.cli.errors import reported
-from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
+from qatline.pipelines.cli.cluster_options import Experiment, Host, Namespace, ScheduleName, Token
+from qatline.pipelines.cli.cluster_views import schedule_lines
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
 
 
 def add_schedule_commands(app: typer.Typer) -> None:
@@ -43,9 +43,9 @@ def schedule(
 ) -> None:
     """Create or update the schedule NAME (idempotent)."""
     with reported(debug=debug):
-        from pipelines.cluster.schedule import Schedule
-        from pipelines.cluster.server import connect
-        from pipelines.config.run_config import load_config
+        from qatline.pipelines.cluster.schedule import Schedule
+        from qatline.pipelines.cluster.server import connect
+        from qatline.pipelines.config.run_config import load_config
 
         wanted = Schedule(
             name=name, cron=cron, every=_interval(every), max_concurrency=max_concurrency
@@ -66,7 +66,7 @@ def unschedule(
 ) -> None:
     """Remove the schedule NAME."""
     with reported(debug=debug):
-        from pipelines.cluster.server import connect
+        from qatline.pipelines.cluster.server import connect
 
         connect(host, namespace=namespace, token=token).delete_schedule(name)
         typer.echo(f"Schedule {name}: removed")
@@ -81,7 +81,7 @@ def pause_schedule(
 ) -> None:
     """Pause the schedule NAME; runs that have started go on."""
     with reported(debug=debug):
-        from pipelines.cluster.server import connect
+        from qatline.pipelines.cluster.server import connect
 
         connect(host, namespace=namespace, token=token).pause_schedule(name)
         typer.echo(f"Schedule {name}: paused")
@@ -96,7 +96,7 @@ def resume_schedule(
 ) -> None:
     """Resume the paused schedule NAME; missed runs are not made up for."""
     with reported(debug=debug):
-        from pipelines.cluster.server import connect
+        from qatline.pipelines.cluster.server import connect
 
         connect(host, namespace=namespace, token=token).resume_schedule(name)
         typer.echo(f"Schedule {name}: resumed")
@@ -111,7 +111,7 @@ def show_schedule(
 ) -> None:
     """Show the schedule NAME and its latest runs."""
     with reported(debug=debug):
-        from pipelines.cluster.server import connect
+        from qatline.pipelines.cluster.server import connect
 
         details = connect(host, namespace=namespace, token=token).show_schedule(name)
         typer.echo("\n".join(schedule_lines(details)))
@@ -122,7 +122,7 @@ def schedules(
 ) -> None:
     """List the schedules."""
     with reported(debug=debug):
-        from pipelines.cluster.server import connect
+        from qatline.pipelines.cluster.server import connect
 
         for each in connect(host, namespace=namespace, token=token).schedules():
             paused = "\tpaused" if each.paused else ""
@@ -133,8 +133,8 @@ def schedules(
 def _interval(text: str | None) -> int:
     if text is None:
         return 0
-    from pipelines.config.kubernetes_values import parse_seconds
     from qat_lib.errors import ConfigError
+    from qatline.pipelines.config.kubernetes_values import parse_seconds
 
     try:
         return parse_seconds(text)

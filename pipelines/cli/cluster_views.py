@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from components.support.images import ENGINE_IMAGE, IMAGE
+from qatline.components.support.images import ENGINE_IMAGE, IMAGE
 
 if TYPE_CHECKING:
-    from pipelines.cluster.image import ImageContext
-    from pipelines.cluster.schedule import ScheduleDetails
-    from pipelines.config.cluster_settings import ImageSettings
+    from qatline.pipelines.cluster.image import ImageContext
+    from qatline.pipelines.cluster.schedule import ScheduleDetails
+    from qatline.pipelines.config.cluster_settings import ImageSettings
 
 _KEYS = {"training": "train", "engine": "engine"}
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from components.support.credentials import check_address, scrub
-from pipelines.cli.options import print_json
-from pipelines.comparison.find_runs import RunChoice, find_runs
-from pipelines.comparison.lines import comparison_view
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
+from qatline.components.support.credentials import check_address, scrub
+from qatline.pipelines.cli.options import print_json
+from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
+from qatline.pipelines.comparison.lines import comparison_view
 
 
 def show_comparison(choice: RunChoice, *, html: Path | None, as_json: bool) -> None:
@@ -28,7 +28,7 @@ def show_comparison(choice: RunChoice, *, html: Path | None, as_json: bool) -> N
         check_output(html)
     runs = find_runs(choice, details=html is not None)
     if html is not None:
-        from pipelines.comparison.page import render_comparison
+        from qatline.pipelines.comparison.page import render_comparison
 
         text = render_comparison(runs, source=_source(choice))
         try:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported
-from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
 
 app = typer.Typer(no_args_is_help=True, help="Show a config, or write its schema for an editor.")
 
@@ -25,7 +25,7 @@ def show(
     import yaml
 
     with reported(debug=debug):
-        from pipelines.config.run_config import load_config
+        from qatline.pipelines.config.run_config import load_config
 
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         sys.stdout.write(yaml.safe_dump(loaded.to_dict(), sort_keys=False, allow_unicode=True))
@@ -40,11 +40,11 @@ def schema(
 ) -> None:
     """Print the JSON schema of a config file."""
     with reported():
-        from pipelines.config.schema import schema_text
+        from qatline.pipelines.config.schema import schema_text
 
         if output is None:
             sys.stdout.write(schema_text())
         else:
-            from pipelines.cli.model_views import write_file
+            from qatline.pipelines.cli.model_views import write_file
 
             write_file(output, schema_text(), make_folder=True)

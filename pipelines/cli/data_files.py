@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from components.support.other_tasks import OTHER_TASKS
 from qat_lib.errors import DataError
+from qatline.components.support.other_tasks import OTHER_TASKS
 
 if TYPE_CHECKING:
-    from components.data.labelled import Labelled
+    from qatline.components.data.labelled import Labelled
 
 _BLOCK = 256  # samples looked at together
 

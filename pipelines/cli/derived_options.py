@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from components.settings.training_options import FinetuningOptions
 from qat_lib.export.options import ExportOptions, option_fields
 from qat_lib.support.option_fields import OptionField, fields_of
+from qatline.components.settings.training_options import FinetuningOptions
 
 
 def with_export_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from pipelines.cli.data_files import check_inputs
-from pipelines.cli.errors import reported
-from pipelines.cli.options import (
+from qat_lib.errors import ConfigError
+from qatline.pipelines.cli.data_files import check_inputs
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import (
     BackendOption,
     CalibratorOption,
     CpuOption,
@@ -21,7 +22,6 @@ from pipelines.cli.options import (
     SpecOption,
     print_json,
 )
-from qat_lib.errors import ConfigError
 
 if TYPE_CHECKING:
     from qat_lib.core.spec import QuantizationSpec
@@ -69,14 +69,14 @@ def diagnose_file(
     diagnosis that was interrupted goes on when it is started again.
     """
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.quiet_import import import_tensorflow
+        from qatline.pipelines.cli.quiet_import import import_tensorflow
 
         import_tensorflow()
         import qat_lib
-        from pipelines.cli import model_views
-        from pipelines.cli.build_progress import build_progress
         from qat_lib.files.output_files import check_output
         from qat_lib.keras.diagnosis import PLAIN, diagnosis_page
+        from qatline.pipelines.cli import model_views
+        from qatline.pipelines.cli.build_progress import build_progress
 
         read = [model, data, *filter(None, (spec,))]
         for written in filter(None, (html, save_spec, journal)):

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported, say_renamed
-from pipelines.cli.options import (
+from qat_lib.options import EnginePrecision, Hint
+from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.options import (
     BackendOption,
     DebugOption,
     EngineFile,
@@ -17,7 +18,6 @@ from pipelines.cli.options import (
     OnnxFile,
     print_json,
 )
-from qat_lib.options import EnginePrecision, Hint
 
 
 def build(
@@ -90,9 +90,9 @@ def build(
 ) -> None:
     """Build an engine from an ONNX file."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli import model_views
-        from pipelines.cli.build_progress import build_progress
         from qat_lib import engines
+        from qatline.pipelines.cli import model_views
+        from qatline.pipelines.cli.build_progress import build_progress
 
         if max_batch is not None:
             say_renamed("--max-batch", "--max-batch-size")
@@ -143,8 +143,8 @@ def bench(
 ) -> None:
     """Measure latency and throughput of an engine."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli import model_views
         from qat_lib.engines import load_engine
+        from qatline.pipelines.cli import model_views
 
         with load_engine(engine) as loaded:
             latencies = [
@@ -183,10 +183,10 @@ def check(
     with reported(debug=debug, as_json=json_):
         from dataclasses import asdict
 
-        from pipelines.cli import model_views
-        from pipelines.cli.build_progress import build_progress
         from qat_lib.engines.check import check_engine
         from qat_lib.errors import ConfigError, EngineLoadError
+        from qatline.pipelines.cli import model_views
+        from qatline.pipelines.cli.build_progress import build_progress
 
         if data is None and not requests:
             raise ConfigError("Expected --data, or --requests of 1 or more. Received neither.")

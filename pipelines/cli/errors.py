@@ -12,10 +12,10 @@ from typing import Any
 
 import typer
 
-from components.support.credentials import scrub
-from components.support.disk_errors import is_disk_full
 from qat_lib.errors import MissingPackageError, QatlineError, StorageError
 from qat_lib.support.extras import missing_hint
+from qatline.components.support.credentials import scrub
+from qatline.components.support.disk_errors import is_disk_full
 
 _BUG = "This is a bug in qatline. Run again with --debug and report what it shows."
 

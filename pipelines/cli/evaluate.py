@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported
-from pipelines.cli.options import (
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import (
     DebugOption,
     JsonOption,
     LabelsOption,
@@ -40,9 +40,9 @@ def evaluate_command(
     An ONNX file runs in ONNX Runtime.
     """
     with reported(debug=debug, as_json=json_):
-        from components.data.labelled import TEST_PAIRS, read_labelled
-        from pipelines.cli import accuracy_views
-        from pipelines.cli.evaluation import evaluate_file
+        from qatline.components.data.labelled import TEST_PAIRS, read_labelled
+        from qatline.pipelines.cli import accuracy_views
+        from qatline.pipelines.cli.evaluation import evaluate_file
 
         with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
             part = read_labelled(data, labels, Path(scratch), TEST_PAIRS)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.data.labelled import Labelled
-from components.evaluation import metrics
-from components.evaluation.inference import Classifier
-from components.support.other_tasks import OTHER_TASKS
-from pipelines.cli.data_files import check_inputs, check_labels_fit
 from qat_lib.errors import ConfigError, DataError
+from qatline.components.data.labelled import Labelled
+from qatline.components.evaluation import metrics
+from qatline.components.evaluation.inference import Classifier
+from qatline.components.support.other_tasks import OTHER_TASKS
+from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
 
 if TYPE_CHECKING:
     from qat_lib.engines import Engine
@@ -96,11 +96,11 @@ def evaluate_file(
 
 
 def _keras_outputs(model: Path, part: Labelled, data: Path, batch_size: int) -> Outputs:
-    from pipelines.cli.quiet_import import import_tensorflow
+    from qatline.pipelines.cli.quiet_import import import_tensorflow
 
     import_tensorflow()
     import qat_lib
-    from components.training.fitting import predict
+    from qatline.components.training.fitting import predict
 
     network = qat_lib.load_model(model)
     check_inputs(network, part.x, data)

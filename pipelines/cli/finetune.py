@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.data_files import check_inputs, check_labels_fit
-from pipelines.cli.derived_options import with_finetuning_options
-from pipelines.cli.errors import reported
-from pipelines.cli.options import (
+from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
+from qatline.pipelines.cli.derived_options import with_finetuning_options
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import (
     DebugOption,
     JsonOption,
     LabelsOption,
@@ -21,8 +21,8 @@ from pipelines.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from components.settings import QATSettings
-    from components.training.array_data import ArrayData
+    from qatline.components.settings import QATSettings
+    from qatline.components.training.array_data import ArrayData
 
 
 @with_finetuning_options
@@ -45,13 +45,13 @@ def finetune_file(
 ) -> None:
     """Fine-tune a quantized Keras model (QAT) and keep the best epoch."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.quiet_import import import_tensorflow
+        from qatline.pipelines.cli.quiet_import import import_tensorflow
 
         import_tensorflow()
         import qat_lib
-        from components.training import fitting
-        from components.training.finetuning import final_epoch, finetune
-        from pipelines.cli import accuracy_views, model_views
+        from qatline.components.training import fitting
+        from qatline.components.training.finetuning import final_epoch, finetune
+        from qatline.pipelines.cli import accuracy_views, model_views
 
         _check_files(model, output, [data, *filter(None, (labels, teacher))])
         chosen = options()
@@ -94,9 +94,9 @@ def _settings(**values: Any) -> QATSettings:
     """
     from pydantic import ValidationError
 
-    from components.settings import QATSettings
-    from pipelines.config.errors import describe_problems
     from qat_lib.errors import ConfigError
+    from qatline.components.settings import QATSettings
+    from qatline.pipelines.config.errors import describe_problems
 
     try:
         return QATSettings(**values)
@@ -121,10 +121,10 @@ def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: in
         DataError: The data does not fit it.
     """
     import qat_lib
-    from components.data.labelled import read_training
-    from components.support.other_tasks import OTHER_TASKS
-    from components.training.array_data import ArrayData
     from qat_lib.errors import UnsupportedModelError
+    from qatline.components.data.labelled import read_training
+    from qatline.components.support.other_tasks import OTHER_TASKS
+    from qatline.components.training.array_data import ArrayData
 
     if not qat_lib.model_quantizers(network):
         raise UnsupportedModelError(
@@ -168,7 +168,7 @@ class _Bars:
 
 
 def _with_progress(work: Callable[[_Bars], Any]) -> Any:
-    from pipelines.cli.build_progress import build_progress
+    from qatline.pipelines.cli.build_progress import build_progress
 
     with build_progress() as update:
         return work(_Bars(update))

@@ -12,16 +12,17 @@ from typing import Annotated
 
 import typer
 
-from components.support.credentials import mask_values
-from components.support.scrubbed_output import scrub_output
-from pipelines.cli import cluster as cli_cluster
-from pipelines.cli import config as cli_config
-from pipelines.cli import model as cli_model
-from pipelines.cli import records as cli_records
-from pipelines.cli import registry as cli_registry
-from pipelines.cli import runs as cli_runs
-from pipelines.cli.errors import reported, say_renamed
-from pipelines.cli.options import (
+from qat_lib.errors import ConfigError
+from qatline.components.support.credentials import mask_values
+from qatline.components.support.scrubbed_output import scrub_output
+from qatline.pipelines.cli import cluster as cli_cluster
+from qatline.pipelines.cli import config as cli_config
+from qatline.pipelines.cli import model as cli_model
+from qatline.pipelines.cli import records as cli_records
+from qatline.pipelines.cli import registry as cli_registry
+from qatline.pipelines.cli import runs as cli_runs
+from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.options import (
     PLACE_PANEL,
     AcceptRejectedOption,
     ConfigOption,
@@ -36,7 +37,6 @@ from pipelines.cli.options import (
     SetOption,
     runs_folder,
 )
-from qat_lib.errors import ConfigError
 
 app = typer.Typer(
     name="qatline",
@@ -80,7 +80,7 @@ def run(
     The exit code is 0 if the engine was promoted, 3 if the gate rejected it.
     """
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli import run as runner
+        from qatline.pipelines.cli import run as runner
 
         if run_id is not None and not resume:
             raise ConfigError(
@@ -127,7 +127,7 @@ def resume(
     A given config must match the run's.
     """
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli import run as runner
+        from qatline.pipelines.cli import run as runner
 
         choice = runner.ConfigChoice(config, profile or [], set_ or [], seed, runs_dir)
         result = runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
@@ -146,8 +146,8 @@ def compile_(
 ) -> None:
     """Compile the pipeline to Kubeflow IR, with the config as default parameters."""
     with reported(debug=debug):
-        from pipelines.cluster.compile import compile_pipeline
-        from pipelines.config.run_config import load_config
+        from qatline.pipelines.cluster.compile import compile_pipeline
+        from qatline.pipelines.config.run_config import load_config
 
         compile_pipeline(load_config(config, profiles=profile or [], overrides=set_ or []), output)
         typer.echo(f"Wrote {output}")
@@ -165,8 +165,8 @@ def components_(
 ) -> None:
     """Write each step as a Kubeflow component, for pipelines of your own."""
     with reported(debug=debug):
-        from pipelines.cluster.component_files import write_components
-        from pipelines.config.run_config import load_config
+        from qatline.pipelines.cluster.component_files import write_components
+        from qatline.pipelines.config.run_config import load_config
 
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         files = write_components(output, loaded.cluster.images)
@@ -183,7 +183,7 @@ def ui(
 ) -> None:
     """Open the MLflow UI on a run."""
     with reported(debug=debug):
-        from pipelines.cli.tracking_ui import open_ui
+        from qatline.pipelines.cli.tracking_ui import open_ui
 
         open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
 
@@ -195,7 +195,7 @@ cli_model.register(app)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from pipelines.cli.run import installed_version
+        from qatline.pipelines.cli.run import installed_version
 
         typer.echo(f"qatline {installed_version()}")
         raise typer.Exit

@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from pipelines.cli.data_files import check_inputs
-from pipelines.cli.derived_options import with_export_options
-from pipelines.cli.diagnose import diagnose_file
-from pipelines.cli.engine import bench, build, check
-from pipelines.cli.errors import reported, say_renamed
-from pipelines.cli.evaluate import evaluate_command
-from pipelines.cli.finetune import finetune_file
-from pipelines.cli.options import BackendOption, DebugOption, JsonOption, OnnxFile, print_json
-from pipelines.cli.quantize import quantize
-from pipelines.cli.search import search_file
 from qat_lib.export.options import ExportOptions
 from qat_lib.options import FloatPrecision
+from qatline.pipelines.cli.data_files import check_inputs
+from qatline.pipelines.cli.derived_options import with_export_options
+from qatline.pipelines.cli.diagnose import diagnose_file
+from qatline.pipelines.cli.engine import bench, build, check
+from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.evaluate import evaluate_command
+from qatline.pipelines.cli.finetune import finetune_file
+from qatline.pipelines.cli.options import (
+    BackendOption,
+    DebugOption,
+    JsonOption,
+    OnnxFile,
+    print_json,
+)
+from qatline.pipelines.cli.quantize import quantize
+from qatline.pipelines.cli.search import search_file
 
 if TYPE_CHECKING:
     from qat_lib.analysis.report import FusionReport
@@ -64,12 +70,12 @@ def export(
 ) -> None:
     """Export a Keras model to ONNX and verify the file."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.quiet_import import import_tensorflow
+        from qatline.pipelines.cli.quiet_import import import_tensorflow
 
         import_tensorflow()
         import qat_lib
-        from pipelines.cli import model_views
         from qat_lib.core.deployment import Deployment
+        from qatline.pipelines.cli import model_views
 
         renamed: dict[str, Any] = {"target": Deployment.on(target).backend}
         if batch is not None:
@@ -111,9 +117,9 @@ def verify_file(
     The quantizers are checked against the plan, the graph against the parser rules.
     """
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli import model_views
         from qat_lib.analysis.findings import fail_on as gate
         from qat_lib.export.verify import verify_onnx
+        from qatline.pipelines.cli import model_views
 
         findings = verify_onnx(model, plan)
         failed = gate(findings, fail_on)
@@ -171,11 +177,11 @@ def analyze(
 ) -> None:
     """Predict INT8 layers and fusions of an engine, without a GPU."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli import model_views
         from qat_lib.analysis import analyze_onnx, to_html
         from qat_lib.analysis import compare as score
         from qat_lib.analysis.findings import fail_on as gate
         from qat_lib.files.output_files import check_output
+        from qatline.pipelines.cli import model_views
 
         if html is not None:
             check_output(html, inputs=[model])

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipelines.run.result_table import format_milliseconds, format_size
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
+from qatline.pipelines.run.result_table import format_milliseconds, format_size
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport

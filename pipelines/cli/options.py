@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.cli.errors import say_renamed
 from qat_lib.errors import ConfigError
 from qat_lib.options import BackendChoice, CalibratorName, CpuChoice
+from qatline.pipelines.cli.errors import say_renamed
 
 CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Where, and what to reuse", "What to show"
 

@@ -10,9 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.cli.data_files import check_inputs
-from pipelines.cli.errors import reported, say_renamed
-from pipelines.cli.options import (
+from qat_lib.errors import ConfigError
+from qat_lib.options import CalibratorName, Mode, Rounding
+from qatline.pipelines.cli.data_files import check_inputs
+from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.options import (
     BackendOption,
     CpuOption,
     DebugOption,
@@ -20,8 +22,6 @@ from pipelines.cli.options import (
     SpecOption,
     print_json,
 )
-from qat_lib.errors import ConfigError
-from qat_lib.options import CalibratorName, Mode, Rounding
 
 
 def quantize(
@@ -89,14 +89,14 @@ def quantize(
     with reported(debug=debug, as_json=json_):
         save_plan = _plan_to_write(save_plan, plan)
         _check_together(output, data)
-        from pipelines.cli.quiet_import import import_tensorflow
+        from qatline.pipelines.cli.quiet_import import import_tensorflow
 
         import_tensorflow()
         import qat_lib
-        from components.settings import QuantizationSettings
-        from components.training.quantization_choice import open_cases, read_spec
-        from pipelines.cli import model_views
         from qat_lib.files.output_files import check_output
+        from qatline.components.settings import QuantizationSettings
+        from qatline.components.training.quantization_choice import open_cases, read_spec
+        from qatline.pipelines.cli import model_views
 
         for written in filter(None, (output, save_plan)):
             check_output(written, inputs=[model, *filter(None, (data, spec))])

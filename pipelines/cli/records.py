@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported
-from pipelines.cli.options import (
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import (
     PLACE_PANEL,
     DebugOption,
     JsonOption,
@@ -65,8 +65,8 @@ def compare_records(
     They may have run here or on a cluster.
     """
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.comparison_view import show_comparison
-        from pipelines.comparison.find_runs import RunChoice
+        from qatline.pipelines.cli.comparison_view import show_comparison
+        from qatline.pipelines.comparison.find_runs import RunChoice
 
         choice = RunChoice(
             names=runs or [],
@@ -89,8 +89,8 @@ def sync_record(
     What the store holds already stays as it is.
     """
     with reported(debug=debug, as_json=json_):
-        from pipelines.run.folder import find_run
-        from pipelines.run.sync import sync_run
+        from qatline.pipelines.run.folder import find_run
+        from qatline.pipelines.run.sync import sync_run
 
         done = sync_run(find_run(runs_dir or Path("runs"), run), uri=tracking_uri)
         if json_:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported
-from pipelines.cli.options import (
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
@@ -16,7 +16,7 @@ from pipelines.cli.options import (
     SetOption,
     print_json,
 )
-from pipelines.cli.schedule import schedule_here
+from qatline.pipelines.cli.schedule import schedule_here
 
 NameOption = Annotated[
     str | None,
@@ -43,9 +43,9 @@ def show_registry(
 ) -> None:
     """Show the versions of a registered model, and who moved its champion when."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.registry_view import registry_content, show_versions
-        from pipelines.cli.run import ConfigChoice
-        from pipelines.run.registered import named_registry
+        from qatline.pipelines.cli.registry_view import registry_content, show_versions
+        from qatline.pipelines.cli.run import ConfigChoice
+        from qatline.pipelines.run.registered import named_registry
 
         loaded = ConfigChoice(config, profile or [], set_ or [], None, runs_dir).load()
         content = registry_content(named_registry(loaded, name))
@@ -76,10 +76,10 @@ def promote_run(
     A version that is not better than chance is refused always.
     """
     with reported(debug=debug):
-        from components.registry.by_hand import promote_version
-        from components.registry.facts import this_user
-        from pipelines.cli.run import ConfigChoice
-        from pipelines.run.registered import named_registry, version_of_run
+        from qatline.components.registry.by_hand import promote_version
+        from qatline.components.registry.facts import this_user
+        from qatline.pipelines.cli.run import ConfigChoice
+        from qatline.pipelines.run.registered import named_registry, version_of_run
 
         loaded = ConfigChoice(config, profile or [], set_ or [], None, runs_dir).load()
         registry = named_registry(loaded, name)
@@ -117,10 +117,10 @@ def roll_back(
     No run promotes the version that is left again; qatline promote does.
     """
     with reported(debug=debug):
-        from components.registry.by_hand import rollback
-        from components.registry.facts import this_user
-        from pipelines.cli.run import ConfigChoice
-        from pipelines.run.registered import named_registry
+        from qatline.components.registry.by_hand import rollback
+        from qatline.components.registry.facts import this_user
+        from qatline.pipelines.cli.run import ConfigChoice
+        from qatline.pipelines.run.registered import named_registry
 
         loaded = ConfigChoice(config, profile or [], set_ or [], None, runs_dir).load()
         registry = named_registry(loaded, name)

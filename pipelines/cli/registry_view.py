@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from components.registry.facts import (
+from qatline.components.registry.facts import (
     ACCURACY,
     BACKEND,
     DATA,
@@ -21,9 +21,9 @@ from components.registry.facts import (
     TARGET,
     tag_number,
 )
-from components.registry.journal import history
-from components.registry.registry import RUN, VERDICT, RegisteredVersion, Registry
-from pipelines.run.result_table import format_milliseconds
+from qatline.components.registry.journal import history
+from qatline.components.registry.registry import RUN, VERDICT, RegisteredVersion, Registry
+from qatline.pipelines.run.result_table import format_milliseconds
 
 _NONE = "-"
 _MOVES = 20

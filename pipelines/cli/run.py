@@ -14,15 +14,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
-from components.tracking.tracker import MODE_VARIABLE, URI_VARIABLE, tracking_mode
-from pipelines.config.run_config import RunConfig, build_config, load_config
-from pipelines.run.folder import create_run, find_run
-from pipelines.run.local import MAIN_PIPELINE, RunOutcome, execute, resume_run
-from pipelines.run.preflight import check_before_training
-from pipelines.run.progress_view import ProgressView, make_view
-from pipelines.run.result import RunResult
-from pipelines.run.result_table import show_result
+from qatline.components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
+from qatline.components.tracking.tracker import MODE_VARIABLE, URI_VARIABLE, tracking_mode
+from qatline.pipelines.config.run_config import RunConfig, build_config, load_config
+from qatline.pipelines.run.folder import create_run, find_run
+from qatline.pipelines.run.local import MAIN_PIPELINE, RunOutcome, execute, resume_run
+from qatline.pipelines.run.preflight import check_before_training
+from qatline.pipelines.run.progress_view import ProgressView, make_view
+from qatline.pipelines.run.result import RunResult
+from qatline.pipelines.run.result_table import show_result
 
 REJECTED_CODE = 3
 """Exit code of a run whose engine the gate rejected."""

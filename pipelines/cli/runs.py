@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported
-from pipelines.cli.options import DebugOption, JsonOption, RunsDirOption, print_json
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import DebugOption, JsonOption, RunsDirOption, print_json
 
 app = typer.Typer(no_args_is_help=True, help="List runs, show one, or read its log.")
 
@@ -26,8 +26,8 @@ def list_(
 ) -> None:
     """List the runs, oldest first, with the INT8 engine's accuracy."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.runs_view import show_runs
-        from pipelines.run.overview import list_runs
+        from qatline.pipelines.cli.runs_view import show_runs
+        from qatline.pipelines.run.overview import list_runs
 
         folder = runs_dir or Path("runs")
         found = list_runs(folder)
@@ -46,9 +46,9 @@ def show_run(
 ) -> None:
     """Show a run: changed config values, steps, results, and where things are."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.runs_view import show_details
-        from pipelines.run.folder import find_or_latest
-        from pipelines.run.overview import RunDetails
+        from qatline.pipelines.cli.runs_view import show_details
+        from qatline.pipelines.run.folder import find_or_latest
+        from qatline.pipelines.run.overview import RunDetails
 
         details = RunDetails.of(find_or_latest(runs_dir or Path("runs"), run))
         if json_:
@@ -72,7 +72,7 @@ def log_of_run(
 ) -> None:
     """Print the log of a run, or of one of its steps."""
     with reported(debug=debug):
-        from pipelines.cli.runs_view import print_log
-        from pipelines.run.folder import find_or_latest
+        from qatline.pipelines.cli.runs_view import print_log
+        from qatline.pipelines.run.folder import find_or_latest
 
         print_log(find_or_latest(runs_dir or Path("runs"), run), step=step, follow=follow)

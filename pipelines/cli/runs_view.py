@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.run.folder import RunFolder
-from pipelines.run.log_lines import read_lines
-from pipelines.run.overview import RunDetails, RunSummary, StepSummary, run_progress
-from pipelines.run.result_table import format_duration, results_table, short_path, show_gate
 from qat_lib.errors import ConfigError, StorageError
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.log_lines import read_lines
+from qatline.pipelines.run.overview import RunDetails, RunSummary, StepSummary, run_progress
+from qatline.pipelines.run.result_table import format_duration, results_table, short_path, show_gate
 
 _STYLES = {
     "finished": "green",

@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported
-from pipelines.cli.options import (
+from qat_lib.errors import ConfigError
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import (
     ConfigOption,
     DebugOption,
     ProfileOption,
     RunsDirOption,
     SetOption,
 )
-from qat_lib.errors import ConfigError
 
 
 def schedule_here(
@@ -36,8 +36,8 @@ def schedule_here(
     A run that finds the same data, code and settings ends early.
     """
     with reported(debug=debug):
-        from pipelines.cli.run import ConfigChoice
-        from pipelines.run.local_schedule import LocalSchedule
+        from qatline.pipelines.cli.run import ConfigChoice
+        from qatline.pipelines.run.local_schedule import LocalSchedule
 
         if not local:
             raise ConfigError(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from pipelines.cli.data_files import check_inputs, check_labels_fit
-from pipelines.cli.diagnose import default_journal
-from pipelines.cli.errors import reported
-from pipelines.cli.options import (
+from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
+from qatline.pipelines.cli.diagnose import default_journal
+from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.options import (
     BackendOption,
     CalibratorOption,
     CpuOption,
@@ -89,14 +89,14 @@ def search_file(
     started again.
     """
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.quiet_import import import_tensorflow
+        from qatline.pipelines.cli.quiet_import import import_tensorflow
 
         import_tensorflow()
         import qat_lib
-        from pipelines.cli import model_views
-        from pipelines.cli.build_progress import build_progress
         from qat_lib.files.output_files import check_output
         from qat_lib.keras.search import parse_drop
+        from qatline.pipelines.cli import model_views
+        from qatline.pipelines.cli.build_progress import build_progress
 
         read = [model, data, *filter(None, (spec, labels, calibration))]
         for written in filter(None, (output, journal)):
@@ -148,8 +148,8 @@ def _read(
     """
     import numpy as np
 
-    from components.data.labelled import TEST_PAIRS, read_labelled
-    from pipelines.cli import model_views
+    from qatline.components.data.labelled import TEST_PAIRS, read_labelled
+    from qatline.pipelines.cli import model_views
 
     if data.suffix == ".npy" and labels is None:
         inputs = model_views.read_inputs(data)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from components.support.credentials import check_address
-from pipelines.run.folder import find_run
-from pipelines.run.record import read_tracking
 from qat_lib.errors import MissingPackageError, TrackingError
 from qat_lib.support.extras import install_hint, missing_packages
+from qatline.components.support.credentials import check_address
+from qatline.pipelines.run.folder import find_run
+from qatline.pipelines.run.record import read_tracking
 
 
 def open_ui(run: str, *, output: Path, port: int) -> None:

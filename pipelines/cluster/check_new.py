@@ -2,7 +2,7 @@
 
 A run leaves the fingerprint of its inputs at its MLflow run, and at the version that it registers.
 A later one that finds a judged version or run with the same fingerprint has nothing to do. On one
-machine ``pipelines.run.novelty`` looks at the versions, those of cluster runs among them.
+machine ``qatline.pipelines.run.novelty`` looks at the versions, those of cluster runs among them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from components.registry.access import run_registry
-from components.runtime.steps import restore_integers
-from components.support.scrubbed_output import scrub_output
-from components.tracking.pipeline_run import pipeline_run
-from components.tracking.store import open_client, translated
-from components.tracking.tracked import DESCRIPTION_TAG
-from components.tracking.tracker import URI_VARIABLE
-from pipelines.config.run_config import RunConfig, build_config
-from pipelines.run.novelty import inputs_fingerprint, judged_before
-from pipelines.run.result import NOTHING_NEW
+from qatline.components.registry.access import run_registry
+from qatline.components.runtime.steps import restore_integers
+from qatline.components.support.scrubbed_output import scrub_output
+from qatline.components.tracking.pipeline_run import pipeline_run
+from qatline.components.tracking.store import open_client, translated
+from qatline.components.tracking.tracked import DESCRIPTION_TAG
+from qatline.components.tracking.tracker import URI_VARIABLE
+from qatline.pipelines.config.run_config import RunConfig, build_config
+from qatline.pipelines.run.novelty import inputs_fingerprint, judged_before
+from qatline.pipelines.run.result import NOTHING_NEW
 
 INPUTS_TAG = "qatline.inputs"
 """Tag of an MLflow run: the fingerprint of data, code and settings."""

@@ -9,15 +9,15 @@ from typing import Any
 
 import yaml
 
-from pipelines.cluster.run_identity import check_task_maker, exit_task_maker, identify_run
-from pipelines.cluster.tasks import for_pods, request
-from pipelines.cluster.train_jobs import check_workers, set_launcher
-from pipelines.cluster.worker_counts import launched_steps
-from pipelines.config.run_config import RunConfig
-from pipelines.steps import IMAGE_OF, step_of_task
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
+from qatline.pipelines.cluster.run_identity import check_task_maker, exit_task_maker, identify_run
+from qatline.pipelines.cluster.tasks import for_pods, request
+from qatline.pipelines.cluster.train_jobs import check_workers, set_launcher
+from qatline.pipelines.cluster.worker_counts import launched_steps
+from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.steps import IMAGE_OF, step_of_task
 
 
 def compile_pipeline(config: RunConfig, output: Path) -> None:
@@ -54,8 +54,8 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
     """
     from kfp import compiler
 
-    from pipelines.cluster.ir_check import check_ir
-    from pipelines.qat_pipeline import build_pipeline
+    from qatline.pipelines.cluster.ir_check import check_ir
+    from qatline.pipelines.qat_pipeline import build_pipeline
 
     config = for_pods(config)
     check_workers(config)

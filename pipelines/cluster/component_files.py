@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from components.step_table import STEPS, Step
-from pipelines.config.cluster_settings import ImageSettings
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
+from qatline.components.step_table import STEPS, Step
+from qatline.pipelines.config.cluster_settings import ImageSettings
 
 
 def write_components(folder: Path, images: ImageSettings) -> list[Path]:
@@ -51,8 +51,8 @@ def component_ir(step: Step, image: str | None = None) -> str:
     """
     from kfp import compiler
 
-    from pipelines.cluster.ir_check import check_ir
-    from pipelines.kfp_components import component_of
+    from qatline.pipelines.cluster.ir_check import check_ir
+    from qatline.pipelines.kfp_components import component_of
 
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "component.yaml"

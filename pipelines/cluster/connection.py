@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from components.support.credentials import check_address
 from qat_lib.errors import QatlineError
+from qatline.components.support.credentials import check_address
 
 _PROBE_SECONDS = 5.0
 

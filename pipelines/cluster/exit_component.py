@@ -4,12 +4,12 @@
 
 from kfp import dsl
 
-from components.support.images import ENGINE_IMAGE
+from qatline.components.support.images import ENGINE_IMAGE
 
 
 @dsl.component(base_image=ENGINE_IMAGE, install_kfp_package=False)
 def close_run_component(status: dsl.PipelineTaskFinalStatus):  # type: ignore[no-untyped-def]
-    from components.runtime.exit_handler import close_run
+    from qatline.components.runtime.exit_handler import close_run
 
     close_run(
         state=status.state,

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from components.store.fingerprints import user_modules
-from components.support.images import ENGINE_IMAGE, IMAGE
-from pipelines.cluster.portable import (
+from qat_lib.errors import ConfigError, StorageError
+from qatline.components.store.fingerprints import user_modules
+from qatline.components.support.images import ENGINE_IMAGE, IMAGE
+from qatline.pipelines.cluster.portable import (
     IMAGE_FILES,
     IMAGE_MODULES,
     image_places,
     local_files,
     named_modules,
 )
-from pipelines.config.run_config import RunConfig
-from qat_lib.errors import ConfigError, StorageError
+from qatline.pipelines.config.run_config import RunConfig
 
 TENSORRT = "10.16.1.11"
 """The TensorRT version that an image gets if ``cluster.images.tensorrt`` names none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from pipelines.config.run_config import RunConfig
+from qatline.pipelines.config.run_config import RunConfig
 
 
 def run_name(config: RunConfig, now: datetime) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kfp import dsl
 
-from components.support.images import IMAGE
+from qatline.components.support.images import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
@@ -23,7 +23,7 @@ def check_new_component(
     registry: dict[str, Any],
     retrain: dict[str, Any],
 ) -> bool:
-    from pipelines.cluster.check_new import check_new
+    from qatline.pipelines.cluster.check_new import check_new
 
     sections = {
         "seed": seed,

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from components.support.credentials import scrub
-from components.training.model_source import APPLICATIONS
-from components.training.quantization_choice import read_spec
-from pipelines.config.cluster_settings import ClusterSettings
-from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
+from qatline.components.support.credentials import scrub
+from qatline.components.training.model_source import APPLICATIONS
+from qatline.components.training.quantization_choice import read_spec
+from qatline.pipelines.config.cluster_settings import ClusterSettings
+from qatline.pipelines.config.run_config import RunConfig
 
 IMAGE_MODULES, IMAGE_FILES = "/opt/user/modules", "/opt/user/files"
 """Where the images hold modules and files of the user's."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.cluster.connection import ClusterError
-from pipelines.steps import STEP_ARTIFACTS, step_of_task
 from qat_lib.errors import ConfigError
+from qatline.pipelines.cluster.connection import ClusterError
+from qatline.pipelines.steps import STEP_ARTIFACTS, step_of_task
 
 _ENDED = frozenset({"succeeded", "failed", "canceled", "skipped"})
 _FAILED = frozenset({"failed", "canceled"})

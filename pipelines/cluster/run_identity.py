@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.runtime.exit_handler import TRAIN_JOBS_VARIABLE, WEBHOOK_VARIABLE
-from components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
-from pipelines.cluster.names import model_on_data
-from pipelines.cluster.tasks import request
-from pipelines.cluster.worker_counts import launched_steps
-from pipelines.config.pod_settings import StepResources
-from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
+from qatline.components.runtime.exit_handler import TRAIN_JOBS_VARIABLE, WEBHOOK_VARIABLE
+from qatline.components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
+from qatline.pipelines.cluster.names import model_on_data
+from qatline.pipelines.cluster.tasks import request
+from qatline.pipelines.cluster.worker_counts import launched_steps
+from qatline.pipelines.config.pod_settings import StepResources
+from qatline.pipelines.config.run_config import RunConfig
 
 NAME_VARIABLE = "QATLINE_PIPELINE_NAME"
 _RUN_LABEL = "metadata.labels['pipeline/runid']"
@@ -48,7 +48,7 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
         return None
 
     def make() -> Any:
-        from pipelines.cluster.exit_component import close_run_component
+        from qatline.pipelines.cluster.exit_component import close_run_component
 
         task = close_run_component()
         task.set_caching_options(False)
@@ -83,7 +83,7 @@ def check_task_maker(config: RunConfig) -> Callable[[Mapping[str, Any]], Any] | 
         )
 
     def make(parameters: Mapping[str, Any]) -> Any:
-        from pipelines.cluster.new_component import check_new_component
+        from qatline.pipelines.cluster.new_component import check_new_component
 
         task = check_new_component(**parameters)
         task.set_caching_options(False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from string import Template
 
-from components.support.images import IMAGE
-from pipelines.config.cluster_settings import ClusterSettings
+from qatline.components.support.images import IMAGE
+from qatline.pipelines.config.cluster_settings import ClusterSettings
 
 _MANIFESTS = Path(__file__).with_name("manifests") / "runtime.yaml"
 

@@ -17,10 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.cluster.compile import pipeline_ir
-from pipelines.cluster.connection import ClusterError, client_errors, open_kfp_client
-from pipelines.cluster.progress import ClusterRun, describe_run, follow_run
-from pipelines.cluster.schedule import (
+from qat_lib.errors import ConfigError
+from qatline.pipelines.cluster.compile import pipeline_ir
+from qatline.pipelines.cluster.connection import ClusterError, client_errors, open_kfp_client
+from qatline.pipelines.cluster.progress import ClusterRun, describe_run, follow_run
+from qatline.pipelines.cluster.schedule import (
     Schedule,
     ScheduleDetails,
     ScheduledRun,
@@ -28,8 +29,7 @@ from pipelines.cluster.schedule import (
     schedule_of,
     version_id,
 )
-from pipelines.config.run_config import RunConfig
-from qat_lib.errors import ConfigError
+from qatline.pipelines.config.run_config import RunConfig
 
 __all__ = ["Cluster", "ClusterError", "Schedule", "Submitted", "connect"]
 
@@ -97,7 +97,7 @@ class Cluster:
         poll: float = 5.0,
         timeout: float | None = None,
     ) -> ClusterRun:
-        """Wait for the end of a run; see ``pipelines.cluster.progress.follow_run``."""
+        """Wait for the end of a run; see ``qatline.pipelines.cluster.progress.follow_run``."""
         return follow_run(lambda: self.run(run_id), show, poll=poll, timeout=timeout)
 
     def apply_schedule(

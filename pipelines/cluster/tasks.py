@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.export.choice import sign_problem
-from pipelines.cluster.portable import portable
-from pipelines.config.pod_settings import StepResources, Toleration
-from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
+from qatline.components.export.choice import sign_problem
+from qatline.pipelines.cluster.portable import portable
+from qatline.pipelines.config.pod_settings import StepResources, Toleration
+from qatline.pipelines.config.run_config import RunConfig
 
 
 def for_pods(config: RunConfig) -> RunConfig:
     """Return the config as the pods need it.
 
-    Every path is one of theirs (``pipelines.cluster.portable``), and ``engine.backend: auto`` is
+    Every path is one of theirs (``qatline.pipelines.cluster.portable``), and ``engine.backend: auto`` is
     resolved if build_engine gets an accelerator.
 
     Each step asks its own machine what ``auto`` is. The pod of export_onnx has no GPU and would

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
-from components.support.images import IMAGE
-from components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, to_json
-from components.workers.worker_config import TF_CONFIG_VARIABLE
-from pipelines.cluster.run_identity import has_server, name_run, tracking_environment
-from pipelines.cluster.tasks import request, toleration_operator
-from pipelines.cluster.worker_counts import launched_steps, workers_of
-from pipelines.config.pod_settings import StepResources
-from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
+from qatline.components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
+from qatline.components.support.images import IMAGE
+from qatline.components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, to_json
+from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE
+from qatline.pipelines.cluster.run_identity import has_server, name_run, tracking_environment
+from qatline.pipelines.cluster.tasks import request, toleration_operator
+from qatline.pipelines.cluster.worker_counts import launched_steps, workers_of
+from qatline.pipelines.config.pod_settings import StepResources
+from qatline.pipelines.config.run_config import RunConfig
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _LAUNCHER = {"cpu": "100m", "memory": "512Mi"}

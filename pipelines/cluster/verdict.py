@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from components.tracking.pipeline_run import RUN_TAG
-from components.tracking.store import open_client, translated
+from qatline.components.tracking.pipeline_run import RUN_TAG
+from qatline.components.tracking.store import open_client, translated
 
 
 def find_verdict(uri: str, run_id: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from components.step_table import STEPS
-from pipelines.config.run_config import RunConfig
+from qatline.components.step_table import STEPS
+from qatline.pipelines.config.run_config import RunConfig
 
 
 def workers_of(config: RunConfig, step: str) -> int:

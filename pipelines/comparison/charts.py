@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from components.artifacts.rows import FP32_ENGINE, ROWS
-from components.artifacts.variants import CANDIDATE_VARIANT, Variant
-from components.report import svg
-from components.report.axis import Axis, log_axis, nice_axis
-from components.report.numbers import significant
-from pipelines.comparison.tracked_runs import TrackedRun
+from qatline.components.artifacts.rows import FP32_ENGINE, ROWS
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT, Variant
+from qatline.components.report import svg
+from qatline.components.report.axis import Axis, log_axis, nice_axis
+from qatline.components.report.numbers import significant
+from qatline.pipelines.comparison.tracked_runs import TrackedRun
 
 _WIDTH, _HEIGHT = 560.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68.0, 16.0, 14.0, 44.0

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.settings import TrackingSettings
-from components.support.credentials import scrub
-from components.tracking.database import database_path
-from components.tracking.pipeline_run import RUN_TAG
-from components.tracking.store import open_client, translated
-from components.tracking.tracker import URI_VARIABLE
-from pipelines.comparison.tracked_runs import TrackedRun, read_tracked_run
-from pipelines.run.folder import RunFolder, run_folders
-from pipelines.run.record import TrackingRecord, read_tracking
-from pipelines.run.tracking import default_uri
 from qat_lib.errors import ConfigError, MissingPackageError
 from qat_lib.support.extras import install_hint, missing_packages
+from qatline.components.settings import TrackingSettings
+from qatline.components.support.credentials import scrub
+from qatline.components.tracking.database import database_path
+from qatline.components.tracking.pipeline_run import RUN_TAG
+from qatline.components.tracking.store import open_client, translated
+from qatline.components.tracking.tracker import URI_VARIABLE
+from qatline.pipelines.comparison.tracked_runs import TrackedRun, read_tracked_run
+from qatline.pipelines.run.folder import RunFolder, run_folders
+from qatline.pipelines.run.record import TrackingRecord, read_tracking
+from qatline.pipelines.run.tracking import default_uri
 
 LATEST = 5
 """How many runs are compared if none is named."""

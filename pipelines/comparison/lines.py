@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, reference_title
-from pipelines.comparison.find_runs import RunChoice, find_runs
-from pipelines.comparison.tracked_runs import TrackedRun, differing_params
-from pipelines.run.result_table import format_milliseconds, format_size
+from qatline.components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, reference_title
+from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
+from qatline.pipelines.comparison.tracked_runs import TrackedRun, differing_params
+from qatline.pipelines.run.result_table import format_milliseconds, format_size
 
 Cell = Callable[[TrackedRun], str]
 _RUNS_PER_TABLE = 5

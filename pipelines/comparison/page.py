@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from components.artifacts.rows import CANDIDATE, ROWS
-from components.report import page as report_page
-from components.support.credentials import mask_values
-from pipelines.comparison.charts import SHAPES, color_of, cost_pictures, curve_pictures
-from pipelines.comparison.lines import comparison_lines, differing_settings
-from pipelines.comparison.tracked_runs import TrackedRun, plan_differences
+from qatline.components.artifacts.rows import CANDIDATE, ROWS
+from qatline.components.report import page as report_page
+from qatline.components.support.credentials import mask_values
+from qatline.pipelines.comparison.charts import SHAPES, color_of, cost_pictures, curve_pictures
+from qatline.pipelines.comparison.lines import comparison_lines, differing_settings
+from qatline.pipelines.comparison.tracked_runs import TrackedRun, plan_differences
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _REPORT = Path(report_page.__file__).parent / "templates"

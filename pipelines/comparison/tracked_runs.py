@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from components.artifacts import Quantized, ResultRow
-from components.artifacts.evaluation import rows_of_metrics
-from components.artifacts.rows import CANDIDATE
-from components.step_table import STEPS
-from components.support.credentials import scrub
-from components.tracking.store import translated
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import PlanError
+from qatline.components.artifacts import Quantized, ResultRow
+from qatline.components.artifacts.evaluation import rows_of_metrics
+from qatline.components.artifacts.rows import CANDIDATE
+from qatline.components.step_table import STEPS
+from qatline.components.support.credentials import scrub
+from qatline.components.tracking.store import translated
 
 Point = tuple[int, float]
 CURVE_FIGURES = ("accuracy", "val_accuracy", "loss", "val_loss")

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from components.settings import Settings
-from components.step_table import STEPS
-from pipelines.config.kubernetes_values import (
+from qatline.components.settings import Settings
+from qatline.components.step_table import STEPS
+from qatline.pipelines.config.kubernetes_values import (
     BucketAddress,
     Image,
     ObjectName,
@@ -20,8 +20,8 @@ from pipelines.config.kubernetes_values import (
     Seconds,
     WebAddress,
 )
-from pipelines.config.pod_settings import StepResources, check_pod
-from pipelines.config.train_job_settings import TrainJobSettings
+from qatline.pipelines.config.pod_settings import StepResources, check_pod
+from qatline.pipelines.config.train_job_settings import TrainJobSettings
 
 _OVERRIDES: dict[str, Any] = {
     step.name: (StepResources | None, Field(None, description=step.help or None)) for step in STEPS

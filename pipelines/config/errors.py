@@ -9,8 +9,8 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from components.support.credentials import scrub
 from qat_lib.errors import ConfigError
+from qatline.components.support.credentials import scrub
 
 _LONGEST = 200  # characters of a value in a message
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from components.settings import Settings
-from components.settings.config_values import SECRET_REFERENCES
-from pipelines.config.kubernetes_values import (
+from qatline.components.settings import Settings
+from qatline.components.settings.config_values import SECRET_REFERENCES
+from qatline.pipelines.config.kubernetes_values import (
     Cpu,
     Memory,
     MountPath,

@@ -15,18 +15,18 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from components import settings
-from components.export.choice import sign_problem, target_problem
-from components.settings import Settings
-from components.training.quantization_choice import check_case_name
-from pipelines.config.cluster_settings import ClusterSettings
-from pipelines.config.errors import check_keys, describe_problems
-from pipelines.config.paths import absolute_paths, weights_beside_data
-from pipelines.config.renamed_keys import with_new_keys
-from pipelines.config.yaml_files import parse_config, read_yaml_mapping
 from qat_lib.errors import ConfigError, ExportError
 from qat_lib.models import check_reference_name
 from qat_lib.options import BackendChoice
+from qatline.components import settings
+from qatline.components.export.choice import sign_problem, target_problem
+from qatline.components.settings import Settings
+from qatline.components.training.quantization_choice import check_case_name
+from qatline.pipelines.config.cluster_settings import ClusterSettings
+from qatline.pipelines.config.errors import check_keys, describe_problems
+from qatline.pipelines.config.paths import absolute_paths, weights_beside_data
+from qatline.pipelines.config.renamed_keys import with_new_keys
+from qatline.pipelines.config.yaml_files import parse_config, read_yaml_mapping
 
 SECTIONS: tuple[str, ...] = (
     "data",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipelines.config.run_config import RunConfig
+from qatline.pipelines.config.run_config import RunConfig
 
 SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from components.settings import Settings
-from pipelines.config.kubernetes_values import ObjectName
+from qatline.components.settings import Settings
+from qatline.pipelines.config.kubernetes_values import ObjectName
 
 
 class TrainJobSettings(Settings):

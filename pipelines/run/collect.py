@@ -7,15 +7,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from components.artifacts import Evaluation, Promotion, ResultRow
-from components.artifacts.promotion import PromotionOutcome
-from components.artifacts.rows import ROWS
-from components.tracking.tracker import StepTimes
-from pipelines.run.event_tail import EventTail
-from pipelines.run.folder import RunFolder
-from pipelines.run.result import FinishedStep, GateResult, RunResult
-from pipelines.steps import STEP_ARTIFACTS, step_of_task
 from qat_lib.files.whole_files import unfinished_name, written_beside
+from qatline.components.artifacts import Evaluation, Promotion, ResultRow
+from qatline.components.artifacts.promotion import PromotionOutcome
+from qatline.components.artifacts.rows import ROWS
+from qatline.components.tracking.tracker import StepTimes
+from qatline.pipelines.run.event_tail import EventTail
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.result import FinishedStep, GateResult, RunResult
+from qatline.pipelines.steps import STEP_ARTIFACTS, step_of_task
 
 
 def link_artifacts(folder: RunFolder, outputs: Path) -> dict[str, Path]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from components.tracking.pipeline_run import close_children
-from pipelines.run.folder import RunFolder
+from qatline.components.tracking.pipeline_run import close_children
+from qatline.pipelines.run.folder import RunFolder
 
 FOLDER_TAG = "qatline.run_dir"
 """Tag of an MLflow run: the folder of the run on the machine that it runs on."""

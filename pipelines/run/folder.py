@@ -28,11 +28,13 @@ from typing import Any
 
 import yaml
 
-from components.store.work_directory import work_directory
-from components.support.disk_errors import as_storage_error
-from pipelines.config.run_config import RunConfig, build_config
-from pipelines.config.yaml_files import read_yaml_mapping
-from pipelines.run.record import (
+from qat_lib.errors import ConfigError, StorageError
+from qat_lib.files.whole_files import sweep_unfinished, write_text
+from qatline.components.store.work_directory import work_directory
+from qatline.components.support.disk_errors import as_storage_error
+from qatline.pipelines.config.run_config import RunConfig, build_config
+from qatline.pipelines.config.yaml_files import read_yaml_mapping
+from qatline.pipelines.run.record import (
     RunRecord,
     Status,
     now,
@@ -40,8 +42,6 @@ from pipelines.run.record import (
     timestamp,
     write_json,
 )
-from qat_lib.errors import ConfigError, StorageError
-from qat_lib.files.whole_files import sweep_unfinished, write_text
 
 # Seconds; the launcher of a parent that was killed needs a moment to follow it.
 _LOCK_PATIENCE = 2.0

@@ -1,7 +1,7 @@
 """The launcher: run one pipeline with kfp.local in its own process.
 
-``python -m pipelines.run.launch RUN_DIR`` is started by ``pipelines.run.local``, which shows what happens
-here. It is a process of its own because kfp prints to stdout and leaves ``print`` patched, and
+``python -m qatline.pipelines.run.launch RUN_DIR`` is started by ``qatline.pipelines.run.local``,
+which shows what happens here. It is a process of its own because kfp prints to stdout and leaves ``print`` patched, and
 because a light parent shows the first line at once while this one still imports kfp. What the steps
 need to know reaches them through the environment: where events go, which step store to use, which
 MLflow run is the parent.
@@ -23,30 +23,30 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from components.registry.facts import INPUTS_VARIABLE
-from components.step_table import STEPS
-from components.store.key_lock import RUN_VARIABLE
-from components.store.step_store import STORE_VARIABLE
-from components.support.disk_errors import as_storage_error, is_disk_full
-from components.support.events import EVENTS_VARIABLE, emit
-from components.support.parent import LAUNCHER_VARIABLE
-from components.support.scrubbed_output import scrub_output
-from components.tracking.tracker import tracking_mode
-from pipelines.config.run_config import RunConfig
-from pipelines.run.collect import collect_result, link_artifacts
-from pipelines.run.event_tail import file_size
-from pipelines.run.folder import RunFolder
-from pipelines.run.local import MAIN_PIPELINE
-from pipelines.run.novelty import inputs_fingerprint, judged_before
-from pipelines.run.processes import follow_parent
-from pipelines.run.record import write_json
-from pipelines.run.result import GateResult, RunResult
-from pipelines.run.reuse import find_stored, take_stored
-from pipelines.run.temporary import temporary_folder
-from pipelines.run.tracking import ParentRun, open_parent_run
-from pipelines.run.tracking_server import served_tracking
-from pipelines.steps import step_of_task
 from qat_lib.errors import QatlineError, StepError
+from qatline.components.registry.facts import INPUTS_VARIABLE
+from qatline.components.step_table import STEPS
+from qatline.components.store.key_lock import RUN_VARIABLE
+from qatline.components.store.step_store import STORE_VARIABLE
+from qatline.components.support.disk_errors import as_storage_error, is_disk_full
+from qatline.components.support.events import EVENTS_VARIABLE, emit
+from qatline.components.support.parent import LAUNCHER_VARIABLE
+from qatline.components.support.scrubbed_output import scrub_output
+from qatline.components.tracking.tracker import tracking_mode
+from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.run.collect import collect_result, link_artifacts
+from qatline.pipelines.run.event_tail import file_size
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.local import MAIN_PIPELINE
+from qatline.pipelines.run.novelty import inputs_fingerprint, judged_before
+from qatline.pipelines.run.processes import follow_parent
+from qatline.pipelines.run.record import write_json
+from qatline.pipelines.run.result import GateResult, RunResult
+from qatline.pipelines.run.reuse import find_stored, take_stored
+from qatline.pipelines.run.temporary import temporary_folder
+from qatline.pipelines.run.tracking import ParentRun, open_parent_run
+from qatline.pipelines.run.tracking_server import served_tracking
+from qatline.pipelines.steps import step_of_task
 
 
 class StepStoppedError(StepError):
@@ -152,7 +152,7 @@ def _nothing_new(config: RunConfig) -> str:
     """
     if config.registry.name is None or tracking_mode() == "off":
         return ""
-    from components.registry.access import run_registry
+    from qatline.components.registry.access import run_registry
 
     fingerprint = inputs_fingerprint(config)
     os.environ[INPUTS_VARIABLE] = fingerprint

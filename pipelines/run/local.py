@@ -21,20 +21,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from components.support.disk_errors import as_storage_error, is_disk_full
-from pipelines.config.run_config import RunConfig
-from pipelines.run.event_tail import EventTail, file_size
-from pipelines.run.folder import RunFolder
-from pipelines.run.processes import end_group
-from pipelines.run.progress import RunProgress
-from pipelines.run.progress_view import ProgressView
-from pipelines.run.record import read_record
-from pipelines.run.result import RunResult
-from pipelines.run.temporary import clear_temporary
-from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import QatlineError
+from qatline.components.support.disk_errors import as_storage_error, is_disk_full
+from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.run.event_tail import EventTail, file_size
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.processes import end_group
+from qatline.pipelines.run.progress import RunProgress
+from qatline.pipelines.run.progress_view import ProgressView
+from qatline.pipelines.run.record import read_record
+from qatline.pipelines.run.result import RunResult
+from qatline.pipelines.run.temporary import clear_temporary
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
-MAIN_PIPELINE = "pipelines.qat_pipeline:qat_pipeline"
+MAIN_PIPELINE = "qatline.pipelines.qat_pipeline:qat_pipeline"
 _POLL = 0.1  # seconds
 _LOG_TAIL = 60  # lines
 _FULL = 1 << 20  # bytes; with less than that left nothing can be written that matters
@@ -151,7 +151,13 @@ def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     with folder.log_file.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "pipelines.run.launch", str(folder.path), str(os.getpid())],
+            [
+                sys.executable,
+                "-m",
+                "qatline.pipelines.run.launch",
+                str(folder.path),
+                str(os.getpid()),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.steps import step_of_task
+from qatline.pipelines.steps import step_of_task
 
 POLL_SECONDS = 0.2
 

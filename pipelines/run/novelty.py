@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 
-from components.registry.registry import INPUTS, PROMOTED, REJECTED, ROLLED_BACK, Registry
-from components.settings.settings_base import Settings
-from components.store.fingerprints import code_digest, library_versions, settings_files
-from pipelines.config.run_config import SECTIONS, RunConfig
+from qatline.components.registry.registry import INPUTS, PROMOTED, REJECTED, ROLLED_BACK, Registry
+from qatline.components.settings.settings_base import Settings
+from qatline.components.store.fingerprints import code_digest, library_versions, settings_files
+from qatline.pipelines.config.run_config import SECTIONS, RunConfig
 
 _JUDGED = frozenset({PROMOTED, REJECTED, ROLLED_BACK})
 _NO_INPUT = frozenset({"registry", "retrain"})

@@ -8,16 +8,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from components.artifacts.evaluation import ResultRow
-from components.artifacts.rows import CANDIDATE
-from pipelines.config.run_config import RunConfig
-from pipelines.run.event_tail import EventTail
-from pipelines.run.folder import RunFolder, flatten_config, run_folders
-from pipelines.run.progress import RunProgress
-from pipelines.run.record import RunRecord, now, read_record
-from pipelines.run.result import GateResult, RunResult
-from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import StorageError
+from qatline.components.artifacts.evaluation import ResultRow
+from qatline.components.artifacts.rows import CANDIDATE
+from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.run.event_tail import EventTail
+from qatline.pipelines.run.folder import RunFolder, flatten_config, run_folders
+from qatline.pipelines.run.progress import RunProgress
+from qatline.pipelines.run.record import RunRecord, now, read_record
+from qatline.pipelines.run.result import GateResult, RunResult
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
 _PLACES = ("output", "cluster.", "tracking.")
 

@@ -17,14 +17,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from components.tracking.tracker import MODE_VARIABLE
-from components.training.model_source import APPLICATIONS
-from components.training.quantization_choice import read_spec
-from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError, MissingPackageError
 from qat_lib.support.extras import install_hint, missing_packages
-
-_OWN_PACKAGES = ("qat_lib", "components", "pipelines")
+from qatline.components.tracking.tracker import MODE_VARIABLE
+from qatline.components.training.model_source import APPLICATIONS
+from qatline.components.training.quantization_choice import read_spec
+from qatline.pipelines.config.run_config import RunConfig
 
 
 def check_before_training(config: RunConfig) -> None:
@@ -123,8 +121,7 @@ def _check_import(key: str, module: str, attribute: str) -> None:
 
     The module is searched on the Python path.
     """
-    _check_collisions(key, module)
-    folders = [*sys.path, os.getcwd()]
+    folders = [os.getcwd(), *sys.path]
     for depth in range(module.count(".") + 1):
         part = ".".join(module.split(".")[: depth + 1])
         spec = importlib.machinery.PathFinder.find_spec(part, folders)
@@ -139,53 +136,6 @@ def _check_import(key: str, module: str, attribute: str) -> None:
         raise ConfigError(
             f"{key}: the module {module!r} has no {attribute!r}. {_nearest(attribute, names)}"
         )
-
-
-def _check_collisions(key: str, module: str) -> None:
-    """Refuse a user's module that needs a package of the name of one of ours.
-
-    Python imports ours in its place, so that the step that imports the module would fail. The
-    imports are followed through the modules of the working directory, which do not run.
-    """
-    here, ours = Path.cwd(), Path(__file__).parents[2]
-    waiting, seen = [module], {module}
-    while waiting and here != ours:
-        name = waiting.pop()
-        file = _module_file(here, name)
-        if file is None:
-            continue
-        top = name.partition(".")[0]
-        if top in _OWN_PACKAGES:
-            place = here / top if (here / top).is_dir() else here / f"{top}.py"
-            raise ConfigError(
-                f"{key}: the module {module!r} needs {name!r} from {place}, which has the name of "
-                "one of qatline's own packages: Python imports that one instead. Rename it, for "
-                f"example to my_{top}, and the imports of it."
-            )
-        for found in _imports(file):
-            if found not in seen:
-                seen.add(found)
-                waiting.append(found)
-
-
-def _module_file(folder: Path, name: str) -> Path | None:
-    """Return the file of a module in a folder; its folder where a package has no own file."""
-    path = folder.joinpath(*name.split("."))
-    found = (path.with_name(f"{path.name}.py"), path / "__init__.py", path)
-    return next(filter(Path.exists, found), None)
-
-
-def _imports(path: Path) -> Iterator[str]:
-    """Yield the absolute names that a source file may import."""
-    tree = _parse(path)
-    for node in () if tree is None else ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            for alias in node.names:
-                yield f"{node.module}.{alias.name}"
 
 
 def _parse(path: Path) -> ast.Module | None:

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.run.progress import RunProgress, StepProgress
+from qatline.pipelines.run.progress import RunProgress, StepProgress
 
 _BAR = 18  # columns
 _LINE_INTERVAL = 5.0  # seconds between two lines of one phase

@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from components.artifacts.record import Record
 from qat_lib.errors import StorageError
 from qat_lib.files import text_files
 from qat_lib.files.whole_files import write_text
+from qatline.components.artifacts.record import Record
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 

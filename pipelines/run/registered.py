@@ -6,15 +6,15 @@ import difflib
 import os
 from pathlib import Path
 
-from components.registry.mlflow_registry import MlflowRegistry, open_registry
-from components.registry.registry import RUN, RegisteredVersion
-from components.support.credentials import scrub
-from components.tracking.database import database_path
-from components.tracking.tracker import URI_VARIABLE, ensure_store
-from pipelines.config.run_config import RunConfig, build_config
-from pipelines.run.tracking import default_uri
 from qat_lib.errors import ConfigError, TrackingError
 from qat_lib.support.extras import missing_packages
+from qatline.components.registry.mlflow_registry import MlflowRegistry, open_registry
+from qatline.components.registry.registry import RUN, RegisteredVersion
+from qatline.components.support.credentials import scrub
+from qatline.components.tracking.database import database_path
+from qatline.components.tracking.tracker import URI_VARIABLE, ensure_store
+from qatline.pipelines.config.run_config import RunConfig, build_config
+from qatline.pipelines.run.tracking import default_uri
 
 
 def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry:
@@ -79,7 +79,7 @@ def version_of_run(registry: MlflowRegistry, run: str) -> RegisteredVersion:
     Raises:
         ConfigError: there is none.
     """
-    from components.registry.by_hand import find_version
+    from qatline.components.registry.by_hand import find_version
 
     folder = Path(run)
     name = folder.name if (folder / "run.json").is_file() else run

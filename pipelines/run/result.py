@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from components.artifacts.evaluation import Rows
-from components.artifacts.promotion import PromotionOutcome, Reason
-from components.artifacts.record import Record
-from pipelines.run.record import TrackingRecord
+from qatline.components.artifacts.evaluation import Rows
+from qatline.components.artifacts.promotion import PromotionOutcome, Reason
+from qatline.components.artifacts.record import Record
+from qatline.pipelines.run.record import TrackingRecord
 
 NOTHING_NEW = "nothing new"
 """Verdict of a run that ended early, as an earlier one had the same data, code and settings."""

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from components.artifacts import Engines, ResultRow
-from components.artifacts.gate_advice import failed_first, next_command
-from components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, row_title
-from pipelines.run.folder import RunFolder
-from pipelines.run.result import GateResult, RunResult
-from pipelines.steps import STEP_ARTIFACTS
+from qatline.components.artifacts import Engines, ResultRow
+from qatline.components.artifacts.gate_advice import failed_first, next_command
+from qatline.components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, row_title
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.result import GateResult, RunResult
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
 _NONE = "-"
 

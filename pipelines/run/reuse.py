@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.runtime.step import run_component, stored_result
-from components.runtime.steps import load_step
-from components.step_table import Step
 from qat_lib.errors import QatlineError
+from qatline.components.runtime.step import run_component, stored_result
+from qatline.components.runtime.steps import load_step
+from qatline.components.step_table import Step
 
 _FOLDER = "qatline-reused"  # where Kubeflow's runner has the pipeline and the time
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pipelines.config.run_config import RunConfig, build_config
-from pipelines.run.collect import finished_steps, link_artifacts
-from pipelines.run.folder import RunFolder
-from pipelines.run.overview import read_result
-from pipelines.run.record import TrackingRecord, write_json
-from pipelines.run.result import FinishedStep
-from pipelines.run.tracking import open_record
-from pipelines.steps import STEP_ARTIFACTS
+from qatline.pipelines.config.run_config import RunConfig, build_config
+from qatline.pipelines.run.collect import finished_steps, link_artifacts
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.overview import read_result
+from qatline.pipelines.run.record import TrackingRecord, write_json
+from qatline.pipelines.run.result import FinishedStep
+from qatline.pipelines.run.tracking import open_record
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 

@@ -13,37 +13,37 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.artifacts.evaluation import row_metrics
-from components.runtime.steps import load_step
-from components.store.directories import read_step_manifest
-from components.support.events import emit
-from components.tracking.database import database_uri
-from components.tracking.mlflow_writer import MlflowWriter
-from components.tracking.pipeline_run import children, close_children, find_or_create_parent
-from components.tracking.step_run import step_run
-from components.tracking.store import ensure_store, open_client, probe, translated
-from components.tracking.tracked import (
+from qat_lib.errors import TrackingError
+from qatline.components.artifacts.evaluation import row_metrics
+from qatline.components.runtime.steps import load_step
+from qatline.components.store.directories import read_step_manifest
+from qatline.components.support.events import emit
+from qatline.components.tracking.database import database_uri
+from qatline.components.tracking.mlflow_writer import MlflowWriter
+from qatline.components.tracking.pipeline_run import children, close_children, find_or_create_parent
+from qatline.components.tracking.step_run import step_run
+from qatline.components.tracking.store import ensure_store, open_client, probe, translated
+from qatline.components.tracking.tracked import (
     DESCRIPTION_TAG,
     environment_tags,
     flatten,
     log_outputs,
     log_settings,
 )
-from components.tracking.tracker import (
+from qatline.components.tracking.tracker import (
     MODE_VARIABLE,
     PARENT_VARIABLE,
     URI_VARIABLE,
     StepTimes,
 )
-from pipelines.config.run_config import RunConfig
-from pipelines.run.collect import step_times
-from pipelines.run.dead_runs import FOLDER_TAG, close_dead_runs
-from pipelines.run.folder import RunFolder
-from pipelines.run.record import TrackingRecord, read_tracking, write_json
-from pipelines.run.result import FinishedStep, RunResult
-from pipelines.run.tracking_watch import watched
-from pipelines.steps import STEP_ARTIFACTS
-from qat_lib.errors import TrackingError
+from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.run.collect import step_times
+from qatline.pipelines.run.dead_runs import FOLDER_TAG, close_dead_runs
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.record import TrackingRecord, read_tracking, write_json
+from qatline.pipelines.run.result import FinishedStep, RunResult
+from qatline.pipelines.run.tracking_watch import watched
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
 _RUN_VARIABLE = "MLFLOW_RUN_ID"
 _STATUS_TAG = "qatline.status"  # of a step that this launcher records

@@ -1,4 +1,4 @@
-"""The launcher's side of ``components.tracking.remote_tracker``: it writes the runs of the steps."""
+"""The launcher's side of ``qatline.components.tracking.remote_tracker``: it writes the runs of the steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
-from components.tracking.mlflow_tracker import open_run
-from components.tracking.remote_tracker import LONGEST_PATH, SOCKET_VARIABLE, serve_run
-from components.tracking.tracker import tracking_mode
+from qatline.components.tracking.mlflow_tracker import open_run
+from qatline.components.tracking.remote_tracker import LONGEST_PATH, SOCKET_VARIABLE, serve_run
+from qatline.components.tracking.tracker import tracking_mode
 
 _PATIENCE = 30.0  # seconds to wait for the last record
 

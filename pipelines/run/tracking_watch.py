@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from components.support.credentials import scrub
-from components.support.events import emit
-from components.tracking.store import probe
 from qat_lib.errors import QatlineError
+from qatline.components.support.credentials import scrub
+from qatline.components.support.events import emit
+from qatline.components.tracking.store import probe
 
 INTERVAL = 10.0
 """Seconds between two looks."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from components.storage.s3 import s3_client
+from qatline.components.storage.s3 import s3_client
 
 
 @pytest.fixture(scope="module")

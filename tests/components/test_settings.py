@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from components.settings import (
+from qat_lib.errors import ExportError
+from qat_lib.export.options import ExportOptions, option_fields
+from qatline.components.settings import (
     ExportSettings,
     QATSettings,
     QuantizationSettings,
     TrainingSettings,
 )
-from qat_lib.errors import ExportError
-from qat_lib.export.options import ExportOptions, option_fields
 
 
 def test_export_settings_have_every_config_option() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from components.runtime.steps import load_step
-from components.settings import Settings
-from components.step_table import STEPS, Step
-from pipelines.config.run_config import SECTIONS, RunConfig
+from qatline.components.runtime.steps import load_step
+from qatline.components.settings import Settings
+from qatline.components.step_table import STEPS, Step
+from qatline.pipelines.config.run_config import SECTIONS, RunConfig
 
 STEP_IDS = [step.name for step in STEPS]
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.settings import (
+from qat_lib.errors import ConfigError, SpecError, UnsupportedModelError
+from qatline.components.settings import (
     EngineSettings,
     ExportSettings,
     ModelSettings,
@@ -18,9 +19,8 @@ from components.settings import (
     QuantizationSettings,
     TrainingSettings,
 )
-from components.store.manifest import describe
-from components.support.events import NullProgress
-from qat_lib.errors import ConfigError, SpecError, UnsupportedModelError
+from qatline.components.store.manifest import describe
+from qatline.components.support.events import NullProgress
 
 SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
 
@@ -28,9 +28,9 @@ SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dict[str, Path]:
     """Run the three steps once, with a short training."""
-    from components.steps.finetune_qat import finetune_qat_step
-    from components.steps.quantize_model import quantize_model_step
-    from components.steps.train_baseline import train_baseline_step
+    from qatline.components.steps.finetune_qat import finetune_qat_step
+    from qatline.components.steps.quantize_model import quantize_model_step
+    from qatline.components.steps.train_baseline import train_baseline_step
 
     made = {name: tmp_path_factory.mktemp(name) for name in ("baseline", "ptq", "qat")}
     train_baseline_step(
@@ -64,7 +64,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
 
 
 def test_train_baseline_repeat_has_equal_digest(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.steps.train_baseline import train_baseline_step
+    from qatline.components.steps.train_baseline import train_baseline_step
 
     train_baseline_step(
         steps["dataset"],
@@ -91,9 +91,9 @@ def test_finetune_qat_augments_as_the_baseline(
     asked: Any,
     used: str | None,
 ) -> None:
-    from components.artifacts import Baseline
-    from components.steps.finetune_qat import finetune_qat_step
-    from components.training import finetuning
+    from qatline.components.artifacts import Baseline
+    from qatline.components.steps.finetune_qat import finetune_qat_step
+    from qatline.components.training import finetuning
 
     given: list[QATSettings] = []
 
@@ -124,7 +124,7 @@ def test_finetune_qat_augments_as_the_baseline(
 def test_train_baseline_records_no_augmentation_of_a_trained_model(
     steps: dict[str, Path], tmp_path: Path
 ) -> None:
-    from components.steps.train_baseline import train_baseline_step
+    from qatline.components.steps.train_baseline import train_baseline_step
 
     train_baseline_step(
         steps["dataset"],
@@ -140,8 +140,8 @@ def test_train_baseline_records_no_augmentation_of_a_trained_model(
 def test_train_baseline_refuses_misspelt_layer_before_training(
     steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from components.steps.train_baseline import train_baseline_step
-    from components.training.keras_framework import KerasFramework
+    from qatline.components.steps.train_baseline import train_baseline_step
+    from qatline.components.training.keras_framework import KerasFramework
 
     monkeypatch.setattr(KerasFramework, "fit", lambda *_, **__: pytest.fail("it trained"))
     with pytest.raises(SpecError, match=r"'logit' .did you mean 'logits'"):
@@ -172,7 +172,7 @@ def test_models_are_kept_without_their_training(steps: dict[str, Path]) -> None:
 
 
 def test_baseline_learns_and_writes_its_outputs(steps: dict[str, Path]) -> None:
-    from components.data.reader import load_split
+    from qatline.components.data.reader import load_split
 
     metrics = read(steps["baseline"] / "metrics.json")
     outputs = np.load(steps["baseline"] / "predictions.npy")
@@ -186,7 +186,7 @@ def test_baseline_learns_and_writes_its_outputs(steps: dict[str, Path]) -> None:
 
 
 def test_training_is_repeatable_with_equal_seed(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.steps.train_baseline import train_baseline_step
+    from qatline.components.steps.train_baseline import train_baseline_step
 
     train_baseline_step(
         steps["dataset"],
@@ -223,7 +223,7 @@ def test_costs_of_the_noisiest_layers_are_kept(steps: dict[str, Path]) -> None:
 
 @pytest.mark.slow  # `adaround` has tests of its own
 def test_quantize_model_rounds_weights_by_outputs(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.steps.quantize_model import quantize_model_step
+    from qatline.components.steps.quantize_model import quantize_model_step
 
     metrics = quantize_model_step(
         steps["dataset"],
@@ -266,7 +266,7 @@ def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
 
 
 def test_control_is_trained_and_teaches(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.steps.finetune_qat import finetune_qat_step
+    from qatline.components.steps.finetune_qat import finetune_qat_step
 
     metrics = finetune_qat_step(
         steps["dataset"],
@@ -305,7 +305,7 @@ def test_fine_tuning_says_what_decided(steps: dict[str, Path]) -> None:
 
 
 def test_a_trained_model_file_is_only_evaluated(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.steps.train_baseline import train_baseline_step
+    from qatline.components.steps.train_baseline import train_baseline_step
 
     settings = ModelSettings(name=str(steps["baseline"] / "model.keras"))
     train_baseline_step(
@@ -352,7 +352,7 @@ def save_model(kind: str, path: Path) -> str:
 def test_incompatible_model_is_refused_with_reason(
     kind: str, message: str, steps: dict[str, Path], tmp_path: Path
 ) -> None:
-    from components.steps.train_baseline import train_baseline_step
+    from qatline.components.steps.train_baseline import train_baseline_step
 
     settings = ModelSettings(name=save_model(kind, tmp_path / "given.keras"))
     out = tmp_path / "out"
@@ -365,7 +365,7 @@ def test_incompatible_model_is_refused_with_reason(
 
 
 def test_damaged_model_file_is_refused_with_reason(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.training.model_source import open_model
+    from qatline.components.training.model_source import open_model
 
     whole = (steps["baseline"] / "model.keras").read_bytes()
     broken = tmp_path / "broken.keras"
@@ -406,7 +406,7 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_users_own_function_builds_the_model(user_module: str) -> None:
-    from components.training.model_source import gives_probabilities, open_model
+    from qatline.components.training.model_source import gives_probabilities, open_model
 
     model, trained = open_model(
         ModelSettings(name=f"{user_module}:build", options={"units": 5}), (8, 8, 1), 10
@@ -418,8 +418,8 @@ def test_a_users_own_function_builds_the_model(user_module: str) -> None:
 
 def test_a_users_own_case_decides(user_module: str) -> None:
     import qat_lib
-    from components.training.model_source import open_model
-    from components.training.quantization_choice import open_cases
+    from qatline.components.training.model_source import open_model
+    from qatline.components.training.quantization_choice import open_cases
 
     model, _ = open_model(ModelSettings(name=f"{user_module}:build"), (8, 8, 1), 10)
     cases = open_cases(QuantizationSettings(cases=[f"{user_module}:NoHead"]))
@@ -440,7 +440,7 @@ def test_a_users_own_case_decides(user_module: str) -> None:
 def test_a_model_name_that_leads_nowhere_is_refused(
     name: str, error: type[Exception], message: str, user_module: str
 ) -> None:
-    from components.training.model_source import open_model
+    from qatline.components.training.model_source import open_model
 
     with pytest.raises(error, match=message):
         open_model(ModelSettings(name=name), (8, 8, 1), 10)
@@ -464,8 +464,8 @@ def test_a_wrong_quantization_choice_is_refused(
     settings: dict, error: type[Exception], message: str
 ) -> None:
     import qat_lib
-    from components.training.quantization_choice import open_cases, read_spec
     from qat_lib.models import resnet_digits
+    from qatline.components.training.quantization_choice import open_cases, read_spec
 
     def plan() -> None:
         choice = QuantizationSettings(**settings)

@@ -197,7 +197,7 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
 
 
 def test_section_named_by_refusals_exists() -> None:
-    from components.support.other_tasks import OTHER_TASKS
+    from qatline.components.support.other_tasks import OTHER_TASKS
 
     page, heading = re.search(r'(docs/\S+\.md), "(.+)"', OTHER_TASKS).groups()  # type: ignore[union-attr]
     assert f"### {heading}\n" in (ROOT / page).read_text()

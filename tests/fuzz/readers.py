@@ -73,7 +73,7 @@ def _seal_engine_manifest(document: dict[str, Any]) -> Any:
 
 
 def _seal_step_manifest(document: dict[str, Any]) -> Any:
-    from components.store.manifest import _seal
+    from qatline.components.store.manifest import _seal
 
     content = {key: value for key, value in document.items() if key != "seal"}
     return {**content, "seal": _seal(content)}
@@ -225,7 +225,7 @@ def read_engine_manifest(path: Path) -> None:
 
 
 def _step_manifest() -> dict[str, Any]:
-    from components.store.manifest import FileEntry, Manifest
+    from qatline.components.store.manifest import FileEntry, Manifest
 
     files = {
         "model.onnx": FileEntry(sha256="0" * 64, size=5),
@@ -237,7 +237,7 @@ def _step_manifest() -> dict[str, Any]:
 
 
 def read_step_manifest(path: Path) -> None:
-    from components.store.manifest import read_step_manifest
+    from qatline.components.store.manifest import read_step_manifest
 
     assert json.dumps(read_step_manifest(path.parent).to_dict())
 
@@ -256,7 +256,7 @@ profiles:
 
 
 def read_config(path: Path) -> None:
-    from pipelines.config.run_config import load_config
+    from qatline.pipelines.config.run_config import load_config
 
     config = load_config(path, profiles=["quick"])
     assert json.dumps(config.to_dict())
@@ -264,8 +264,8 @@ def read_config(path: Path) -> None:
 
 
 def read_override(path: Path) -> None:
-    from pipelines.config.run_config import load_config
     from qat_lib.errors import ConfigError
+    from qatline.pipelines.config.run_config import load_config
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -283,8 +283,8 @@ def _npz() -> bytes:
 
 
 def read_npz(path: Path) -> None:
-    from components.data.npz_source import read_npz
-    from components.settings import DataSettings
+    from qatline.components.data.npz_source import read_npz
+    from qatline.components.settings import DataSettings
 
     read_npz(path, path.parent, DataSettings(kind="npz", path=str(path)))
 

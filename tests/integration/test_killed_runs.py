@@ -54,7 +54,13 @@ def start_real(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]
     )
     return _start(
         folder,
-        ["-c", "from pipelines.cli.main import main; main()", "run", *arguments, *overrides],
+        [
+            "-c",
+            "from qatline.pipelines.cli.main import main; main()",
+            "run",
+            *arguments,
+            *overrides,
+        ],
         {},
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.steps import STEP_ARTIFACTS
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
 STEPS = list(STEP_ARTIFACTS)
 QUICK = [
@@ -32,7 +32,13 @@ def qatline(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
         if not name.startswith(("MLFLOW_", "QATLINE_"))
     }
     return subprocess.Popen(
-        [sys.executable, "-c", "from pipelines.cli.main import main; main()", "run", *arguments],
+        [
+            sys.executable,
+            "-c",
+            "from qatline.pipelines.cli.main import main; main()",
+            "run",
+            *arguments,
+        ],
         cwd=folder,
         env=kept,
         stdout=subprocess.PIPE,

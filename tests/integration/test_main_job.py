@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.run_config import RunConfig
-from pipelines.steps import STEP_ARTIFACTS
+from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
 # MLflow's own use of SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings(
@@ -66,7 +66,7 @@ def main_job(tmp_path_factory: pytest.TempPathFactory) -> MainJob:
         command = [
             sys.executable,
             "-c",
-            "from pipelines.cli.main import main; main()",
+            "from qatline.pipelines.cli.main import main; main()",
             "run",
             *arguments,
         ]

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from pods import Pods
 
-from components.artifacts import Dataset, Evaluation, Promotion
-from components.tracking.store import ensure_store, open_client
-from pipelines.cluster.compile import pipeline_ir
-from pipelines.config.run_config import load_config
-from pipelines.steps import STEP_ARTIFACTS, step_of_task
+from qatline.components.artifacts import Dataset, Evaluation, Promotion
+from qatline.components.tracking.store import ensure_store, open_client
+from qatline.pipelines.cluster.compile import pipeline_ir
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.steps import STEP_ARTIFACTS, step_of_task
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
@@ -141,7 +141,7 @@ def test_all_pods_share_one_mlflow_run(run: tuple[Pods, Any, str]) -> None:
 @pytest.mark.slow
 def test_a_run_that_failed_is_closed_as_failed(run: tuple[Pods, Any, str]) -> None:
     pods, client, experiment = run
-    from components.tracking.pipeline_run import find_or_create_parent
+    from qatline.components.tracking.pipeline_run import find_or_create_parent
 
     parent = find_or_create_parent(client, experiment, "kfp-2")
     failed = Pods(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.support.extras import missing_packages
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
 pytestmark = [
     pytest.mark.skipif(
@@ -58,7 +58,7 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
     for name, value in os.environ.items():
         if not name.startswith(("MLFLOW_", "QATLINE_", "UV")):
             kept[name] = value
-    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--json", "--quiet"]
+    command = [sys.executable, "-m", "qatline.pipelines.cli.main", "run", "--json", "--quiet"]
     # So small a network may be slower in INT8: how long it takes must not decide.
     for option in ("model.framework=torch", "gate.min_speedup=0.01", *options):
         command += ["--set", option]

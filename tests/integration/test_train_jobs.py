@@ -16,10 +16,10 @@ from fake_kubernetes import FakeKubernetes
 from local_pods import LocalPods
 from pods import Pods
 
-from components.artifacts import Baseline
-from components.store.directories import describe, publish, verify_directory
-from pipelines.cluster.compile import pipeline_ir
-from pipelines.config.run_config import load_config
+from qatline.components.artifacts import Baseline
+from qatline.components.store.directories import describe, publish, verify_directory
+from qatline.pipelines.cluster.compile import pipeline_ir
+from qatline.pipelines.config.run_config import load_config
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
@@ -120,7 +120,7 @@ def of_one_process(dataset: Path, training: dict[str, Any], folder: Path) -> Bas
         "inputs": {"dataset": str(dataset)},
         "output": str(folder / "alone"),
     }
-    code = f"from components.runtime.step import *\nrun_component('train_baseline', **{call!r})"
+    code = f"from qatline.components.runtime.step import *\nrun_component('train_baseline', **{call!r})"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=folder)
     return Baseline(folder / "alone")
 
@@ -129,7 +129,9 @@ def of_one_process(dataset: Path, training: dict[str, Any], folder: Path) -> Bas
 def test_two_workers_train_what_one_process_trains(
     cluster: FakeKubernetes, launchers: Pods, tmp_path: Path
 ) -> None:
-    pytest.importorskip("components.workers.worker_config", reason="no loop for several workers")
+    pytest.importorskip(
+        "qatline.components.workers.worker_config", reason="no loop for several workers"
+    )
     quick = ("training={workers: 2, epochs: 2}", "qat.epochs=1", "data.limit=300")
     config = load_config(overrides=[*WORKERS[1:], *quick, "data.calibration_samples=32"])
     spec, _ = yaml.safe_load_all(pipeline_ir(config))

@@ -31,7 +31,7 @@ FLOORS = {
         "calibration diagnosis placement quantizers quantize_wrappers training",
         "__init__",
     ),
-    "components": (
+    "qatline.components": (
         "__init__ support",
         "storage",
         "store",
@@ -46,7 +46,7 @@ FLOORS = {
         "export",
         "steps",
     ),
-    "pipelines": (
+    "qatline.pipelines": (
         "__init__ steps",
         "kfp_components",
         "qat_pipeline",
@@ -67,8 +67,9 @@ def modules_of(root: Path) -> dict[str, Path]:
     """Return the file of each module."""
     paths = {}
     for package in FLOORS:
-        for path in (root / package).rglob("*.py"):
-            name = ".".join(path.relative_to(root).with_suffix("").parts)
+        folder = root / package.rpartition(".")[2]
+        for path in folder.rglob("*.py"):
+            name = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
             paths[name.removesuffix(".__init__")] = path
     return paths
 
@@ -92,8 +93,9 @@ def imports_of(source: str, modules: set[str]) -> set[str]:
 
 def room_of(module: str) -> str:
     """Return the package and the room of a module."""
-    package, _, rest = module.partition(".")
-    parts = rest.split(".") if rest else ["__init__"]
+    package = next(name for name in FLOORS if f"{module}.".startswith(f"{name}."))
+    parts = module.removeprefix(package).removeprefix(".").split(".")
+    parts = parts if parts[0] else ["__init__"]
     return f"{package}.{'.'.join(parts[: 2 if parts[0] == 'keras' else 1])}"
 
 

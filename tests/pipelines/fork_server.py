@@ -31,21 +31,21 @@ PRELOADED = (
     "qat_lib.export",
     "qat_lib.analysis",
     "qat_lib.engines",
-    "components.steps.prepare_data",
-    "pipelines.cli.diagnose",
-    "pipelines.cli.quantize",
-    "pipelines.cli.model_views",
-    "pipelines.cluster.compile",
-    "pipelines.config.run_config",
+    "qatline.components.steps.prepare_data",
+    "qatline.pipelines.cli.diagnose",
+    "qatline.pipelines.cli.quantize",
+    "qatline.pipelines.cli.model_views",
+    "qatline.pipelines.cluster.compile",
+    "qatline.pipelines.config.run_config",
 )
 HANGS_AFTER_SECONDS = 90
 
 
 def prepare_data(path: str, kind: str, out: str) -> None:
     """The step ``prepare_data`` on a file or a folder."""
-    from components.settings import DataSettings
-    from components.steps.prepare_data import prepare_data_step
-    from components.support.events import NullProgress
+    from qatline.components.settings import DataSettings
+    from qatline.components.steps.prepare_data import prepare_data_step
+    from qatline.components.support.events import NullProgress
 
     folder = Path(out)
     folder.mkdir()
@@ -59,7 +59,7 @@ def prepare_data(path: str, kind: str, out: str) -> None:
 
 def read_dataset(path: str) -> None:
     """Every reader of a prepared data set."""
-    from components.data.reader import load_split
+    from qatline.components.data.reader import load_split
 
     for split in ("train", "test"):
         load_split(Path(path), split)
@@ -82,8 +82,8 @@ STEPS: dict[str, Callable[..., None]] = {
 
 def execute(arguments: list[str]) -> None:
     """Run a CLI command or, reported equally, one of the steps above."""
-    from pipelines.cli.errors import reported
-    from pipelines.cli.main import app
+    from qatline.pipelines.cli.errors import reported
+    from qatline.pipelines.cli.main import app
 
     if arguments[0] in STEPS:
         import typer

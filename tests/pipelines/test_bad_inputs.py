@@ -45,10 +45,10 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from PIL import Image
 
     import qat_lib
-    from components.settings import DataSettings
-    from components.steps.prepare_data import prepare_data_step
-    from components.support.events import NullProgress
     from qat_lib import engines
+    from qatline.components.settings import DataSettings
+    from qatline.components.steps.prepare_data import prepare_data_step
+    from qatline.components.support.events import NullProgress
 
     folder = tmp_path_factory.mktemp("good")
     generator = np.random.default_rng(0)

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.run_config import RunConfig, load_config
-from pipelines.config.yaml_files import read_yaml_mapping
 from qat_lib.errors import ConfigError
+from qatline.pipelines.config.run_config import RunConfig, load_config
+from qatline.pipelines.config.yaml_files import read_yaml_mapping
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDED = {"cifar10_resnet20.yaml": ["data.path=x.npz"], "image_folder.yaml": ["data.path=images"]}

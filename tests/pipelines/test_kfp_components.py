@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from components.runtime.steps import define_step, load_step
-from components.settings import QATSettings
-from components.step_table import STEP_BY_NAME, STEPS, Step
-from components.support.events import Progress
-from pipelines.kfp_components import component_of, component_source, make_component, section_of
+from qatline.components.runtime.steps import define_step, load_step
+from qatline.components.settings import QATSettings
+from qatline.components.step_table import STEP_BY_NAME, STEPS, Step
+from qatline.components.support.events import Progress
+from qatline.pipelines.kfp_components import (
+    component_of,
+    component_source,
+    make_component,
+    section_of,
+)
 
 
 def measure(
@@ -43,7 +48,7 @@ def test_component_source_follows_the_signature() -> None:
 
 
 def test_component_source_hands_everything_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from components.runtime import step as runtime
+    from qatline.components.runtime import step as runtime
 
     asked: list[Any] = []
     monkeypatch.setattr(runtime, "run_component", lambda *names, **values: asked.append(values))
@@ -112,7 +117,7 @@ def test_artifacts_have_types_that_the_ui_knows() -> None:
 
 
 def test_launched_component_hands_addresses_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from components.runtime import train_job_component as component
+    from qatline.components.runtime import train_job_component as component
 
     asked: list[Any] = []
     monkeypatch.setattr(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli.main import app
-from pipelines.config.run_config import load_config
-from pipelines.run.folder import create_run
 from qat_lib.errors import ConfigError
+from qatline.pipelines.cli.main import app
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run.folder import create_run
 
 # MLflow's own use of SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings(

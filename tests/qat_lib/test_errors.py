@@ -5,9 +5,9 @@ import pkgutil
 import re
 from collections.abc import Iterator
 
-import components
-import pipelines
 import qat_lib
+import qatline.components as components
+import qatline.pipelines as pipelines
 from qat_lib import errors
 from qat_lib.errors import QatlineError
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from components.artifacts import Engines
-from components.artifacts.engines import EngineInfo
-from components.artifacts.variants import Variant
 from qat_lib.errors import StepError
+from qatline.components.artifacts import Engines
+from qatline.components.artifacts.engines import EngineInfo
+from qatline.components.artifacts.variants import Variant
 
 LAYER = {"name": "a", "kind": "Convolution", "nodes": ["n"], "precision": "int8", "weighted": True}
 

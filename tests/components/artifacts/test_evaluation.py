@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from components.artifacts.evaluation import (
+from qat_lib.errors import StepError
+from qatline.components.artifacts.evaluation import (
     Evaluation,
     FileCheck,
     Measurements,
@@ -15,7 +16,6 @@ from components.artifacts.evaluation import (
     row_metrics,
     rows_of_metrics,
 )
-from qat_lib.errors import StepError
 
 
 def open_text(folder: Path, text: str) -> Measurements:

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from components.artifacts import Exported
-from components.artifacts.exported import Analysis, ExportRecord, FindingRecord, ParityRecord
-from components.artifacts.variants import Variant
 from qat_lib.errors import StepError
+from qatline.components.artifacts import Exported
+from qatline.components.artifacts.exported import (
+    Analysis,
+    ExportRecord,
+    FindingRecord,
+    ParityRecord,
+)
+from qatline.components.artifacts.variants import Variant
 
 
 def test_half_reference_without_graph_is_fp32(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import pytest
 
-from components.artifacts.folder import StepFolder
-from components.artifacts.record import Measured, Record
 from qat_lib.errors import StepError
+from qatline.components.artifacts.folder import StepFolder
+from qatline.components.artifacts.record import Measured, Record
 
 
 class Size(Record):

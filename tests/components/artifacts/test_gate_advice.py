@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from components.artifacts.gate_advice import (
+from qatline.components.artifacts.gate_advice import (
     NEXT_COMMANDS,
     describe_verdict,
     failed_first,
     next_command,
 )
-from components.artifacts.promotion import Reason, Verdict
-from components.evaluation import champion_gate, gate
-from pipelines.cli.main import app
+from qatline.components.artifacts.promotion import Reason, Verdict
+from qatline.components.evaluation import champion_gate, gate
+from qatline.pipelines.cli.main import app
 
 PASSED = Reason(check="accuracy_drop", passed=True, message="No worse.")
 SLOW = Reason(check="speedup", passed=False, message="Too slow.")

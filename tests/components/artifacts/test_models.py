@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.artifacts import Baseline, FineTuned, Quantized
-from components.artifacts.models import Epoch, ModelInfo, QuantizerRange, accuracies
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import DataError, StepError
+from qatline.components.artifacts import Baseline, FineTuned, Quantized
+from qatline.components.artifacts.models import Epoch, ModelInfo, QuantizerRange, accuracies
 
 PLAN = QuantizationPlan(model="m", mode="full", quantizers=(), skipped=())
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from components.artifacts import Promotion, Verdict
-from components.artifacts.promotion import Reason
 from qat_lib.errors import StepError
+from qatline.components.artifacts import Promotion, Verdict
+from qatline.components.artifacts.promotion import Reason
 
 
 def test_write_verdict_adds_model_name(tmp_path: Path) -> None:

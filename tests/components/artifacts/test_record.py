@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from components.artifacts.record import Measured, Record, Text, objects
+from qatline.components.artifacts.record import Measured, Record, Text, objects
 
 
 class Timing(Record):

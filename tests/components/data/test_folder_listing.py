@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from components.data.folder_listing import MAX_DEPTH, list_images
-from components.settings import DataSettings
-from components.steps.prepare_data import prepare_data_step
 from qat_lib.errors import DataError
+from qatline.components.data.folder_listing import MAX_DEPTH, list_images
+from qatline.components.settings import DataSettings
+from qatline.components.steps.prepare_data import prepare_data_step
 
 Make = Callable[..., Path]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from components.data import images
-from components.data.images import decode_image, load_image, read_image
 from qat_lib.errors import DataError
+from qatline.components.data import images
+from qatline.components.data.images import decode_image, load_image, read_image
 
 
 def test_read_image_takes_regular_files_only(tmp_path: Path) -> None:

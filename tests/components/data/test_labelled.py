@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.data.labelled import TEST_PAIRS, AsFloat, read_labelled, read_training
 from qat_lib.errors import DataError
+from qatline.components.data.labelled import TEST_PAIRS, AsFloat, read_labelled, read_training
 
 X = np.arange(40, dtype=np.float64).reshape(10, 4)
 Y = np.arange(10) % 2

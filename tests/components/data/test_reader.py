@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts import Dataset
-from components.data import reader
-from components.data.reader import (
+from qat_lib.errors import DataError
+from qatline.components.artifacts import Dataset
+from qatline.components.data import reader
+from qatline.components.data.reader import (
     load_split,
     numpy_batches,
     open_split,
     tf_dataset,
 )
-from qat_lib.errors import DataError
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_reading_needs_no_tensorflow(digits_dataset: Path) -> None:
 import sys
 from pathlib import Path
 from typing import Any
-from components.data.reader import load_split, numpy_batches
+from qatline.components.data.reader import load_split, numpy_batches
 dataset = Path({str(digits_dataset)!r})
 load_split(dataset, "test"), list(numpy_batches(dataset, "train", 100))
 sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "kfp", "mlflow", "sklearn") if m in sys.modules))

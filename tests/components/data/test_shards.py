@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts import Dataset
-from components.data.reader import load_split, open_split
-from components.data.shards import ShardSplit, write_shards
-from components.settings import DataSettings
-from components.steps.prepare_data import prepare_data_step
-from components.support.events import NullProgress
 from qat_lib.errors import DataError
+from qatline.components.artifacts import Dataset
+from qatline.components.data.reader import load_split, open_split
+from qatline.components.data.shards import ShardSplit, write_shards
+from qatline.components.settings import DataSettings
+from qatline.components.steps.prepare_data import prepare_data_step
+from qatline.components.support.events import NullProgress
 
 Make = Callable[..., Path]
 SPLITS = ("train", "calibration", "validation", "test")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.data.read_errors import as_data_error
-from components.data.reader import load_split, tf_dataset
-from components.settings import DataSettings
-from components.steps.prepare_data import prepare_data_step
-from components.support.events import NullProgress
 from qat_lib.errors import DataError
+from qatline.components.data.read_errors import as_data_error
+from qatline.components.data.reader import load_split, tf_dataset
+from qatline.components.settings import DataSettings
+from qatline.components.steps.prepare_data import prepare_data_step
+from qatline.components.support.events import NullProgress
 
 Epoch = tuple[np.ndarray, np.ndarray]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from memory_registry import MemoryRegistry
 
-from components.artifacts.comparison import ChampionComparison
-from components.evaluation.against_champion import compare_with_version
-from components.registry.registry import DIGEST, ModelState, RegisteredVersion
-from components.settings import EngineSettings
 from qat_lib.errors import TrackingError
+from qatline.components.artifacts.comparison import ChampionComparison
+from qatline.components.evaluation.against_champion import compare_with_version
+from qatline.components.registry.registry import DIGEST, ModelState, RegisteredVersion
+from qatline.components.settings import EngineSettings
 
 VERSION = RegisteredVersion(number=3, tags={DIGEST: "d"})
 

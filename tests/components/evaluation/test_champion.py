@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tiny_retraining import CLASSES, ENGINE, digits, fit_linear, write_linear
 
-from components.artifacts.comparison import ChampionComparison
-from components.artifacts.data_info import DatasetInfo
-from components.evaluation.champion import compare_with_champion
-from components.registry.package import Champion
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts.comparison import ChampionComparison
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.evaluation.champion import compare_with_champion
+from qatline.components.registry.package import Champion
 
 RAW = Preprocessing(image_shape=(8, 8, 1), dtype="float32", scale=1.0)
 

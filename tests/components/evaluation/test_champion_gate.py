@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from components.artifacts.comparison import ChampionComparison, ClassTest, PairedTest
-from components.artifacts.result_row import ResultRow
-from components.evaluation.champion_gate import judge_against_champion
-from components.settings.gate_settings import ChampionSettings
+from qatline.components.artifacts.comparison import ChampionComparison, ClassTest, PairedTest
+from qatline.components.artifacts.result_row import ResultRow
+from qatline.components.evaluation.champion_gate import judge_against_champion
+from qatline.components.settings.gate_settings import ChampionSettings
 
 CHAMPION = {"accuracy": 0.9, "latency_ms_p50": 1.0, "throughput": 1000.0, "bytes": 1_000_000}
 ALL = [

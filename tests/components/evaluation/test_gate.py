@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from components.artifacts import ResultRow, Verdict
-from components.artifacts.comparison import ChanceTest
-from components.artifacts.evaluation import ClassAccuracy, FileCheck
-from components.artifacts.exported import FindingRecord
-from components.artifacts.promotion import Reason
-from components.evaluation.gate import judge, speedup
-from components.settings import GateSettings
+from qatline.components.artifacts import ResultRow, Verdict
+from qatline.components.artifacts.comparison import ChanceTest
+from qatline.components.artifacts.evaluation import ClassAccuracy, FileCheck
+from qatline.components.artifacts.exported import FindingRecord
+from qatline.components.artifacts.promotion import Reason
+from qatline.components.evaluation.gate import judge, speedup
+from qatline.components.settings import GateSettings
 
 GOOD: dict[str, dict[str, Any]] = {
     "fp32": {"accuracy": 0.98},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.evaluation import metrics
 from qat_lib.errors import DataError
+from qatline.components.evaluation import metrics
 
 LABELS = np.array([0, 1, 1, 2])
 OUTPUTS = np.array([[3.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 5.0, 1.0], [0.0, 1.0, 0.5]])

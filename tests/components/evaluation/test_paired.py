@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from components.evaluation.paired import (
+from qatline.components.evaluation.paired import (
     binomial_tail,
     compare_answers,
     compare_classes,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from components.artifacts.evaluation import ResultRow
-from components.evaluation.speed import speed_sentences
+from qatline.components.artifacts.evaluation import ResultRow
+from qatline.components.evaluation.speed import speed_sentences
 
 VNNI = {"kind": "cpu", "architecture": "x86_64", "name": "a CPU", "flags": ["avx512_vnni"]}
 NARROW = {**VNNI, "flags": ["avx2"]}

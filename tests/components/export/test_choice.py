@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from components.export import choice as export_choice
-from components.export.choice import (
+from qat_lib.engines import cpu_kind
+from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError
+from qatline.components.export import choice as export_choice
+from qatline.components.export.choice import (
     ExportChoice,
     choose_export,
     choose_integers,
@@ -14,9 +16,7 @@ from components.export.choice import (
     target_dependencies,
     target_problem,
 )
-from components.settings import EngineSettings, ExportSettings, QuantizationSettings
-from qat_lib.engines import cpu_kind
-from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError
+from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
 
 BACKENDS = ("tensorrt", "openvino", "onnxruntime")
 

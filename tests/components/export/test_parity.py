@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from components.export.parity import compare_with_model
-from components.training.framework import Framework
 from qat_lib.errors import VerificationError
+from qatline.components.export.parity import compare_with_model
+from qatline.components.training.framework import Framework
 
 
 class Parity(SimpleNamespace):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from components.registry.registry import ModelState, RegisteredVersion
+from qatline.components.registry.registry import ModelState, RegisteredVersion
 
 
 class Killed(BaseException):

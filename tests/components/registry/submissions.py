@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.artifacts.promotion import Reason, Verdict
-from components.registry.access import current_champion
-from components.registry.mlflow_registry import MlflowRegistry
-from components.registry.promotion import Candidate, PromotionOptions, submit_candidate
-from components.registry.registry import RegisteredVersion
+from qatline.components.artifacts.promotion import Reason, Verdict
+from qatline.components.registry.access import current_champion
+from qatline.components.registry.mlflow_registry import MlflowRegistry
+from qatline.components.registry.promotion import Candidate, PromotionOptions, submit_candidate
+from qatline.components.registry.registry import RegisteredVersion
 
 _WRITES = frozenset(
     (

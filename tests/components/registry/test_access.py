@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from components.registry.access import champion_digest, run_registry
-from components.settings import GateSettings, RegistrySettings
 from qat_lib.errors import TrackingError
+from qatline.components.registry.access import champion_digest, run_registry
+from qatline.components.settings import GateSettings, RegistrySettings
 
 NAMED = RegistrySettings(name="line-3")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from components.artifacts.promotion import Reason, Verdict
-from components.artifacts.result_row import ResultRow
-from components.registry.facts import ModelFacts, name_of_run, tag_number, this_user
+from qatline.components.artifacts.promotion import Reason, Verdict
+from qatline.components.artifacts.result_row import ResultRow
+from qatline.components.registry.facts import ModelFacts, name_of_run, tag_number, this_user
 
 ROW = ResultRow(accuracy=0.9123456, latency_ms_p50=0.512, bytes=1000, backend="openvino")
 REJECTED = Verdict(

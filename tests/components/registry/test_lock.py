@@ -13,10 +13,17 @@ from pathlib import Path
 import pytest
 from memory_registry import MemoryRegistry
 
-from components.registry.lock import LOCK_TAG, Flag, Lease, LockLostError, acquire, registry_lock
-from components.registry.process_identity import process_identity
-from components.registry.registry import ModelState
 from qat_lib.errors import TrackingError
+from qatline.components.registry.lock import (
+    LOCK_TAG,
+    Flag,
+    Lease,
+    LockLostError,
+    acquire,
+    registry_lock,
+)
+from qatline.components.registry.process_identity import process_identity
+from qatline.components.registry.registry import ModelState
 
 
 class Turns:
@@ -175,7 +182,9 @@ def test_acquire_waits_as_long_as_the_holder_renews(registry: MemoryRegistry) ->
 
 
 def test_acquire_removes_the_flag_of_an_ended_process_at_once(registry: MemoryRegistry) -> None:
-    code = "from components.registry.process_identity import process_identity as p; print(p())"
+    code = (
+        "from qatline.components.registry.process_identity import process_identity as p; print(p())"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     gone = Flag(owner="run 0", process=done.stdout.strip(), lease=3600, held=True)
     assert f" {os.getpid()} " not in gone.process
@@ -233,7 +242,7 @@ def test_renewal_of_a_process_that_slept_takes_no_lock_back(
 ) -> None:
     """It slept between its look at the flags and its write; meanwhile another was there."""
     clock = Clock()
-    monkeypatch.setattr("components.registry.lock._uptime", clock)
+    monkeypatch.setattr("qatline.components.registry.lock._uptime", clock)
     flag = Flag(owner="slow", lease=0.2, held=True)
     registry.set_tag(LOCK_TAG + "a", flag.to_json())
     asleep, write = threading.Event(), registry.set_tag
@@ -259,7 +268,7 @@ def test_lease_that_ended_is_not_renewed(
     registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("components.registry.lock._uptime", clock)
+    monkeypatch.setattr("qatline.components.registry.lock._uptime", clock)
     flag = Flag(owner="slow", lease=0.2, held=True)
     registry.set_tag(LOCK_TAG + "a", flag.to_json())
     lease = Lease(registry, "a", flag, renewed=-0.3)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from components.registry.lock import registry_lock
-from components.registry.mlflow_registry import MlflowRegistry, open_registry
-from components.registry.registry import ModelState
-from components.settings import RegistrySettings
-from components.tracking.tracker import ensure_store
 from qat_lib.errors import TrackingError
+from qatline.components.registry.lock import registry_lock
+from qatline.components.registry.mlflow_registry import MlflowRegistry, open_registry
+from qatline.components.registry.registry import ModelState
+from qatline.components.settings import RegistrySettings
+from qatline.components.tracking.tracker import ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [

@@ -9,11 +9,11 @@ import pytest
 from memory_registry import MemoryRegistry
 from tiny_retraining import write_linear
 
-from components.registry.package import fetch_champion, write_package
-from components.registry.registry import DIGEST
-from components.store.fingerprints import file_digest
 from qat_lib.errors import DataError, TrackingError
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.registry.package import fetch_champion, write_package
+from qatline.components.registry.registry import DIGEST
+from qatline.components.store.fingerprints import file_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from components.registry import process_identity as module
-from components.registry.process_identity import is_gone, process_identity
+from qatline.components.registry import process_identity as module
+from qatline.components.registry.process_identity import is_gone, process_identity
 
 
 def test_this_process_lives() -> None:

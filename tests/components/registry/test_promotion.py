@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from memory_registry import Killed, MemoryRegistry
 
-from components.artifacts.promotion import PromotionOutcome, Reason, Verdict
-from components.registry.by_hand import find_version, promote_version, rollback
-from components.registry.journal import MOVE_TAG, Move, history
-from components.registry.lock import LOCK_TAG, LockLostError
-from components.registry.promotion import (
+from qat_lib.errors import ConfigError, TrackingError
+from qatline.components.artifacts.promotion import PromotionOutcome, Reason, Verdict
+from qatline.components.registry.by_hand import find_version, promote_version, rollback
+from qatline.components.registry.journal import MOVE_TAG, Move, history
+from qatline.components.registry.lock import LOCK_TAG, LockLostError
+from qatline.components.registry.promotion import (
     UPLOAD_TAG,
     Candidate,
     PromotionOptions,
     promotion_lock,
     submit_candidate,
 )
-from components.registry.registry import INPUTS, RUN, STATE, RegisteredVersion
-from qat_lib.errors import ConfigError, TrackingError
+from qatline.components.registry.registry import INPUTS, RUN, STATE, RegisteredVersion
 
 
 def verdict(good: bool, champion: str, evaluation: str) -> Verdict:

@@ -18,10 +18,10 @@ import pytest
 from stores import mlflow_server, postgres
 from submissions import Submission, Submitter, submitter
 
-from components.registry.journal import history
-from components.registry.lock import read_flags
-from components.registry.mlflow_registry import MlflowRegistry
-from components.tracking.tracker import ensure_store
+from qatline.components.registry.journal import history
+from qatline.components.registry.lock import read_flags
+from qatline.components.registry.mlflow_registry import MlflowRegistry
+from qatline.components.tracking.tracker import ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tiny_retraining import MARGINS, Retraining, digits
 
-from components.artifacts.evaluation import Measurements
-from components.artifacts.models import ModelInfo
-from components.registry.by_hand import rollback
-from components.registry.journal import history
-from components.registry.mlflow_registry import MlflowRegistry
-from components.registry.run_candidate import RunFiles
-from components.tracking.tracker import ensure_store
+from qatline.components.artifacts.evaluation import Measurements
+from qatline.components.artifacts.models import ModelInfo
+from qatline.components.registry.by_hand import rollback
+from qatline.components.registry.journal import history
+from qatline.components.registry.mlflow_registry import MlflowRegistry
+from qatline.components.registry.run_candidate import RunFiles
+from qatline.components.tracking.tracker import ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [

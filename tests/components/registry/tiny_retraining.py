@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from components.artifacts import Promotion
-from components.artifacts.data_info import DatasetInfo
-from components.artifacts.evaluation import FileCheck
-from components.artifacts.promotion import PromotionOutcome, Verdict
-from components.settings import EngineSettings, GateSettings, RegistrySettings
-from components.steps.build_engine import build_engine_step
-from components.steps.evaluate import evaluate_step
-from components.steps.promote import promote_step
-from components.support.events import NullProgress
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts import Promotion
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.evaluation import FileCheck
+from qatline.components.artifacts.promotion import PromotionOutcome, Verdict
+from qatline.components.settings import EngineSettings, GateSettings, RegistrySettings
+from qatline.components.steps.build_engine import build_engine_step
+from qatline.components.steps.evaluate import evaluate_step
+from qatline.components.steps.promote import promote_step
+from qatline.components.support.events import NullProgress
 
 ENGINE = EngineSettings.model_validate(
     {"batch_size": 8, "backend": "openvino", "benchmark_seconds": 0.02, "fp16": "never"}
@@ -201,4 +201,6 @@ def _checks_left_out() -> Any:
     from unittest.mock import patch
 
     passed = FileCheck(passed=True, message="left out")
-    return patch("components.steps.evaluate.check_in_fresh_process", lambda *_, **__: passed)
+    return patch(
+        "qatline.components.steps.evaluate.check_in_fresh_process", lambda *_, **__: passed
+    )

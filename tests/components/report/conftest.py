@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sample_run import write_sample_run
 
-from components.report import ReportFolders
+from qatline.components.report import ReportFolders
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from components.artifacts import Verdict
-from components.artifacts.promotion import Reason
-from components.report import ReportFolders
-from components.store.manifest import describe
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts import Verdict
+from qatline.components.artifacts.promotion import Reason
+from qatline.components.report import ReportFolders
+from qatline.components.store.manifest import describe
 
 CLASSES = [str(digit) for digit in range(10)]
 REASON = Reason(

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from sample_run import REASON, VERDICT, write_sample_run
 
-from components.artifacts import Verdict
-from components.report import ReportFolders, render_report
-from components.settings import GateSettings
+from qatline.components.artifacts import Verdict
+from qatline.components.report import ReportFolders, render_report
+from qatline.components.settings import GateSettings
 
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 GATE = GateSettings.model_validate({})

@@ -16,23 +16,23 @@ from markupsafe import Markup
 from sample_run import VERDICT
 from sample_run import graph as sample_graph
 
-from components.artifacts import FineTuned
-from components.artifacts.exported import Analysis, LayerPrediction
-from components.artifacts.models import Epoch, QuantizerRange, RangeHistogram
-from components.report import ReportFolders, numbers, render_report, svg
-from components.report.axis import log_axis, nice_axis
-from components.report.curves import kept_epoch, training_charts
-from components.report.errors import class_rows
-from components.report.graph import read_view, with_analysis
-from components.report.graph_picture import draw_graph
-from components.report.graph_view import GraphView
-from components.report.histogram import clipped_share, rebin, weight_picture
-from components.report.numbers import DASH
-from components.report.ranges import _oscillation, range_rows
-from components.report.sources import read_run
-from components.report.speed import speed_table
-from components.settings import GateSettings
 from qat_lib.onnx_view.identity import Identities
+from qatline.components.artifacts import FineTuned
+from qatline.components.artifacts.exported import Analysis, LayerPrediction
+from qatline.components.artifacts.models import Epoch, QuantizerRange, RangeHistogram
+from qatline.components.report import ReportFolders, numbers, render_report, svg
+from qatline.components.report.axis import log_axis, nice_axis
+from qatline.components.report.curves import kept_epoch, training_charts
+from qatline.components.report.errors import class_rows
+from qatline.components.report.graph import read_view, with_analysis
+from qatline.components.report.graph_picture import draw_graph
+from qatline.components.report.graph_view import GraphView
+from qatline.components.report.histogram import clipped_share, rebin, weight_picture
+from qatline.components.report.numbers import DASH
+from qatline.components.report.ranges import _oscillation, range_rows
+from qatline.components.report.sources import read_run
+from qatline.components.report.speed import speed_table
+from qatline.components.settings import GateSettings
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from components.runtime.exit_handler import WEBHOOK_VARIABLE, close_run, tell_webhook
-from components.tracking.pipeline_run import find_or_create_parent
-from components.tracking.store import ensure_store, open_client
 from qat_lib.errors import ConfigError, TrackingError
+from qatline.components.runtime.exit_handler import WEBHOOK_VARIABLE, close_run, tell_webhook
+from qatline.components.tracking.pipeline_run import find_or_create_parent
+from qatline.components.tracking.store import ensure_store, open_client
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
@@ -145,7 +145,7 @@ def test_an_address_of_no_web_server_is_refused() -> None:
 def test_train_jobs_are_deleted_where_steps_are_launched(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from components.trainjob import leftovers
+    from qatline.components.trainjob import leftovers
 
     deleted: list[str] = []
     monkeypatch.setattr(leftovers, "delete_leftovers", deleted.append)

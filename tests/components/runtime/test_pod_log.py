@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[3]
 
 CODE = """
 import logging
-from components.runtime.pod_log import log_to_pod
+from qatline.components.runtime.pod_log import log_to_pod
 log_to_pod()
 logging.getLogger("components.x").info("ours, of %s", "https://me:secret1234@host/")
 logging.getLogger("boto").info("theirs")

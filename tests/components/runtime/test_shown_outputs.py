@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from components.artifacts import Evaluation
-from components.artifacts.evaluation import Measurements
-from components.runtime.shown_outputs import MOST_CLASSES, show_metrics, show_outputs
-from components.step_table import STEP_BY_NAME, Step
 from qat_lib.errors import StepError
+from qatline.components.artifacts import Evaluation
+from qatline.components.artifacts.evaluation import Measurements
+from qatline.components.runtime.shown_outputs import MOST_CLASSES, show_metrics, show_outputs
+from qatline.components.step_table import STEP_BY_NAME, Step
 
 EVALUATE = STEP_BY_NAME["evaluate"]
 

@@ -14,13 +14,18 @@ from typing import Annotated, Any
 
 import pytest
 
-from components.runtime import step as step_module
-from components.runtime.step import run_component
-from components.runtime.steps import CHECKED, define_step
-from components.settings import GateSettings, QATSettings
-from components.store.directories import describe, publish, read_step_manifest, verify_directory
-from components.support.events import Progress
 from qat_lib.errors import ConfigError, DataError, MissingPackageError, StepError, StorageError
+from qatline.components.runtime import step as step_module
+from qatline.components.runtime.step import run_component
+from qatline.components.runtime.steps import CHECKED, define_step
+from qatline.components.settings import GateSettings, QATSettings
+from qatline.components.store.directories import (
+    describe,
+    publish,
+    read_step_manifest,
+    verify_directory,
+)
+from qatline.components.support.events import Progress
 
 ROOT = Path(__file__).parents[3]
 
@@ -298,9 +303,9 @@ def test_metrics_are_finite_numbers(bench: Bench) -> None:
 STEP = """
     import os, sys, time
     from pathlib import Path
-    from components.runtime import step
-    from components.support.events import Progress
-    from components.runtime.steps import CHECKED, define_step
+    from qatline.components.runtime import step
+    from qatline.components.support.events import Progress
+    from qatline.components.runtime.steps import CHECKED, define_step
 
     def prepare_data(out: Path, *, seed: int, progress: Progress) -> dict[str, float]:
         (out / "first").write_text("1")

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from components.runtime.steps import define_step, load_step, restore_integers
-from components.settings import DataSettings, QATSettings
-from components.step_table import STEP_BY_NAME
-from components.support.events import Progress
 from qat_lib.errors import ConfigError, StepError
+from qatline.components.runtime.steps import define_step, load_step, restore_integers
+from qatline.components.settings import DataSettings, QATSettings
+from qatline.components.step_table import STEP_BY_NAME
+from qatline.components.support.events import Progress
 
 
 def fit(

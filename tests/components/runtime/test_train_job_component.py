@@ -15,19 +15,19 @@ import pytest
 from fake_kubernetes import FakeKubernetes
 from local_pods import LocalPods
 
-from components.runtime.train_job_component import (
+from qat_lib.errors import ConfigError, StorageError
+from qatline.components.runtime.train_job_component import (
     canceled_by_signal,
     run_as_train_job,
     take_output,
 )
-from components.store.directories import describe, publish
-from components.store.remote_directories import store_artifact
-from components.trainjob import launcher as launcher_module
-from components.trainjob.kubernetes_api import KubernetesApi
-from components.trainjob.launcher import TrainJobError
-from components.trainjob.objects import job_name
-from components.trainjob.task import JobTemplate, to_json
-from qat_lib.errors import ConfigError, StorageError
+from qatline.components.store.directories import describe, publish
+from qatline.components.store.remote_directories import store_artifact
+from qatline.components.trainjob import launcher as launcher_module
+from qatline.components.trainjob.kubernetes_api import KubernetesApi
+from qatline.components.trainjob.launcher import TrainJobError
+from qatline.components.trainjob.objects import job_name
+from qatline.components.trainjob.task import JobTemplate, to_json
 
 # botocore 1.44 on Python 3.12 and later.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from components.runtime import train_job_worker as worker
-from components.trainjob.task import WorkerTask, to_json
+from qatline.components.runtime import train_job_worker as worker
+from qatline.components.trainjob.task import WorkerTask, to_json
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_run_pod_runs_by_the_command_of_the_runtime(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "components.runtime.train_job_worker"],
+        [sys.executable, "-m", "qatline.components.runtime.train_job_worker"],
         env={"PYTHONPATH": str(ROOT), "QATLINE_WORKER_TASK": "{"},
         cwd=tmp_path,
         stdout=subprocess.PIPE,

@@ -2,9 +2,13 @@ from typing import Any
 
 import pytest
 
-from components.settings import ModelSettings
-from components.settings.config_values import LARGEST_INTEGER, SECRET_REFERENCES, value_problem
-from pipelines.config.cluster_settings import ClusterSettings
+from qatline.components.settings import ModelSettings
+from qatline.components.settings.config_values import (
+    LARGEST_INTEGER,
+    SECRET_REFERENCES,
+    value_problem,
+)
+from qatline.pipelines.config.cluster_settings import ClusterSettings
 
 
 @pytest.mark.parametrize(

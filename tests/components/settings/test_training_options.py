@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from components.settings import QATSettings
-from components.settings.training_options import FinetuningOptions
 from qat_lib.support.option_fields import fields_of
+from qatline.components.settings import QATSettings
+from qatline.components.settings.training_options import FinetuningOptions
 
 
 def test_settings_have_every_option_with_its_default() -> None:

@@ -14,17 +14,17 @@ from onnx import save as save_onnx
 from onnx.helper import set_model_props
 from reference_networks import ResidualNetwork, write_network
 
-from components.artifacts import Dataset, Exported
-from components.artifacts.data_info import DatasetInfo
-from components.artifacts.variants import Variant
-from components.settings import EngineSettings
-from components.steps.build_engine import _jobs, _warn_of_float, build_engine_step
-from components.support.events import NullProgress
 from qat_lib.engines import BuildSpec, build_engine, read_manifest
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.openvino import OpenVINOEngine
 from qat_lib.errors import EngineBuildError
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts import Dataset, Exported
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.variants import Variant
+from qatline.components.settings import EngineSettings
+from qatline.components.steps.build_engine import _jobs, _warn_of_float, build_engine_step
+from qatline.components.support.events import NullProgress
 
 PREPROCESSING = Preprocessing(
     image_shape=(8, 8, 1), dtype="float32", scale=0.0625, mean=(0.0,), std=(1.0,)
@@ -106,7 +106,7 @@ def test_half_engine_that_fails_is_left_out(
         return build_engine(file, spec, **options)
 
     pin_fp16(True, monkeypatch)
-    monkeypatch.setattr("components.steps.build_engine.build", refusing)
+    monkeypatch.setattr("qatline.components.steps.build_engine.build", refusing)
     settings = SETTINGS.model_copy(update={"fp16": setting})
     if fails:
         with pytest.raises(EngineBuildError, match="stem_pool"):
@@ -191,7 +191,7 @@ def test_half_precisions_are_built_where_the_backend_has_them(
     built: set[str],
 ) -> None:
     backend = SimpleNamespace(float_precisions=lambda: precisions)
-    monkeypatch.setattr("components.steps.build_engine.get_backend", lambda name: backend)
+    monkeypatch.setattr("qatline.components.steps.build_engine.get_backend", lambda name: backend)
     jobs = _jobs(Exported(export), BuildSpec(backend="openvino"), setting)
     assert set(jobs) - {"fp32", "ptq", "qat"} == built
     for name in built:
@@ -213,7 +213,7 @@ def test_tensorrt_gets_fp16_as_its_version_wants_it(
     precision: str,
 ) -> None:
     backend = SimpleNamespace(float_precisions=lambda: precisions)
-    monkeypatch.setattr("components.steps.build_engine.get_backend", lambda name: backend)
+    monkeypatch.setattr("qatline.components.steps.build_engine.get_backend", lambda name: backend)
     jobs = _jobs(
         Exported(with_fp16(export, tmp_path / "onnx")), BuildSpec(backend="tensorrt"), "auto"
     )

@@ -12,18 +12,18 @@ import pytest
 from PIL import Image
 from reference_networks import ResidualNetwork, write_network
 
-from components.artifacts.data_info import DatasetInfo
-from components.artifacts.evaluation import FileCheck
-from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.settings import EngineSettings
-from components.steps.build_engine import build_engine_step
-from components.steps.evaluate import evaluate_step
-from components.support.events import NullProgress
 from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.openvino import OpenVINOEngine
 from qat_lib.errors import DataError, EngineLoadError
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.evaluation import FileCheck
+from qatline.components.evaluation.infrastructure import check_in_fresh_process, summarize_check
+from qatline.components.settings import EngineSettings
+from qatline.components.steps.build_engine import build_engine_step
+from qatline.components.steps.evaluate import evaluate_step
+from qatline.components.support.events import NullProgress
 
 SAMPLES = 22
 SETTINGS = EngineSettings.model_validate(
@@ -88,7 +88,7 @@ def test_half_engine_that_fails_its_check_is_left_out(
     pin_fp16(True, monkeypatch)
     build_engine_step(steps["onnx"], engines, engine=SETTINGS, seed=0, progress=NullProgress())
     monkeypatch.setattr(
-        "components.steps.evaluate.check_in_fresh_process",
+        "qatline.components.steps.evaluate.check_in_fresh_process",
         lambda engine, *_, **__: FileCheck(passed=engine.name != "fp16.engine", message="wrong"),
     )
     told: list[str] = []

@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.export.choice import choose_integers, engine_dependencies, target_dependencies
-from components.settings import EngineSettings, ExportSettings, QuantizationSettings
-from components.steps.export_onnx import export_onnx_step
 from qat_lib.engines import choose_backend, cpu_kind
 from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError, VerificationError
+from qatline.components.export.choice import (
+    choose_integers,
+    engine_dependencies,
+    target_dependencies,
+)
+from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
+from qatline.components.steps.export_onnx import export_onnx_step
 
 keras = pytest.importorskip("keras")
 
@@ -28,7 +32,7 @@ def digits_network():
 def steps(digits_dataset, tmp_path_factory):
     """Earlier steps' outputs: a trained baseline and two quantized forms."""
     import qat_lib
-    from components.data.reader import load_split
+    from qatline.components.data.reader import load_split
 
     folder = tmp_path_factory.mktemp("steps")
     keras.utils.set_random_seed(0)
@@ -304,7 +308,7 @@ def test_fp16_precision_keeps_fp32_graph(digits_dataset, steps, tmp_path, progre
 def test_fp16_file_far_from_keras_stops_the_step(
     digits_dataset, steps, tmp_path, progress, monkeypatch
 ):
-    monkeypatch.setattr("components.export.parity.HALF_BOUND", 1e-9)
+    monkeypatch.setattr("qatline.components.export.parity.HALF_BOUND", 1e-9)
     with pytest.raises(VerificationError, match=r"ptq\.onnx in FP16 differs from Keras by up to"):
         run(digits_dataset, steps, tmp_path / "onnx", progress, float_precision="fp16")
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts import Dataset
-from components.data.reader import load_split
-from components.settings import DataSettings
-from components.steps.prepare_data import prepare_data_step
-from components.support.events import NullProgress
 from qat_lib.errors import DataError
+from qatline.components.artifacts import Dataset
+from qatline.components.data.reader import load_split
+from qatline.components.settings import DataSettings
+from qatline.components.steps.prepare_data import prepare_data_step
+from qatline.components.support.events import NullProgress
 
 SPLITS = ("train", "calibration", "validation", "test")
 
@@ -125,7 +125,7 @@ def test_nothing_else_is_left_in_the_output(tmp_path: Path) -> None:
 @pytest.fixture
 def keras_datasets(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Stand-ins for ``keras.datasets.<name>``, so that neither Keras nor a network is needed."""
-    from components.data import named_source
+    from qatline.components.data import named_source
 
     loaders: dict[str, Any] = {}
 
@@ -179,7 +179,7 @@ def test_what_keras_cannot_load_is_one_clear_message(
 def test_the_component_runs_without_tensorflow(tmp_path: Path) -> None:
     code = f"""
 import sys
-from components.runtime.step import run_component
+from qatline.components.runtime.step import run_component
 settings = {{"data": {{"limit": 100}}}}
 run_component("prepare_data", settings=settings, seed=0, inputs={{}}, output={str(tmp_path / "out")!r})
 sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") if m in sys.modules))
@@ -201,7 +201,7 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") 
 def test_prepare_data_reports_full_disk(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, sys
-from components.runtime.step import run_component
+from qatline.components.runtime.step import run_component
 from qat_lib.errors import StorageError
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

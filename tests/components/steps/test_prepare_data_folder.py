@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from components.artifacts import Dataset
-from components.data.images import decode_image, load_image, resize_array
-from components.data.reader import load_split, numpy_batches
-from components.settings import DataSettings
-from components.steps.prepare_data import prepare_data_step
-from components.support.events import NullProgress
 from qat_lib.errors import DataError
+from qatline.components.artifacts import Dataset
+from qatline.components.data.images import decode_image, load_image, resize_array
+from qatline.components.data.reader import load_split, numpy_batches
+from qatline.components.settings import DataSettings
+from qatline.components.steps.prepare_data import prepare_data_step
+from qatline.components.support.events import NullProgress
 
 Make = Callable[..., Path]
 SPLITS = ("train", "calibration", "validation", "test")
@@ -51,7 +51,7 @@ def test_folder_images_keep_files_and_classes(image_folder: Make) -> None:
 
 
 def test_batches_are_read_one_by_one(image_folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from components.data import reader
+    from qatline.components.data import reader
 
     out, metrics = prepare(image_folder())
     loaded: list[Path] = []
@@ -187,7 +187,7 @@ def test_parts_are_not_taken_for_classes(image_folder: Make) -> None:
 def test_a_quick_trial_decodes_only_what_it_uses(
     image_folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from components.data import folder_source
+    from qatline.components.data import folder_source
 
     decoded: list[str] = []
     original = folder_source.decode_image

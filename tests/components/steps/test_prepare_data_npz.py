@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts import Dataset
-from components.data.reader import load_split
-from components.settings import DataSettings
-from components.steps.prepare_data import prepare_data_step
-from components.support.events import NullProgress
 from qat_lib.errors import DataError, StorageError
+from qatline.components.artifacts import Dataset
+from qatline.components.data.reader import load_split
+from qatline.components.settings import DataSettings
+from qatline.components.steps.prepare_data import prepare_data_step
+from qatline.components.support.events import NullProgress
 
 Arrays = dict[str, np.ndarray]
 SPLITS = ("train", "calibration", "validation", "test")
@@ -281,7 +281,7 @@ def test_truncated_array_in_intact_archive_is_found(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_not_broken_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from components.data import npz_source
+    from qatline.components.data import npz_source
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -308,7 +308,7 @@ def bomb(path: Path, size: int) -> None:
 def test_read_npz_refuses_bombs_before_unpacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from components.data import npz_source
+    from qatline.components.data import npz_source
 
     bomb(tmp_path / "bomb.npz", 300 << 20)
     copied: list[object] = []

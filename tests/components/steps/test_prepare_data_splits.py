@@ -5,9 +5,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from components.data.splits import split_indices, stratified_subset
-from components.settings import DataSettings
 from qat_lib.errors import DataError
+from qatline.components.data.splits import split_indices, stratified_subset
+from qatline.components.settings import DataSettings
 
 OWN = [
     frozenset(),

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from components.settings import GateSettings
-from components.steps.promote import promote_step
 from qat_lib.errors import StepError
+from qatline.components.settings import GateSettings
+from qatline.components.steps.promote import promote_step
 
 STEPS = ("dataset", "baseline", "ptq", "qat", "onnx", "engines", "evaluation")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.artifacts import Baseline, FineTuned, Quantized
-from components.settings import (
+from qat_lib.support.extras import missing_packages
+from qatline.components.artifacts import Baseline, FineTuned, Quantized
+from qatline.components.settings import (
     EngineSettings,
     ExportSettings,
     ModelSettings,
@@ -17,9 +18,8 @@ from components.settings import (
     QuantizationSettings,
     TrainingSettings,
 )
-from components.store.manifest import describe
-from components.support.events import NullProgress
-from qat_lib.support.extras import missing_packages
+from qatline.components.store.manifest import describe
+from qatline.components.support.events import NullProgress
 
 pytestmark = pytest.mark.skipif(
     bool(missing_packages(["torch", "onnxscript"])), reason="needs qatline[torch]"
@@ -37,9 +37,9 @@ def build(channels, classes):
 
 def make_steps(dataset: Path, folder: Path) -> None:
     """Run the three steps into the folders baseline, ptq and qat."""
-    from components.steps.finetune_qat import finetune_qat_step
-    from components.steps.quantize_model import quantize_model_step
-    from components.steps.train_baseline import train_baseline_step
+    from qatline.components.steps.finetune_qat import finetune_qat_step
+    from qatline.components.steps.quantize_model import quantize_model_step
+    from qatline.components.steps.train_baseline import train_baseline_step
 
     for name in ("baseline", "ptq", "qat"):
         (folder / name).mkdir(parents=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from components.storage.archives import safe_name, unpack_files
 from qat_lib.errors import DataError, StorageError
+from qatline.components.storage.archives import safe_name, unpack_files
 
 FILES = {"images/cat/1.png": b"one", "images/dog/2.png": b"two" * 1000, "images/notes.txt": b"no"}
 
@@ -205,7 +205,7 @@ def test_unpack_files_tells_that_the_disk_is_full(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("components.storage.archives.shutil.copyfileobj", full)
+    monkeypatch.setattr("qatline.components.storage.archives.shutil.copyfileobj", full)
     with pytest.raises(StorageError, match="the disk is full"):
         unpack_files(write_tar(tmp_path / "a.tar", FILES), folder, is_image)
 

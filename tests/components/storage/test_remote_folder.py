@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from components.artifacts import Dataset
-from components.settings import DataSettings
-from components.steps.prepare_data import prepare_data_step
-from components.storage.remote_folder import fetch_folder, folder_digest, is_remote_folder
-from components.storage.s3 import S3Storage
-from components.store.fingerprints import settings_files
 from qat_lib.errors import DataError, StorageError
+from qatline.components.artifacts import Dataset
+from qatline.components.settings import DataSettings
+from qatline.components.steps.prepare_data import prepare_data_step
+from qatline.components.storage.remote_folder import fetch_folder, folder_digest, is_remote_folder
+from qatline.components.storage.s3 import S3Storage
+from qatline.components.store.fingerprints import settings_files
 
 # botocore 1.44 on Python 3.12 and later.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")
@@ -139,7 +139,7 @@ def test_fetch_folder_tells_that_nothing_is_there(s3: Any, cache: Path) -> None:
 def test_fetch_folder_refuses_a_key_that_leads_out(s3: Any, cache: Path) -> None:
     class Hostile(S3Storage):
         def list(self, location: str) -> Any:
-            from components.storage.stored_file import StoredFile
+            from qatline.components.storage.stored_file import StoredFile
 
             return [StoredFile(location=f"{location}../../out.png", size=1, tag="t")]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from components.storage import s3 as s3_storage
-from components.storage.s3 import S3Storage, s3_client, split_location
-from components.storage.stored_file import StoredFile
 from qat_lib.errors import StorageError
+from qatline.components.storage import s3 as s3_storage
+from qatline.components.storage.s3 import S3Storage, s3_client, split_location
+from qatline.components.storage.stored_file import StoredFile
 
 boto3 = pytest.importorskip("boto3")
 

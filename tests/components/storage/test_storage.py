@@ -13,19 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts import Baseline, Dataset
-from components.settings import DataSettings, ModelSettings, TrainingSettings
-from components.steps.prepare_data import prepare_data_step
-from components.storage import s3 as s3_storage
-from components.storage.s3 import S3Storage, s3_client, split_location
-from components.storage.storage import LocalStorage, Storage, StoredFile, fetch_cached, open_storage
-from components.store.directories import describe, publish
-from components.store.fingerprints import settings_files
-from components.store.remote_directories import fetch_artifact, store_artifact
-from components.support.events import NullProgress
-from components.tracking.step_run import step_run
-from components.tracking.tracker import ensure_store
 from qat_lib.errors import StorageError
+from qatline.components.artifacts import Baseline, Dataset
+from qatline.components.settings import DataSettings, ModelSettings, TrainingSettings
+from qatline.components.steps.prepare_data import prepare_data_step
+from qatline.components.storage import s3 as s3_storage
+from qatline.components.storage.s3 import S3Storage, s3_client, split_location
+from qatline.components.storage.storage import (
+    LocalStorage,
+    Storage,
+    StoredFile,
+    fetch_cached,
+    open_storage,
+)
+from qatline.components.store.directories import describe, publish
+from qatline.components.store.fingerprints import settings_files
+from qatline.components.store.remote_directories import fetch_artifact, store_artifact
+from qatline.components.support.events import NullProgress
+from qatline.components.tracking.step_run import step_run
+from qatline.components.tracking.tracker import ensure_store
 
 # botocore 1.44 on Python 3.12 and later.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")
@@ -235,7 +241,7 @@ def test_s3_model_and_weights_are_fetched_and_keyed(
 ) -> None:
     import keras
 
-    from components.steps.train_baseline import train_baseline_step
+    from qatline.components.steps.train_baseline import train_baseline_step
 
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
     network = keras.Sequential(layers)
@@ -287,7 +293,7 @@ def test_artifacts_of_mlflow_follow_the_same_endpoint(
 
 @pytest.mark.parametrize("method", ["get", "put"])
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    from components.storage import storage as module
+    from qatline.components.storage import storage as module
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from components.store.checkpoint_folder import CHECKPOINTS_VARIABLE, KEPT_DAYS, checkpoint_folder
-from components.store.step_store import StepStore
+from qatline.components.store.checkpoint_folder import (
+    CHECKPOINTS_VARIABLE,
+    KEPT_DAYS,
+    checkpoint_folder,
+)
+from qatline.components.store.step_store import StepStore
 
 
 @pytest.fixture(autouse=True)

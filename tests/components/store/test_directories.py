@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from components.store import directories as artifacts
-from components.store.directories import (
+from qat_lib.errors import StorageError
+from qatline.components.store import directories as artifacts
+from qatline.components.store.directories import (
     Manifest,
     describe,
     materialize,
@@ -17,8 +18,7 @@ from components.store.directories import (
     read_step_manifest,
     verify_directory,
 )
-from components.support.disk_errors import is_disk_full
-from qat_lib.errors import StorageError
+from qatline.components.support.disk_errors import is_disk_full
 
 
 def unfinished(folder: Path, text: str = "content") -> Path:
@@ -239,7 +239,7 @@ def test_materialize_copies_where_links_are_not_possible(
 KILLED_AT_EACH_CALL = """
     import os, signal, sys
     from pathlib import Path
-    from components.store import directories as artifacts
+    from qatline.components.store import directories as artifacts
 
     root = Path(sys.argv[1])
 
@@ -297,7 +297,7 @@ def test_file_size_limit_counts_as_full_disk(tmp_path: Path) -> None:
     code = f"""
     import resource, signal
     from pathlib import Path
-    from components.store.directories import describe, publish
+    from qatline.components.store.directories import describe, publish
     from qat_lib.errors import StorageError
 
     work = Path({str(tmp_path)!r}) / "work"

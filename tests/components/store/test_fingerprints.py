@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from components.store import fingerprints
-from components.store.fingerprints import (
+from qat_lib.errors import ConfigError, DataError
+from qatline.components.store import fingerprints
+from qatline.components.store.fingerprints import (
     code_digest,
     file_digest,
     library_versions,
@@ -14,7 +15,6 @@ from components.store.fingerprints import (
     settings_files,
     user_code_digest,
 )
-from qat_lib.errors import ConfigError, DataError
 
 
 @pytest.fixture(autouse=True)

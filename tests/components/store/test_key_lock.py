@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from components.store import key_lock
-from components.store.key_lock import held, this_process
 from qat_lib.errors import StorageError
+from qatline.components.store import key_lock
+from qatline.components.store.key_lock import held, this_process
 
 HOLDER = """
     import sys, time
     from pathlib import Path
-    from components.store.key_lock import held
+    from qatline.components.store.key_lock import held
     with held(Path(sys.argv[1]), print):
         print("held", flush=True)
         time.sleep(120)

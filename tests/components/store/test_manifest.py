@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from components.store import manifest as module
-from components.store.manifest import (
+from qat_lib.errors import StorageError
+from qatline.components.store import manifest as module
+from qatline.components.store.manifest import (
     FileEntry,
     Manifest,
     describe,
     read_step_manifest,
     verify_directory,
 )
-from qat_lib.errors import StorageError
 
 
 def content(**changed: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.store.meaning import meaning_digest
+from qatline.components.store.meaning import meaning_digest
 
 
 def keras_archive(

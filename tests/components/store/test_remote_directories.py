@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from components.storage.storage import LocalStorage
-from components.storage.stored_file import StoredFile
-from components.store import remote_directories as folders
-from components.store.directories import MANIFEST_NAME, describe, publish, verify_directory
-from components.store.remote_directories import fetch_artifact, object_location, store_artifact
 from qat_lib.errors import ConfigError, StorageError
+from qatline.components.storage.storage import LocalStorage
+from qatline.components.storage.stored_file import StoredFile
+from qatline.components.store import remote_directories as folders
+from qatline.components.store.directories import MANIFEST_NAME, describe, publish, verify_directory
+from qatline.components.store.remote_directories import (
+    fetch_artifact,
+    object_location,
+    store_artifact,
+)
 
 S3 = {"AWS_ENDPOINT_URL_S3": "http://minio:9000"}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from components.store.directories import describe, publish
-from components.store.step_store import StepStore, step_key
-from components.store.work_directory import work_directory
+from qatline.components.store.directories import describe, publish
+from qatline.components.store.step_store import StepStore, step_key
+from qatline.components.store.work_directory import work_directory
 
 PARTS: dict[str, Any] = {
     "code": "c",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from components.store import work_directory as module
-from components.store.work_directory import sweep, work_directory
 from qat_lib.errors import StorageError
+from qatline.components.store import work_directory as module
+from qatline.components.store.work_directory import sweep, work_directory
 
 
 def names(folder: Path) -> list[str]:

@@ -8,7 +8,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from components.support.credentials import (
+from qat_lib.errors import ConfigError
+from qatline.components.support.credentials import (
     check_address,
     check_variables,
     is_secret_name,
@@ -16,7 +17,6 @@ from components.support.credentials import (
     scrub,
     secret_problem,
 )
-from qat_lib.errors import ConfigError
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.c2lnbmF0dXJl"
 

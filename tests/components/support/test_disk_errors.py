@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from components.support.disk_errors import as_storage_error, is_disk_full
 from qat_lib.errors import StorageError
+from qatline.components.support.disk_errors import as_storage_error, is_disk_full
 
 
 def test_as_storage_error_reports_free_space(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from components.support import events
-from components.support.events import EventProgress, NullProgress, emit
+from qatline.components.support import events
+from qatline.components.support.events import EventProgress, NullProgress, emit
 
 
 def read(path: Path) -> list[dict]:
@@ -89,7 +89,7 @@ def test_warn_writes_event_and_log_line(log: Path, caplog: pytest.LogCaptureFixt
 
 def test_concurrent_processes_never_mix_lines(log: Path) -> None:
     code = """
-from components.support.events import emit
+from qatline.components.support.events import emit
 for i in range(300):
     emit("progress", "s", current=i, pad="x" * 300)
 """

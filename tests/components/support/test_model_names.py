@@ -1,6 +1,6 @@
 import pytest
 
-from components.support.model_names import logged_name, registered_name
+from qatline.components.support.model_names import logged_name, registered_name
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from components.support import parent
-from components.support.parent import die_with_launcher
+from qatline.components.support import parent
+from qatline.components.support.parent import die_with_launcher
 
 ROOT = Path(__file__).parents[3]
 
 # As KFP does it: the launcher starts a shell, which starts the step and waits for it.
 LAUNCHER = """
     import os, subprocess, sys
-    step = ("import os, sys, time; from pathlib import Path; from components.support.parent import die_with_launcher; "
+    step = ("import os, sys, time; from pathlib import Path; "
+            "from qatline.components.support.parent import die_with_launcher; "
             "die_with_launcher(); Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(120)")
     environment = {**os.environ, "_KFP_RUNTIME": "true"}
     if sys.argv[2] == "named":
@@ -66,7 +67,7 @@ def test_step_without_launcher_does_not_start() -> None:
         "_KFP_RUNTIME": "true",
         "QATLINE_LAUNCHER_PID": str(gone.pid),
     }
-    code = "from components.support.parent import die_with_launcher; die_with_launcher(); print('alive')"
+    code = "from qatline.components.support.parent import die_with_launcher; die_with_launcher(); print('alive')"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, timeout=30, check=False
     )

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from components.support.credentials import mask_values
-from components.support.scrubbed_output import ScrubbedStream, scrub_output
+from qatline.components.support.credentials import mask_values
+from qatline.components.support.scrubbed_output import ScrubbedStream, scrub_output
 
 
 def test_scrubbed_stream_masks_writes_and_delegates() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from components.support.user_code import call, call_with, import_callable
 from qat_lib.errors import ConfigError, DataError
+from qatline.components.support.user_code import call, call_with, import_callable
 
 
 @pytest.fixture(autouse=True)

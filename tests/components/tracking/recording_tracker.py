@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from components.artifacts.data_info import DatasetInfo
 from qat_lib.errors import TrackingError
+from qatline.components.artifacts.data_info import DatasetInfo
 
 
 class RecordingTracker:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from components.tracking import database as tracking_database
-from components.tracking.database import database_path, database_uri, prepared_database
-from components.tracking.store import ensure_store
 from qat_lib.errors import TrackingError
+from qatline.components.tracking import database as tracking_database
+from qatline.components.tracking.database import database_path, database_uri, prepared_database
+from qatline.components.tracking.store import ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [
@@ -58,7 +58,7 @@ def test_database_uri_reads_back_any_path(template: Path) -> None:
 
 def test_ensure_store_survives_a_kill_during_creation(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
-    code = "import sys; from components.tracking.tracker import ensure_store; ensure_store(sys.argv[1], 'e')"
+    code = "import sys; from qatline.components.tracking.tracker import ensure_store; ensure_store(sys.argv[1], 'e')"
     command = [sys.executable, "-W", "ignore", "-c", code, database_uri(path)]
     process = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from components.tracking import database as tracking_database
-from components.tracking.database import database_path, database_uri, prepared_database
-from components.tracking.store import translated
 from qat_lib.errors import TrackingError
+from qatline.components.tracking import database as tracking_database
+from qatline.components.tracking.database import database_path, database_uri, prepared_database
+from qatline.components.tracking.store import translated
 
 NEW = {"alembic_version": ["m"], "experiments": ["Default"], "workspaces": ["default"]}
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from mlflow_server import MlflowServer
 
-from components.artifacts.data_info import DatasetInfo
-from components.tracking.step_run import step_run
-from components.tracking.tracker import StepTimes, ensure_store
 from qat_lib.errors import DataError, TrackingError
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.tracking.step_run import step_run
+from qatline.components.tracking.tracker import StepTimes, ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [
@@ -149,7 +149,7 @@ def test_everything_of_a_step_is_found_again(
 def test_context_tags_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.tracking.context import registry
 
-    from components.tracking.mlflow_tracker import _context_tags
+    from qatline.components.tracking.mlflow_tracker import _context_tags
 
     tags = {"mlflow.source.git.repoURL": "https://planted@github.com/me/repo", "mlflow.user": "me"}
     monkeypatch.setattr(registry, "resolve_tags", lambda: tags)
@@ -245,7 +245,10 @@ def test_an_unknown_parent_is_a_tracking_error(
 
 
 def test_two_launchers_may_make_one_database_at_once(tmp_path: Path) -> None:
-    code = "import sys; from components.tracking.tracker import ensure_store; print(ensure_store(sys.argv[1], 'e'))"
+    code = (
+        "import sys; from qatline.components.tracking.store import ensure_store; "
+        "print(ensure_store(sys.argv[1], 'e'))"
+    )
     command = [sys.executable, "-W", "ignore", "-c", code, f"sqlite:///{tmp_path}/mlflow.db"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     launchers = [

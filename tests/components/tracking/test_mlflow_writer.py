@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from components.tracking import store as tracking_store
-from components.tracking.mlflow_writer import MlflowWriter
-from components.tracking.store import CONTACT_SECONDS, ensure_store, open_client
 from qat_lib.errors import TrackingError
+from qatline.components.tracking import store as tracking_store
+from qatline.components.tracking.mlflow_writer import MlflowWriter
+from qatline.components.tracking.store import CONTACT_SECONDS, ensure_store, open_client
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 

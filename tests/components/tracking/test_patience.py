@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.tracking.patience import is_busy, patient
+from qatline.components.tracking.patience import is_busy, patient
 
 
 class BusyError(Exception):

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from components.tracking import pipeline_run as rooms
-from components.tracking.pipeline_run import (
+from qat_lib.errors import DataError, TrackingError
+from qatline.components.tracking import pipeline_run as rooms
+from qatline.components.tracking.pipeline_run import (
     RUN_TAG,
     close_children,
     close_parent,
     find_or_create_parent,
     pipeline_run,
 )
-from components.tracking.step_run import step_run
-from components.tracking.store import ensure_store, open_client
-from qat_lib.errors import DataError, TrackingError
+from qatline.components.tracking.step_run import step_run
+from qatline.components.tracking.store import ensure_store, open_client
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),

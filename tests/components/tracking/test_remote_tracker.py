@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from recording_tracker import RecordingTracker
 
-from components.artifacts.data_info import DatasetInfo
-from components.tracking.remote_tracker import RemoteRun, open_remote_run, serve_run
-from components.tracking.step_run import step_run
 from qat_lib.errors import DataError, TrackingError
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.tracking.remote_tracker import RemoteRun, open_remote_run, serve_run
+from qatline.components.tracking.step_run import step_run
 
 INFO = DatasetInfo(
     kind="npz",

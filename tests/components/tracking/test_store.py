@@ -9,9 +9,9 @@ import pytest
 from mlflow_server import free_port
 from postgres_server import PASSWORD, PostgresServer
 
-from components.tracking.pipeline_run import find_or_create_parent
-from components.tracking.store import Contact, ensure_store, open_client, probe
 from qat_lib.errors import TrackingError
+from qatline.components.tracking.pipeline_run import find_or_create_parent
+from qatline.components.tracking.store import Contact, ensure_store, open_client, probe
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),

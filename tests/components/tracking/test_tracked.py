@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from recording_tracker import RecordingTracker
 
-from components.settings import QATSettings
-from components.store.directories import describe
-from components.tracking import tracked
-from components.tracking.tracked import log_outputs, log_settings
+from qatline.components.settings import QATSettings
+from qatline.components.store.directories import describe
+from qatline.components.tracking import tracked
+from qatline.components.tracking.tracked import log_outputs, log_settings
 
 
 def test_settings_are_on_the_pipelines_run(monkeypatch: pytest.MonkeyPatch) -> None:

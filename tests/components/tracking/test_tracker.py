@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 import pytest
 from recording_tracker import RecordingTracker
 
-from components.artifacts.data_info import DatasetInfo
-from components.settings import DataSettings, QATSettings
-from components.store.directories import describe
-from components.tracking import mlflow_tracker, tracked
-from components.tracking import store as tracking_store
-from components.tracking.step_run import step_run
-from components.tracking.tracked import flatten, log_outputs, log_settings
-from components.tracking.tracker import NullTracker, OptionalTracker, probe, tracking_mode
 from qat_lib.errors import ConfigError, DataError, StepError, TrackingError
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.settings import DataSettings, QATSettings
+from qatline.components.store.directories import describe
+from qatline.components.tracking import mlflow_tracker, tracked
+from qatline.components.tracking import store as tracking_store
+from qatline.components.tracking.step_run import step_run
+from qatline.components.tracking.tracked import flatten, log_outputs, log_settings
+from qatline.components.tracking.tracker import NullTracker, OptionalTracker, probe, tracking_mode
 
 INFO = DatasetInfo(
     kind="npz",

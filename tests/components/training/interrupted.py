@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from components.data.labelled import Labelled
-from components.settings import QATSettings, TrainingSettings
-from components.support.events import NullProgress
-from components.training.array_data import ArrayData
-from components.training.checkpoints import Checkpoint, Resumption
-from components.training.framework import Oscillation
+from qatline.components.data.labelled import Labelled
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.support.events import NullProgress
+from qatline.components.training.array_data import ArrayData
+from qatline.components.training.checkpoints import Checkpoint, Resumption
+from qatline.components.training.framework import Oscillation
 
 RECIPE = {"ema": 0.9, "freeze_batch_norm": 2, "freeze_ranges": 2, "freeze_oscillating": 0.02}
 CASES: dict[str, dict[str, Any]] = {
@@ -89,8 +89,8 @@ def torch_network(policy: str) -> tuple[Any, Any]:
     from torch import nn
 
     import qat_lib.torch
-    from components.artifacts.models import TorchRecipe
-    from components.training.torch_network import TorchNetwork
+    from qatline.components.artifacts.models import TorchRecipe
+    from qatline.components.training.torch_network import TorchNetwork
 
     module = nn.Sequential(
         nn.Conv2d(3, 8, 3, bias=False),
@@ -113,7 +113,7 @@ def torch_network(policy: str) -> tuple[Any, Any]:
 
 def train(case: str, kept: Checkpoint | None, kill: int) -> dict[str, np.ndarray]:
     """Return final variables, history, and what weights did."""
-    from components.training.framework import choose_framework
+    from qatline.components.training.framework import choose_framework
 
     asked = {"batch_size": 16, **(CASES | SPLIT_CASES)[case]}
     baseline, policy = asked.pop("baseline", False), asked.pop("policy", "ema")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from components.workers.workers import current_workers
+from qatline.components.workers.workers import current_workers
 from tests.components.training.interrupted import train
 
 

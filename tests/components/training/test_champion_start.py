@@ -10,15 +10,15 @@ import pytest
 from memory_registry import MemoryRegistry
 from tiny_retraining import write_linear
 
-from components.artifacts import Baseline
-from components.artifacts.data_info import DatasetInfo
-from components.registry.package import write_package
-from components.registry.registry import DIGEST
-from components.settings import RegistrySettings
-from components.store.fingerprints import file_digest
-from components.training import champion_start
-from components.training.champion_start import champion_network
 from qat_lib.preprocessing import Preprocessing
+from qatline.components.artifacts import Baseline
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.registry.package import write_package
+from qatline.components.registry.registry import DIGEST
+from qatline.components.settings import RegistrySettings
+from qatline.components.store.fingerprints import file_digest
+from qatline.components.training import champion_start
+from qatline.components.training.champion_start import champion_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred")
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.training import checkpoints
-from components.training.checkpoints import Checkpoint, Resumption, open_checkpoint
+from qatline.components.training import checkpoints
+from qatline.components.training.checkpoints import Checkpoint, Resumption, open_checkpoint
 from tests.components.training import interrupted
 
 

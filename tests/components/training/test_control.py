@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts import Baseline, FineTuned
-from components.artifacts.models import Epoch
-from components.settings import QATSettings
-from components.support.events import NullProgress
-from components.training import control, finetuning
-from components.training.control import choose_teacher, train_control
+from qatline.components.artifacts import Baseline, FineTuned
+from qatline.components.artifacts.models import Epoch
+from qatline.components.settings import QATSettings
+from qatline.components.support.events import NullProgress
+from qatline.components.training import control, finetuning
+from qatline.components.training.control import choose_teacher, train_control
 
 
 class Recorder:

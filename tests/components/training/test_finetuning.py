@@ -8,13 +8,13 @@ import keras
 import numpy as np
 import pytest
 
-from components.artifacts.models import Epoch
-from components.data.labelled import Labelled
-from components.settings import QATSettings
-from components.support.events import NullProgress
-from components.training import fitting
-from components.training.array_data import ArrayData
-from components.training.finetuning import final_epoch, finetune
+from qatline.components.artifacts.models import Epoch
+from qatline.components.data.labelled import Labelled
+from qatline.components.settings import QATSettings
+from qatline.components.support.events import NullProgress
+from qatline.components.training import fitting
+from qatline.components.training.array_data import ArrayData
+from qatline.components.training.finetuning import final_epoch, finetune
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = (X.sum(axis=1) > 0).astype(np.int64)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from components.settings import QATSettings, TrainingSettings
-from components.training import fitting, prepared_data
-from components.training.fitting import fit
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.training import fitting, prepared_data
+from qatline.components.training.fitting import fit
 
 LOGITS = np.float32([[2, 0, -1], [0, 1, 3], [1, 0, 0]])
 

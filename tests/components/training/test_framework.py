@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from components.artifacts import Baseline
-from components.training.framework import Framework, choose_framework, framework_of
 from qat_lib.support.extras import missing_packages
+from qatline.components.artifacts import Baseline
+from qatline.components.training.framework import Framework, choose_framework, framework_of
 
 NEEDS_TORCH = pytest.mark.skipif(
     bool(missing_packages(["torch", "onnxscript"])), reason="needs qatline[torch]"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts.models import Epoch
-from components.support.events import NullProgress
-from components.training.history import CLEAR, History, is_clear_gain
+from qatline.components.artifacts.models import Epoch
+from qatline.components.support.events import NullProgress
+from qatline.components.training.history import CLEAR, History, is_clear_gain
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_history_tells_loss_and_accuracy_of_each_batch() -> None:
 
 def test_history_numbers_epochs_and_measures_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 32.5, 40.0, 124.0])
-    monkeypatch.setattr("components.training.history.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("qatline.components.training.history.time.monotonic", lambda: next(clock))
     _, rows = kept_epoch(np.ones(4), np.ones(4), np.ones(4))
     assert [(row.epoch, row.seconds) for row in rows] == [(0, 0.0), (1, 22.5), (2, 84.0)]
     assert {row.lr for row in rows} == {0.5}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from planted_faults import images, network, quantized, scale_channel
 
-from components.training.keras_framework import KerasFramework
+from qatline.components.training.keras_framework import KerasFramework
 
 
 def test_diagnose_gives_the_noisiest_layers_with_their_cause() -> None:

@@ -11,14 +11,14 @@ import pytest
 import tensorflow as tf
 
 import qat_lib
-from components.data.labelled import Labelled
-from components.settings import QATSettings
-from components.training import fitting
-from components.training.array_data import ArrayData
-from components.training.framework import Oscillation
-from components.training.keras_loop import KerasLoop, batch_sizes
-from components.training.keras_recipe import KerasRecipe
-from components.training.recipe import recipe_of
+from qatline.components.data.labelled import Labelled
+from qatline.components.settings import QATSettings
+from qatline.components.training import fitting
+from qatline.components.training.array_data import ArrayData
+from qatline.components.training.framework import Oscillation
+from qatline.components.training.keras_loop import KerasLoop, batch_sizes
+from qatline.components.training.keras_recipe import KerasRecipe
+from qatline.components.training.recipe import recipe_of
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(150, 8, 8, 3)).astype(np.float32)

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import qat_lib
-from components.data.labelled import Labelled
-from components.settings import QATSettings
-from components.support.events import NullProgress
-from components.training import fitting
-from components.training.array_data import ArrayData
-from components.training.framework import Oscillation
-from components.training.keras_recipe import KerasRecipe
-from components.training.recipe import Recipe
 from qat_lib.keras.training import FreezeBatchNorm, FreezeRanges, WeightAverage, WeightOscillation
+from qatline.components.data.labelled import Labelled
+from qatline.components.settings import QATSettings
+from qatline.components.support.events import NullProgress
+from qatline.components.training import fitting
+from qatline.components.training.array_data import ArrayData
+from qatline.components.training.framework import Oscillation
+from qatline.components.training.keras_recipe import KerasRecipe
+from qatline.components.training.recipe import Recipe
 
 GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(1.0, 2.0, (160, 3)).astype(np.float32)

@@ -9,10 +9,10 @@ import keras
 import pytest
 from keras import layers
 
-from components.settings import ModelSettings
-from components.training.model_source import check_model, gives_probabilities, open_model
 from qat_lib import quantize_model
 from qat_lib.errors import ConfigError, UnsupportedModelError
+from qatline.components.settings import ModelSettings
+from qatline.components.training.model_source import check_model, gives_probabilities, open_model
 
 
 def test_open_model_bounds_the_weights_before_they_are_made() -> None:

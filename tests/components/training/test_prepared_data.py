@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.data.labelled import Labelled
-from components.training import prepared_data
-from components.training.array_data import ArrayData
-from components.training.prepared_data import (
+from qat_lib.errors import DataError
+from qatline.components.data.labelled import Labelled
+from qatline.components.training import prepared_data
+from qatline.components.training.array_data import ArrayData
+from qatline.components.training.prepared_data import (
     PreparedData,
     open_data,
     outputs_accuracy,
     predict_split,
     split_accuracy,
 )
-from qat_lib.errors import DataError
 
 X = np.float32([[1, 0], [0, 1], [2, 0], [0, 2], [3, 1]])
 Y = np.array([0, 1, 0, 1, 0])

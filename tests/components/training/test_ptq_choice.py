@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from components.artifacts import Baseline, Quantized
-from components.settings import GateSettings
-from components.training.ptq_choice import ptq_suffices
+from qatline.components.artifacts import Baseline, Quantized
+from qatline.components.settings import GateSettings
+from qatline.components.training.ptq_choice import ptq_suffices
 
 
 @pytest.mark.parametrize(

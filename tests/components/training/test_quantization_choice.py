@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from components.settings import QuantizationSettings
-from components.training.quantization_choice import (
+from qat_lib import QuantizationSpec, TensorRTQDQCase
+from qat_lib.errors import ConfigError
+from qatline.components.settings import QuantizationSettings
+from qatline.components.training.quantization_choice import (
     check_case_name,
     known_cases,
     open_cases,
     read_spec,
 )
-from qat_lib import QuantizationSpec, TensorRTQDQCase
-from qat_lib.errors import ConfigError
 
 
 def test_read_spec_takes_none_a_list_or_a_file(tmp_path: Path) -> None:

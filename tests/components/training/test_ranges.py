@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts.models import QuantizerRange
-from components.training.framework import Oscillation
-from components.training.ranges import describe_ranges, with_oscillation
+from qatline.components.artifacts.models import QuantizerRange
+from qatline.components.training.framework import Oscillation
+from qatline.components.training.ranges import describe_ranges, with_oscillation
 
 PLAN = SimpleNamespace(quantizers=[SimpleNamespace(name="x", tensor="x:0", kind="activation")])
 QUANTIZERS: Any = {

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from components.settings import QATSettings, TrainingSettings
-from components.training.recipe import Recipe, recipe_of, reestimation_batches
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.training.recipe import Recipe, recipe_of, reestimation_batches
 
 
 def test_recipe_of_the_baseline_is_empty() -> None:

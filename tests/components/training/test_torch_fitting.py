@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts.models import TorchRecipe
-from components.data.labelled import Labelled
-from components.settings import QATSettings, TrainingSettings
-from components.support.events import NullProgress
+from qatline.components.artifacts.models import TorchRecipe
+from qatline.components.data.labelled import Labelled
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.support.events import NullProgress
 
 torch = pytest.importorskip("torch")
 
-from components.training import fitting, torch_fitting  # noqa: E402
-from components.training.array_data import ArrayData  # noqa: E402
-from components.training.torch_network import TorchNetwork  # noqa: E402
+from qatline.components.training import fitting, torch_fitting  # noqa: E402
+from qatline.components.training.array_data import ArrayData  # noqa: E402
+from qatline.components.training.torch_network import TorchNetwork  # noqa: E402
 
 LOGITS = np.float32([[2, 0, -1], [0, 1, 3], [1, 0, 0]])
 X = np.random.default_rng(0).normal(size=(37, 1, 1, 3)).astype(np.float32)

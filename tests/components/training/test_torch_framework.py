@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts.models import TorchRecipe
 from qat_lib.errors import ConfigError
 from qat_lib.export.options import ExportOptions
+from qatline.components.artifacts.models import TorchRecipe
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
-from components.training.torch_framework import TorchFramework  # noqa: E402
-from components.training.torch_network import TorchNetwork  # noqa: E402
+from qatline.components.training.torch_framework import TorchFramework  # noqa: E402
+from qatline.components.training.torch_network import TorchNetwork  # noqa: E402
 
 FRAMEWORK = TorchFramework()
 X = np.random.default_rng(0).normal(size=(8, 6, 5, 3)).astype(np.float32)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.artifacts.models import TorchRecipe
+from qatline.components.artifacts.models import TorchRecipe
 
 torch = pytest.importorskip("torch")
 
-from components.training import torch_losses  # noqa: E402
-from components.training.torch_network import TorchNetwork  # noqa: E402
+from qatline.components.training import torch_losses  # noqa: E402
+from qatline.components.training.torch_network import TorchNetwork  # noqa: E402
 
 LOGITS = np.float32([[2, 0, -1], [0, 1, 3], [1, 0, 0]])
 X = np.random.default_rng(0).normal(size=(2, 1, 1, 3)).astype(np.float32)

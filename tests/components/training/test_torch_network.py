@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.artifacts import Baseline, Quantized
-from components.settings import ModelSettings
-from components.store.manifest import describe
 from qat_lib.errors import ConfigError, StepError, UnsupportedModelError
+from qatline.components.artifacts import Baseline, Quantized
+from qatline.components.settings import ModelSettings
+from qatline.components.store.manifest import describe
 
 torch = pytest.importorskip("torch")
 
-from components.training import torch_network  # noqa: E402
-from components.training.torch_framework import TorchFramework  # noqa: E402
-from components.training.torch_network import (  # noqa: E402
+from qatline.components.training import torch_network  # noqa: E402
+from qatline.components.training.torch_framework import TorchFramework  # noqa: E402
+from qatline.components.training.torch_network import (  # noqa: E402
     ends_in_softmax,
     load_network,
     open_network,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from components.training.torch_optimizers import make_optimizer
+from qatline.components.training.torch_optimizers import make_optimizer
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])

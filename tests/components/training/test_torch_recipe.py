@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 import qat_lib.torch
-from components.artifacts.models import TorchRecipe
-from components.data.labelled import Labelled
-from components.settings import QATSettings
-from components.support.events import NullProgress
-from components.training import torch_fitting
-from components.training.array_data import ArrayData
-from components.training.framework import Oscillation
-from components.training.recipe import Recipe
-from components.training.torch_network import TorchNetwork
-from components.training.torch_recipe import TorchTrainingRecipe
+from qatline.components.artifacts.models import TorchRecipe
+from qatline.components.data.labelled import Labelled
+from qatline.components.settings import QATSettings
+from qatline.components.support.events import NullProgress
+from qatline.components.training import torch_fitting
+from qatline.components.training.array_data import ArrayData
+from qatline.components.training.framework import Oscillation
+from qatline.components.training.recipe import Recipe
+from qatline.components.training.torch_network import TorchNetwork
+from qatline.components.training.torch_recipe import TorchTrainingRecipe
 
 GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(1.0, 2.0, (160, 1, 1, 3)).astype(np.float32)

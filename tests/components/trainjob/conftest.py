@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from fake_kubernetes import FakeKubernetes
 
-from components.trainjob.kubernetes_api import KubernetesApi
-from components.trainjob.task import JobTemplate, WorkerTask
+from qatline.components.trainjob.kubernetes_api import KubernetesApi
+from qatline.components.trainjob.task import JobTemplate, WorkerTask
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from components.runtime import train_job_worker as worker
-from components.store.directories import describe, publish
 from qat_lib.errors import DataError
+from qatline.components.runtime import train_job_worker as worker
+from qatline.components.store.directories import describe, publish
 
 PATIENCE = 60.0
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from components.storage.storage import LocalStorage, Storage
-from components.storage.stored_file import StoredFile
-from components.trainjob.checkpoint_mirror import mirrored_checkpoints
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import write_text
+from qatline.components.storage.storage import LocalStorage, Storage
+from qatline.components.storage.stored_file import StoredFile
+from qatline.components.trainjob.checkpoint_mirror import mirrored_checkpoints
 
 NAME = "train_baseline/key/baseline.state"
 

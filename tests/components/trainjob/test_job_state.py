@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from components.trainjob.job_state import read_job_state
+from qatline.components.trainjob.job_state import read_job_state
 
 
 def condition(kind: str, status: str = "True", **told: str) -> dict[str, str]:

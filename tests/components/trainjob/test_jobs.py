@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fake_kubernetes import FORMS, FakeKubernetes
 
-from components.trainjob.jobs import TrainJobs
-from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
-from components.trainjob.objects import train_job
-from components.trainjob.task import JobTemplate, WorkerTask
+from qatline.components.trainjob.jobs import TrainJobs
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
+from qatline.components.trainjob.objects import train_job
+from qatline.components.trainjob.task import JobTemplate, WorkerTask
 
 Make = Callable[[str], dict[str, Any]]
 

@@ -7,7 +7,7 @@ import pytest
 from certificates import certificate
 from fake_kubernetes import FakeKubernetes
 
-from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
 
 PODS = "/api/v1/namespaces/team/pods"
 QUERY = {"labelSelector": "a=b"}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from fake_kubernetes import FakeKubernetes
 
-from components.trainjob import launcher as module
-from components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
-from components.trainjob.launcher import Launcher, TrainJobError
-from components.trainjob.objects import job_name
-from components.trainjob.task import JobTemplate, WorkerTask
 from qat_lib.errors import StorageError
+from qatline.components.trainjob import launcher as module
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
+from qatline.components.trainjob.launcher import Launcher, TrainJobError
+from qatline.components.trainjob.objects import job_name
+from qatline.components.trainjob.task import JobTemplate, WorkerTask
 
 NAME = job_name("1f2e", "train_baseline")
 

@@ -5,11 +5,11 @@ import logging
 import pytest
 from fake_kubernetes import FakeKubernetes
 
-from components.trainjob.jobs import TrainJobs
-from components.trainjob.kubernetes_api import KubernetesApi
-from components.trainjob.leftovers import delete_leftovers
-from components.trainjob.objects import FORMS, train_job
-from components.trainjob.task import JobTemplate, WorkerTask
+from qatline.components.trainjob.jobs import TrainJobs
+from qatline.components.trainjob.kubernetes_api import KubernetesApi
+from qatline.components.trainjob.leftovers import delete_leftovers
+from qatline.components.trainjob.objects import FORMS, train_job
+from qatline.components.trainjob.task import JobTemplate, WorkerTask
 
 
 def create(api: KubernetesApi, template: JobTemplate, task: WorkerTask, run: str) -> str:

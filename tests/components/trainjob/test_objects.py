@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from fake_kubernetes import FORMS, check_schema
 
-from components.step_table import STEPS
-from components.trainjob import objects
-from components.trainjob.objects import job_name, train_job
-from components.trainjob.task import JobTemplate, WorkerTask, read_variable
+from qatline.components.step_table import STEPS
+from qatline.components.trainjob import objects
+from qatline.components.trainjob.objects import job_name, train_job
+from qatline.components.trainjob.task import JobTemplate, WorkerTask, read_variable
 
 POD = {
     "nodeSelector": {"gpu": "l4"},
@@ -32,7 +32,7 @@ def test_train_job_says_image_nodes_and_command(template: JobTemplate, task: Wor
     }
     trainer = job["spec"]["trainer"]
     assert (trainer["image"], trainer["numNodes"]) == ("image:1", 2)
-    assert trainer["command"] == ["python", "-m", "components.runtime.train_job_worker"]
+    assert trainer["command"] == ["python", "-m", "qatline.components.runtime.train_job_worker"]
     assert set(job["spec"]) == {"runtimeRef", "trainer"}
     assert "resourcesPerNode" not in trainer
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from fake_kubernetes import FakeKubernetes
 
-from components.trainjob.kubernetes_api import KubernetesApi
-from components.trainjob.pods import describe_failure, first_failed, list_pods, obstacles
+from qatline.components.trainjob.kubernetes_api import KubernetesApi
+from qatline.components.trainjob.pods import describe_failure, first_failed, list_pods, obstacles
 
 
 def ended(code: int, at: str = "", **told: str) -> dict[str, Any]:

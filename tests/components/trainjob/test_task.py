@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from components.trainjob.task import JobTemplate, WorkerTask, read_variable, to_json
 from qat_lib.errors import ConfigError
+from qatline.components.trainjob.task import JobTemplate, WorkerTask, read_variable, to_json
 
 
 def test_task_comes_back_from_its_variable(task: WorkerTask) -> None:

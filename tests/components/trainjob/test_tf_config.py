@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from components.trainjob.tf_config import derive_worker_config, wait_for_hosts
 from qat_lib.errors import ConfigError, StepError
+from qatline.components.trainjob.tf_config import derive_worker_config, wait_for_hosts
 
 POD = {
     "QATLINE_JOBSET": "train",

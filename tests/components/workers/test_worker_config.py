@@ -4,8 +4,12 @@ import json
 
 import pytest
 
-from components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig, read_worker_config
 from qat_lib.errors import StepError
+from qatline.components.workers.worker_config import (
+    TF_CONFIG_VARIABLE,
+    WorkerConfig,
+    read_worker_config,
+)
 
 
 def test_config_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:

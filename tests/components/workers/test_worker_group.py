@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.store.directories import describe, publish
-from components.workers.worker_config import TF_CONFIG_VARIABLE
-from components.workers.worker_group import local_workers
+from qatline.components.store.directories import describe, publish
+from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE
+from qatline.components.workers.worker_group import local_workers
 
 ROOT = Path(__file__).parents[3]
 EPOCHS = 4
 CALL = """
 import json, sys
-from components.runtime.step import run_component
+from qatline.components.runtime.step import run_component
 run_component("train_baseline", **json.loads(sys.argv[1]))
 """
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig
-from components.workers.workers import Workers, current_workers, lost_workers_named
 from qat_lib.errors import StepError
+from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig
+from qatline.components.workers.workers import Workers, current_workers, lost_workers_named
 from tests.components.training import interrupted, one_worker
 
 ROOT = Path(__file__).parents[3]
@@ -95,7 +95,7 @@ def test_an_error_of_one_worker_alone_stays_as_it_is() -> None:
 
 
 def test_a_lost_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.workers.workers.current_workers", lambda: Workers(1, 2))
+    monkeypatch.setattr("qatline.components.workers.workers.current_workers", lambda: Workers(1, 2))
     with (
         pytest.raises(StepError, match="another worker of this training ended"),
         lost_workers_named(),

@@ -9,10 +9,10 @@ import yaml
 from fake_kfp_server import FakeKfpServer
 from typer.testing import CliRunner
 
-from components.support.images import ENGINE_IMAGE, IMAGE
-from components.tracking.pipeline_run import find_or_create_parent
-from components.tracking.store import ensure_store, open_client
-from pipelines.cli.main import app
+from qatline.components.support.images import ENGINE_IMAGE, IMAGE
+from qatline.components.tracking.pipeline_run import find_or_create_parent
+from qatline.components.tracking.store import ensure_store, open_client
+from qatline.pipelines.cli.main import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -8,8 +8,8 @@ import pytest
 from compared_runs import three_runs
 from typer.testing import CliRunner
 
-from pipelines.cli import comparison_view
-from pipelines.cli.main import app
+from qatline.pipelines.cli import comparison_view
+from qatline.pipelines.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 

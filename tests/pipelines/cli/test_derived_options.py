@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from components.settings.training_options import FinetuningOptions
-from pipelines.cli.derived_options import with_export_options, with_finetuning_options
 from qat_lib.export.options import ExportOptions
+from qatline.components.settings.training_options import FinetuningOptions
+from qatline.pipelines.cli.derived_options import with_export_options, with_finetuning_options
 
 seen: list[Any] = []
 app = typer.Typer()

@@ -9,8 +9,8 @@ from planted_faults import images, network, quantized, scale_channel
 from typer.testing import CliRunner
 
 import qat_lib
-from pipelines.cli.diagnose import default_journal
-from pipelines.cli.main import app
+from qatline.pipelines.cli.diagnose import default_journal
+from qatline.pipelines.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 

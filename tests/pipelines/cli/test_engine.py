@@ -10,9 +10,9 @@ import pytest
 from reference_networks import ResidualNetwork, write_network
 from typer.testing import CliRunner
 
-from pipelines.cli.main import app
 from qat_lib.engines import BuildSpec, build_engine, read_manifest
 from qat_lib.engines.onnxruntime import OnnxRuntimeEngine
+from qatline.pipelines.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 

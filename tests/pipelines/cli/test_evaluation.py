@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import qat_lib
-from pipelines.cli.main import app
 from qat_lib.engines import BuildSpec, build_engine
 from qat_lib.preprocessing import Preprocessing
+from qatline.pipelines.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 X = np.random.default_rng(0).normal(size=(40, 8, 8, 3)).astype(np.float32)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import qat_lib
-from pipelines.cli.main import app
+from qatline.pipelines.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 SHORT = ["--epochs", "1", "--batch-size", "16"]

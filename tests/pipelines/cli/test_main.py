@@ -17,9 +17,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
-from pipelines.cli import errors as cli_errors
-from pipelines.cli.main import app
 from qat_lib.errors import ConfigError, DataError
+from qatline.pipelines.cli import errors as cli_errors
+from qatline.pipelines.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 HEAVY = (
@@ -58,7 +58,7 @@ def onnx_file(tmp_path: Path) -> Path:
 
 def test_help_imports_nothing_heavy() -> None:
     script = (
-        "import sys\nfrom pipelines.cli.main import app\n"
+        "import sys\nfrom qatline.pipelines.cli.main import app\n"
         "from typer.testing import CliRunner\nresult = CliRunner().invoke(app, ['--help'])\n"
         f"sys.exit(result.exit_code or ' '.join(name for name in {HEAVY} if name in sys.modules) or 0)"
     )
@@ -70,7 +70,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_run_help_fits_a_screen() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli.main", "run", "--help"],
+        [sys.executable, "-m", "qatline.pipelines.cli.main", "run", "--help"],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -263,8 +263,8 @@ def test_compute_time_is_shown_if_measured(
     from types import SimpleNamespace
     from typing import Any
 
-    from pipelines.cli.model_views import show_latencies
     from qat_lib.engines import Latency, Percentiles
+    from qatline.pipelines.cli.model_views import show_latencies
 
     manifest: Any = SimpleNamespace(
         backend="tensorrt",
@@ -287,7 +287,7 @@ def test_a_build_on_a_terminal_shows_its_phases() -> None:
 
     from rich.console import Console
 
-    from pipelines.cli.build_progress import build_progress
+    from qatline.pipelines.cli.build_progress import build_progress
 
     text = StringIO()
     with build_progress(Console(file=text, force_terminal=True)) as update:

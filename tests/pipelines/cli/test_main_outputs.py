@@ -9,7 +9,7 @@ import pytest
 from reference_networks import ResidualNetwork, write_network
 from typer.testing import CliRunner
 
-from pipelines.cli.main import app
+from qatline.pipelines.cli.main import app
 
 
 def test_no_command_writes_over_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

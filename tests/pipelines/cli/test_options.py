@@ -11,9 +11,9 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from pipelines.cli.main import app
-from pipelines.cli.options import runs_folder
 from qat_lib.errors import ConfigError
+from qatline.pipelines.cli.main import app
+from qatline.pipelines.cli.options import runs_folder
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from components.registry.journal import Move, carry_out
-from components.registry.mlflow_registry import MlflowRegistry
-from components.tracking.tracker import ensure_store
-from pipelines.cli.main import app
+from qatline.components.registry.journal import Move, carry_out
+from qatline.components.registry.mlflow_registry import MlflowRegistry
+from qatline.components.tracking.tracker import ensure_store
+from qatline.pipelines.cli.main import app
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from pipelines.cli.run import REJECTED_CODE, end_with
-from pipelines.run.result import GateResult, RunResult
+from qatline.pipelines.cli.run import REJECTED_CODE, end_with
+from qatline.pipelines.run.result import GateResult, RunResult
 
 
 def result(verdict: str | None) -> RunResult:

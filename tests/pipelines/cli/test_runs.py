@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from pipelines.cli.main import app
-from pipelines.cli.runs_view import show_runs
-from pipelines.config.run_config import load_config
-from pipelines.run.folder import RunFolder, create_run
-from pipelines.run.overview import RunSummary
+from qatline.pipelines.cli.main import app
+from qatline.pipelines.cli.runs_view import show_runs
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run.folder import RunFolder, create_run
+from qatline.pipelines.run.overview import RunSummary
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 

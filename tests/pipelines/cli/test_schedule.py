@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli.main import app
+from qatline.pipelines.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.registry.mlflow_registry import MlflowRegistry
-from components.tracking.pipeline_run import find_or_create_parent
-from components.tracking.store import ensure_store, open_client
-from pipelines.cluster.check_new import check_new
-from pipelines.config.run_config import load_config
 from qat_lib.errors import TrackingError
+from qatline.components.registry.mlflow_registry import MlflowRegistry
+from qatline.components.tracking.pipeline_run import find_or_create_parent
+from qatline.components.tracking.store import ensure_store, open_client
+from qatline.pipelines.cluster.check_new import check_new
+from qatline.pipelines.config.run_config import load_config
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.cluster.compile import compile_pipeline, pipeline_ir
-from pipelines.cluster.ir_check import check_ir, graph_problems
-from pipelines.config.run_config import load_config
-from pipelines.run.launch import step_names
-from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import ConfigError, ExportError
+from qatline.pipelines.cluster.compile import compile_pipeline, pipeline_ir
+from qatline.pipelines.cluster.ir_check import check_ir, graph_problems
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run.launch import step_names
+from qatline.pipelines.steps import STEP_ARTIFACTS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "qatline.yaml"
 CONFIGS = sorted((GOLDEN.parent / "configs").glob("*.yaml"), key=lambda path: path.stem)
@@ -33,7 +33,7 @@ def spec() -> dict[str, Any]:
 def test_the_compiled_pipeline_is_the_committed_one(tmp_path: Path) -> None:
     from kfp import compiler
 
-    from pipelines.qat_pipeline import qat_pipeline
+    from qatline.pipelines.qat_pipeline import qat_pipeline
 
     path = tmp_path / "pipeline.yaml"
     compiler.Compiler().compile(qat_pipeline, str(path))
@@ -57,7 +57,7 @@ def test_config_becomes_the_defaults_of_the_parameters(tmp_path: Path) -> None:
 
 
 def test_compile_orders_and_connects_steps(spec: dict[str, Any]) -> None:
-    from pipelines.qat_pipeline import qat_pipeline
+    from qatline.pipelines.qat_pipeline import qat_pipeline
 
     assert step_names(qat_pipeline) == list(STEP_ARTIFACTS)
     for step, artifact in STEP_ARTIFACTS.items():
@@ -69,9 +69,9 @@ def test_compile_orders_and_connects_steps(spec: dict[str, Any]) -> None:
 
 
 def test_an_input_that_nothing_gives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from components import step_table as steps
-    from pipelines import qat_pipeline
     from qat_lib.errors import StepError
+    from qatline.components import step_table as steps
+    from qatline.pipelines import qat_pipeline
 
     late = [step for step in steps.STEPS if step.name != "prepare_data"]
     monkeypatch.setattr(qat_pipeline, "STEPS", late)
@@ -123,7 +123,7 @@ def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_compile_is_deterministic_across_processes() -> None:
     code = (
-        "from pipelines.cluster.compile import *; from pipelines.config.run_config import load_config; "
+        "from qatline.pipelines.cluster.compile import *; from qatline.pipelines.config.run_config import load_config; "
         "print(pipeline_ir(load_config()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

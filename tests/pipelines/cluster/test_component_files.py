@@ -6,11 +6,11 @@ import pytest
 import yaml
 from kfp import components, dsl
 
-from components.step_table import STEPS
-from pipelines.cluster.component_files import component_ir, write_components
-from pipelines.cluster.ir_check import check_ir
-from pipelines.config.cluster_settings import ImageSettings
 from qat_lib.errors import ConfigError
+from qatline.components.step_table import STEPS
+from qatline.pipelines.cluster.component_files import component_ir, write_components
+from qatline.pipelines.cluster.ir_check import check_ir
+from qatline.pipelines.config.cluster_settings import ImageSettings
 
 
 def test_components_load_and_compose(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cluster.image import write_image_context
-from pipelines.config.run_config import load_config
 from qat_lib.errors import ConfigError
+from qatline.pipelines.cluster.image import write_image_context
+from qatline.pipelines.config.run_config import load_config
 
 GPU = "cluster.steps={build_engine: {accelerator_count: 1}, evaluate: {accelerator_count: 1}}"
 

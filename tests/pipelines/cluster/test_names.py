@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from pipelines.cluster.names import run_name
-from pipelines.config.run_config import load_config
+from qatline.pipelines.cluster.names import run_name
+from qatline.pipelines.config.run_config import load_config
 
 
 @pytest.mark.parametrize(

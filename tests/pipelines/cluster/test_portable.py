@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.cluster.portable import portable
-from pipelines.config.run_config import RunConfig, load_config
 from qat_lib.errors import ConfigError, SpecError
+from qatline.pipelines.cluster.portable import portable
+from qatline.pipelines.config.run_config import RunConfig, load_config
 
 IMAGES = "cluster.images.train=registry.example/mine:1"
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from pipelines.cluster.connection import ClusterError
-from pipelines.cluster.progress import (
+from qat_lib.errors import ConfigError
+from qatline.pipelines.cluster.connection import ClusterError
+from qatline.pipelines.cluster.progress import (
     ClusterRun,
     ClusterRunError,
     describe_run,
     follow_run,
     run_id_of,
 )
-from qat_lib.errors import ConfigError
 
 
 def run(state: str, **values: Any) -> ClusterRun:

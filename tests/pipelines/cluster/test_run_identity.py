@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.cluster.compile import pipeline_ir
-from pipelines.cluster.ir_check import check_ir
-from pipelines.config.run_config import SECTIONS, load_config
 from qat_lib.errors import ConfigError
+from qatline.pipelines.cluster.compile import pipeline_ir
+from qatline.pipelines.cluster.ir_check import check_ir
+from qatline.pipelines.config.run_config import SECTIONS, load_config
 
 TRACKED = "tracking.uri=http://mlflow:5000"
 EXIT = "exec-close-run-component"

@@ -6,11 +6,11 @@ import pytest
 import yaml
 from fake_kubernetes import check_schema
 
-from components.trainjob import tf_config
-from components.trainjob.objects import COMMAND, NODE
-from components.trainjob.pods import INDEX_LABEL
-from pipelines.cluster.runtime import runtime_manifests
-from pipelines.config.run_config import load_config
+from qatline.components.trainjob import tf_config
+from qatline.components.trainjob.objects import COMMAND, NODE
+from qatline.components.trainjob.pods import INDEX_LABEL
+from qatline.pipelines.cluster.runtime import runtime_manifests
+from qatline.pipelines.config.run_config import load_config
 
 
 def manifests(*overrides: str, **options: str) -> dict[str, dict[str, Any]]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.cluster.schedule import Schedule, is_same, schedule_of
 from qat_lib.errors import ConfigError
+from qatline.pipelines.cluster.schedule import Schedule, is_same, schedule_of
 
 
 @pytest.mark.parametrize(

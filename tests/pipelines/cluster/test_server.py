@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 from fake_kfp_server import FakeKfpServer, check_body
 
-from pipelines.cluster.progress import ClusterRunError
-from pipelines.cluster.server import Cluster, ClusterError, Schedule, connect
-from pipelines.config.run_config import load_config
 from qat_lib.errors import ConfigError
+from qatline.pipelines.cluster.progress import ClusterRunError
+from qatline.pipelines.cluster.server import Cluster, ClusterError, Schedule, connect
+from qatline.pipelines.config.run_config import load_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 NIGHTLY = Schedule(name="nightly", cron="0 0 2 * * *")

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import yaml
 
-from components.export.choice import choose_export
-from components.settings import EngineSettings, ExportSettings
-from pipelines.cluster.compile import pipeline_ir
-from pipelines.config.cluster_settings import ClusterSteps
-from pipelines.config.run_config import load_config
-from pipelines.steps import IMAGE_OF, STEP_ARTIFACTS
 from qat_lib.errors import ConfigError
+from qatline.components.export.choice import choose_export
+from qatline.components.settings import EngineSettings, ExportSettings
+from qatline.pipelines.cluster.compile import pipeline_ir
+from qatline.pipelines.config.cluster_settings import ClusterSteps
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.steps import IMAGE_OF, STEP_ARTIFACTS
 
 GPU_FOR_ENGINES = (
     "cluster.steps={build_engine: {accelerator_count: 1}, evaluate: {accelerator_count: 1}}"

@@ -7,16 +7,16 @@ import pytest
 import yaml
 from fake_kubernetes import FORMS, check_schema
 
-from components.trainjob.objects import train_job
-from components.trainjob.task import JobTemplate, WorkerTask, read_variable
-from pipelines.cluster.compile import pipeline_ir
-from pipelines.cluster.train_jobs import (
+from qat_lib.errors import ConfigError
+from qatline.components.trainjob.objects import train_job
+from qatline.components.trainjob.task import JobTemplate, WorkerTask, read_variable
+from qatline.pipelines.cluster.compile import pipeline_ir
+from qatline.pipelines.cluster.train_jobs import (
     check_workers,
     job_template,
     launcher_pod,
 )
-from pipelines.config.run_config import RunConfig, load_config
-from qat_lib.errors import ConfigError
+from qatline.pipelines.config.run_config import RunConfig, load_config
 
 WORKERS = (
     "training.workers=2",

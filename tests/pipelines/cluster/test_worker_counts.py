@@ -1,8 +1,8 @@
 """The workers of each step, by the config."""
 
-from components.step_table import STEPS
-from pipelines.cluster.worker_counts import launched_steps, workers_of
-from pipelines.config.run_config import load_config
+from qatline.components.step_table import STEPS
+from qatline.pipelines.cluster.worker_counts import launched_steps, workers_of
+from qatline.pipelines.config.run_config import load_config
 
 
 def test_training_steps_have_the_configs_workers() -> None:

@@ -1,8 +1,8 @@
 """Three runs for comparisons, as MLflow would give them."""
 
-from components.artifacts import ResultRow
-from pipelines.comparison.tracked_runs import TrackedRun
 from qat_lib.core.plan import QuantizationPlan, QuantizerEntry
+from qatline.components.artifacts import ResultRow
+from qatline.pipelines.comparison.tracked_runs import TrackedRun
 
 
 def make_plan(num_bits: int = 8) -> QuantizationPlan:

@@ -2,7 +2,7 @@
 
 from compared_runs import make_run, three_runs
 
-from pipelines.comparison.charts import color_of, cost_pictures, curve_pictures, curve_title
+from qatline.pipelines.comparison.charts import color_of, cost_pictures, curve_pictures, curve_title
 
 
 def test_cost_pictures_have_a_dot_for_each_engine() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from components.tracking.pipeline_run import RUN_TAG
-from components.tracking.store import ensure_store, open_client
-from pipelines.comparison.find_runs import RunChoice, find_runs
 from qat_lib.errors import ConfigError, TrackingError
+from qatline.components.tracking.pipeline_run import RUN_TAG
+from qatline.components.tracking.store import ensure_store, open_client
+from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from components.artifacts import ResultRow
-from components.artifacts.rows import ROWS
-from pipelines.comparison.lines import compare_runs, comparison_view
-from pipelines.comparison.tracked_runs import TrackedRun
 from qat_lib.errors import ConfigError
+from qatline.components.artifacts import ResultRow
+from qatline.components.artifacts.rows import ROWS
+from qatline.pipelines.comparison.lines import compare_runs, comparison_view
+from qatline.pipelines.comparison.tracked_runs import TrackedRun
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"

@@ -4,7 +4,7 @@ import re
 
 from compared_runs import make_run, three_runs
 
-from pipelines.comparison.page import render_comparison
+from qatline.pipelines.comparison.page import render_comparison
 
 
 def test_page_shows_results_settings_plans_and_curves() -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from compared_runs import make_plan, three_runs
 
-from components.tracking.mlflow_writer import MlflowWriter
-from components.tracking.store import ensure_store, open_client
-from pipelines.comparison.tracked_runs import (
+from qat_lib.errors import TrackingError
+from qatline.components.tracking.mlflow_writer import MlflowWriter
+from qatline.components.tracking.store import ensure_store, open_client
+from qatline.pipelines.comparison.tracked_runs import (
     differing_params,
     plan_differences,
     read_tracked_run,
 )
-from qat_lib.errors import TrackingError
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.run_config import build_config, load_config
 from qat_lib.errors import ConfigError
+from qatline.pipelines.config.run_config import build_config, load_config
 
 
 def pod(*overrides: str) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.config import kubernetes_values as values
+from qatline.pipelines.config import kubernetes_values as values
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.renamed_keys import RENAMED, with_new_keys
-from pipelines.config.run_config import build_config, load_config
 from qat_lib.errors import ConfigError
+from qatline.pipelines.config.renamed_keys import RENAMED, with_new_keys
+from qatline.pipelines.config.run_config import build_config, load_config
 
 
 def test_with_new_keys_renames_and_warns(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from components import settings
-from pipelines.config.run_config import RunConfig, build_config, load_config
 from qat_lib.errors import ConfigError
+from qatline.components import settings
+from qatline.pipelines.config.run_config import RunConfig, build_config, load_config
 
 
 def write(folder: Path, text: str, name: str = "run.yaml") -> Path:

@@ -1,9 +1,9 @@
 import json
 from pathlib import Path
 
-from components.settings import DataSettings
-from pipelines.config.run_config import RunConfig
-from pipelines.config.schema import config_schema, schema_text
+from qatline.components.settings import DataSettings
+from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.config.schema import config_schema, schema_text
 
 ROOT = Path(__file__).parents[3]
 

@@ -58,8 +58,8 @@ import numpy as np  # noqa: E402
 import typer.main  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
-from pipelines.cli.main import app  # noqa: E402
-from pipelines.cluster import connection  # noqa: E402
+from qatline.pipelines.cli.main import app  # noqa: E402
+from qatline.pipelines.cluster import connection  # noqa: E402
 
 connection._probe = lambda address, token: None  # a server that answers
 for name in ("m.keras", "m.onnx", "m.engine"):

@@ -12,11 +12,11 @@ import signal
 import time
 from pathlib import Path
 
-from components.runtime import step as step_module
-from components.runtime.steps import define_step
-from components.settings import ModelSettings
-from components.support.events import Progress
 from qat_lib import errors
+from qatline.components.runtime import step as step_module
+from qatline.components.runtime.steps import define_step
+from qatline.components.settings import ModelSettings
+from qatline.components.support.events import Progress
 
 
 def prepare_data(

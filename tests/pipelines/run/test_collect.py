@@ -2,10 +2,10 @@ import json
 import os
 from pathlib import Path
 
-from components.tracking.tracker import StepTimes
-from pipelines.run.collect import finished_steps, link_artifacts, step_times
-from pipelines.run.folder import RunFolder
-from pipelines.run.result import FinishedStep
+from qatline.components.tracking.tracker import StepTimes
+from qatline.pipelines.run.collect import finished_steps, link_artifacts, step_times
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.result import FinishedStep
 
 
 def write_attempt(folder: RunFolder, number: int, seconds: float) -> Path:

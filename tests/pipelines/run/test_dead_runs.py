@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from components.tracking.database import database_uri
-from components.tracking.store import ensure_store
-from pipelines.config.run_config import load_config
-from pipelines.run.dead_runs import close_dead_runs
-from pipelines.run.folder import create_run
+from qatline.components.tracking.database import database_uri
+from qatline.components.tracking.store import ensure_store
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run.dead_runs import close_dead_runs
+from qatline.pipelines.run.folder import create_run
 
 # MLflow's own use of SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.run_config import load_config
-from pipelines.run.folder import RunFolder, create_run, find_run
-from pipelines.run.record import read_record, write_json
 from qat_lib.errors import ConfigError, StorageError
 from qat_lib.files.whole_files import unfinished_name
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run.folder import RunFolder, create_run, find_run
+from qatline.pipelines.run.record import read_record, write_json
 
 
 def make(output: Path, *overrides: str) -> RunFolder:
@@ -72,7 +72,7 @@ def test_resuming_under_another_config_names_the_difference(tmp_path: Path) -> N
 def test_held_folder_is_refused_unless_holder_died(tmp_path: Path) -> None:
     folder = make(tmp_path)
     script = (
-        "import sys, pathlib\nfrom pipelines.run.folder import RunFolder\n"
+        "import sys, pathlib\nfrom qatline.pipelines.run.folder import RunFolder\n"
         "with RunFolder(path=pathlib.Path(sys.argv[1])).hold():\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     holder = subprocess.Popen(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from components.registry.mlflow_registry import MlflowRegistry
-from components.tracking.database import database_uri
-from pipelines.config.run_config import load_config
-from pipelines.run.novelty import inputs_fingerprint
+from qatline.components.registry.mlflow_registry import MlflowRegistry
+from qatline.components.tracking.database import database_uri
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run.novelty import inputs_fingerprint
 
 # MLflow's own use of SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")

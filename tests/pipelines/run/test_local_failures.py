@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.run import local
-from pipelines.run.folder import RunFolder
-from pipelines.run.progress import RunProgress
+from qatline.pipelines.run import local
+from qatline.pipelines.run.folder import RunFolder
+from qatline.pipelines.run.progress import RunProgress
 
 Usage = namedtuple("Usage", "total used free")
 

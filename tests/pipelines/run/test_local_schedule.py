@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.run.local_schedule import LocalSchedule, on_calendar
 from qat_lib.errors import ConfigError
+from qatline.pipelines.run.local_schedule import LocalSchedule, on_calendar
 
 
 def schedule(cron: str = "0 2 * * *", *words: str) -> LocalSchedule:

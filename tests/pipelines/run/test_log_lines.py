@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.run.log_lines import StepLines, read_lines
+from qatline.pipelines.run.log_lines import StepLines, read_lines
 
 LOG = """10:00 - INFO - Running pipeline: \x1b[95m'qatline'\x1b[0m
 ----------------------------------------

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from memory_registry import MemoryRegistry
 
-from components.registry.registry import RegisteredVersion
-from pipelines.config.run_config import RunConfig, build_config
-from pipelines.run.novelty import inputs_fingerprint, judged_before
+from qatline.components.registry.registry import RegisteredVersion
+from qatline.pipelines.config.run_config import RunConfig, build_config
+from qatline.pipelines.run.novelty import inputs_fingerprint, judged_before
 
 
 @pytest.fixture

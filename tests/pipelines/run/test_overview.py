@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from pipelines.config.run_config import RunConfig, load_config
-from pipelines.run.folder import RunFolder, create_run
-from pipelines.run.overview import (
+from qat_lib.errors import StorageError
+from qatline.pipelines.config.run_config import RunConfig, load_config
+from qatline.pipelines.run.folder import RunFolder, create_run
+from qatline.pipelines.run.overview import (
     RunDetails,
     RunSummary,
     changed_values,
     list_runs,
     read_result,
 )
-from pipelines.run.record import write_json
-from qat_lib.errors import StorageError
+from qatline.pipelines.run.record import write_json
 
 
 def make(output: Path, *overrides: str) -> RunFolder:

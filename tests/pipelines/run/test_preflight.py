@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config.run_config import load_config
-from pipelines.run import preflight
-from pipelines.run.preflight import check_before_training
-from qat_lib.errors import BackendUnavailableError, ConfigError, MissingPackageError, QatlineError
+from qat_lib.errors import BackendUnavailableError, MissingPackageError, QatlineError
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run import preflight
+from qatline.pipelines.run.preflight import check_before_training
 
 SOURCE = """
 import os as system
@@ -85,36 +85,22 @@ def test_a_run_that_may_work_is_let_through(here: Path, override: str) -> None:
     check_before_training(load_config(overrides=[override]))
 
 
-@pytest.mark.parametrize(
-    ("files", "override"),
-    [
-        ({"pipelines/train.py": ""}, "model.name=pipelines.train:build"),
-        ({"pipelines/train.py": "", "net.py": "from pipelines.train import x"}, "net:build"),
-        ({"pipelines/train.py": "", "net.py": "from pipelines import train"}, "net:build"),
-        ({"pipelines/__init__.py": "", "net.py": "def build():\n  import pipelines"}, "net:build"),
-        (
-            {"pipelines/a.py": "", "lab/net.py": "import pipelines.a", "net.py": "import lab.net"},
-            "quantization.cases=[net:build]",
-        ),
-    ],
-)
-def test_colliding_package_is_named(here: Path, files: dict[str, str], override: str) -> None:
-    for name, source in files.items():
-        (here / name).parent.mkdir(exist_ok=True)
-        (here / name).write_text(source)
-    override = override if "=" in override else f"model.name={override}"
-    with pytest.raises(ConfigError, match=r"from .*/pipelines, which .* to my_pipelines"):
-        check_before_training(load_config(overrides=[override]))
-
-
-def test_unused_colliding_package_is_let_through(here: Path) -> None:
-    (here / "components").mkdir()
-    (here / "components" / "button.py").write_text("")
-    (here / "net.py").write_text(
-        "from components.data.reader import load_split\nfrom . import components\n"
-        "def build(): ...\n"
+def test_user_packages_may_have_names_of_our_folders(here: Path) -> None:
+    for name in ("components", "pipelines"):
+        (here / name).mkdir()
+        (here / name / "__init__.py").write_text("")
+    (here / "components" / "layers.py").write_text("def head(): ...\n")
+    (here / "pipelines" / "net.py").write_text(
+        "from components.layers import head\ndef build(): return head()\n"
     )
-    check_before_training(load_config(overrides=["model.name=net:build"]))
+    check_before_training(load_config(overrides=["model.name=pipelines.net:build"]))
+    code = (
+        "from qatline.components.runtime import step\n"
+        "from qatline.components.support.user_code import import_callable\n"
+        "print(import_callable('model.name', 'pipelines.net:build')())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True)
+    assert done.stdout.strip() == "None", done.stderr
 
 
 def test_a_backend_that_is_not_there_is_told(here: Path) -> None:
@@ -145,7 +131,7 @@ def test_missing_packages_are_named_with_their_extras(
 
 def test_refused_run_leaves_no_folder(here: Path) -> None:
     script = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom pipelines.cli.main import app\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom qatline.pipelines.cli.main import app\n"
         "done = CliRunner().invoke(app, ['run', '--set', 'quantization.cases=[mine:Caes]'])\n"
         "heavy = [name for name in ('tensorflow', 'keras', 'kfp') if name in sys.modules]\n"
         "sys.exit(f'{done.exit_code} {done.stderr} {heavy}')"

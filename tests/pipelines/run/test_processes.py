@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.run.processes import end_group
+from qatline.pipelines.run.processes import end_group
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

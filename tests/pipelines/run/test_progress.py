@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
-from pipelines.run.event_tail import EventTail
-from pipelines.run.progress import RunProgress
-from pipelines.run.progress_view import LineView, LiveView, SilentView, make_view
+from qatline.pipelines.run.event_tail import EventTail
+from qatline.pipelines.run.progress import RunProgress
+from qatline.pipelines.run.progress_view import LineView, LiveView, SilentView, make_view
 
 EVENTS: list[dict[str, Any]] = [
     {"event": "pipeline_started", "step": "", "time": 0.0, "steps": ["prepare_data", "train_baseline"]},

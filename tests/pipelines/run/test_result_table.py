@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipelines.run.result import RunResult
-from pipelines.run.result_table import show_result, ui_command
+from qatline.pipelines.run.result import RunResult
+from qatline.pipelines.run.result_table import show_result, ui_command
 
 ROW = {"int8_layers": 14, "weighted_layers": 14, "batch_size": 32}
 RESULT: dict[str, Any] = {

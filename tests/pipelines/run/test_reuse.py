@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from components.runtime import step as step_module
-from components.runtime.step import run_component
-from components.runtime.steps import define_step
-from components.settings import QATSettings
-from components.step_table import Step
-from components.store.manifest import MANIFEST_NAME
-from components.support.events import Progress
-from pipelines.run import reuse
-from pipelines.run.reuse import find_stored, take_stored
+from qatline.components.runtime import step as step_module
+from qatline.components.runtime.step import run_component
+from qatline.components.runtime.steps import define_step
+from qatline.components.settings import QATSettings
+from qatline.components.step_table import Step
+from qatline.components.store.manifest import MANIFEST_NAME
+from qatline.components.support.events import Progress
+from qatline.pipelines.run import reuse
+from qatline.pipelines.run.reuse import find_stored, take_stored
 
 PARAMETERS = {"seed": 3, "qat": {"epochs": 2.0}, "unused": {"a": 1}}
 CALLS: list[str] = []

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from components.tracking.store import open_client
-from pipelines.config.run_config import load_config
-from pipelines.run.folder import create_run
-from pipelines.run.sync import sync_run
 from qat_lib.errors import StorageError, TrackingError
+from qatline.components.tracking.store import open_client
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run.folder import create_run
+from qatline.pipelines.run.sync import sync_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 ON = {"QATLINE_TRACKING": ""}

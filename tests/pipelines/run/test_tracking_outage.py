@@ -58,7 +58,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
 
 
 def statuses(tracking: dict[str, str]) -> dict[str, list[str]]:
-    from components.tracking.store import open_client
+    from qatline.components.tracking.store import open_client
 
     found: dict[str, list[str]] = {}
     runs: list[Any] = open_client(tracking["uri"]).search_runs([tracking["experiment_id"]])

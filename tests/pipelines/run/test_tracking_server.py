@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from recording_tracker import RecordingTracker
 
-from components.tracking.step_run import step_run
-from pipelines.run import tracking_server
-from pipelines.run.tracking_server import served_tracking
+from qatline.components.tracking.step_run import step_run
+from qatline.pipelines.run import tracking_server
+from qatline.pipelines.run.tracking_server import served_tracking
 
 
 def test_steps_of_the_block_are_recorded(

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from pipelines.run import tracking_watch
-from pipelines.run.tracking_watch import TrackingWatch, watched
 from qat_lib.errors import TrackingError
+from qatline.pipelines.run import tracking_watch
+from qatline.pipelines.run.tracking_watch import TrackingWatch, watched
 
 
 def away(_uri: str) -> None:

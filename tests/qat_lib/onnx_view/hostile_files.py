@@ -240,14 +240,14 @@ def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
     """Return every function and command that opens ONNX files, readers first."""
     from typer.testing import CliRunner
 
-    from components.report.graph import read_view as report_graph
-    from pipelines.cli.main import app
     from qat_lib.analysis import analyze_onnx
     from qat_lib.engines import BuildSpec, build_engine
     from qat_lib.engines.onnx_graph import read_summary
     from qat_lib.engines.onnxruntime import reference_session
     from qat_lib.export.verify import verify_onnx
     from qat_lib.keras.export.parity import check_parity
+    from qatline.components.report.graph import read_view as report_graph
+    from qatline.pipelines.cli.main import app
 
     def command(*arguments: str) -> Callable[[Path], Any]:
         def run(path: Path) -> None:
