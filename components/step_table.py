@@ -59,7 +59,7 @@ class Step:
     """One step of the pipeline.
 
     Attributes:
-        name: name of its module and function, in ``components``.
+        name: name of its module in ``components/steps/``, and of its function ``<name>_step``.
         artifact: name of its output directory, which is also that of the inputs that read it.
         tracked: what the tracking server gets of its output.
         kind: type of the artifact in Kubeflow: ``Artifact``, ``Dataset`` or ``Model``.

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
         errors,
         export,
         placement,
+        plan,
+        quantize,
         quantize_wrappers,
         quantizers,
+        spec,
         training,
         utils,
     )
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     )
     from qat_lib.analysis.tensor_trace import TensorTrace
     from qat_lib.analysis.tracing import trace_tensor
-    from qat_lib.core import plan, spec
     from qat_lib.core.deployment import Deployment
     from qat_lib.core.plan import QuantizationPlan, QuantizerEntry, SkippedLayer
     from qat_lib.core.spec import LayerConfig, QuantizationSpec
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
         load_engine,
     )
     from qat_lib.export import verify_onnx
-    from qat_lib.keras import quantize
     from qat_lib.keras.apply.rebuild import apply_plan
     from qat_lib.keras.calibration import CalibrationReport, calibrate
     from qat_lib.keras.correction import (
@@ -218,19 +219,13 @@ _HOMES = {
     "convert_saved_model_to_onnx": "qat_lib.utils",
 }
 
-_MODULES = {
-    "plan": "qat_lib.core.plan",
-    "quantize": "qat_lib.keras.quantize",
-    "spec": "qat_lib.core.spec",
-}
-
 if not TYPE_CHECKING:  # a type checker knows the names above and no others
 
     def __getattr__(name: str) -> Any:
         if name in _HOMES:
             value = getattr(importlib.import_module(_HOMES[name]), name)
         elif name in __all__:
-            value = importlib.import_module(_MODULES.get(name, f"qat_lib.{name}"))
+            value = importlib.import_module(f"qat_lib.{name}")
         elif name.endswith("QuantizeWrapper"):
             value = getattr(importlib.import_module("qat_lib.keras.wrappers"), name)
         else:

@@ -11,4 +11,4 @@ def log_to_pod() -> None:
     """Log qatline's messages from INFO on, those of libraries from WARNING on; mask secrets."""
     scrub_output()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("components").setLevel(logging.INFO)
+    logging.getLogger("qatline").setLevel(logging.INFO)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -50,6 +49,7 @@ from qatline.components.store.work_directory import work_directory
 from qatline.components.support.events import EventProgress, NullProgress, emit
 from qatline.components.support.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from qatline.components.support.scrubbed_output import scrub_output
+from qatline.components.support.user_code import find_user_modules
 from qatline.components.tracking.step_run import step_run
 from qatline.components.tracking.tracked import log_outputs, log_settings
 from qatline.components.workers.step_workers import step_workers
@@ -70,7 +70,7 @@ def run_component(
     """Run the step ``step``, or reuse an equal run's stored result.
 
     Args:
-        step: name of the step; its function is ``components.<step>.<step>``.
+        step: name of the step; its function is ``<step>_step`` of its module in ``components/steps/``.
         settings: the sections that the step reads, as plain values; a missing section has its
             defaults.
         seed: seed of the run.
@@ -91,9 +91,7 @@ def run_component(
     die_with_launcher()
     if os.environ.get(KFP_EXECUTOR_VARIABLE):  # what this process prints is the log of a pod
         scrub_output()
-    # The user's modules, found as ``python -m`` finds them.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    find_user_modules()
     worker = read_worker_config()
     if worker is not None and worker.index > 0 and load_step(step).takes_checkpoints:
         _take_part(_prepare(load_step(step), settings, seed, inputs))

@@ -82,14 +82,14 @@ class StepDefinition:
 
 
 def load_step(name: str) -> StepDefinition:
-    """Import ``components.<name>`` and read what its function ``<name>`` declares.
+    """Import the step's module and read what its function ``<name>`` declares.
 
     Raises:
         StepError: there is no such step, or the function does not follow the conventions.
     """
     if name not in STEP_BY_NAME:
         raise StepError(f"expected a step out of {', '.join(STEP_BY_NAME)}; received {name!r}")
-    module = importlib.import_module(f"components.{name}")
+    module = importlib.import_module(f"qatline.components.steps.{name}")
     step = define_step(name, getattr(module, f"{name}_step"))
     reduce = getattr(module, f"{name}_settings", step.reduce)
     return replace(step, reduce=reduce, state=getattr(module, f"{name}_state", step.state))

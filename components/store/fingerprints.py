@@ -19,10 +19,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import qat_lib
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.support.digests import sha256_of
 
-OWN_PACKAGES = ("qat_lib", "components")
+OWN_FOLDERS = (Path(qat_lib.__file__).parent, Path(__file__).parents[1])
+"""Folders of the packages that compute results."""
 LIBRARIES = (
     "tensorflow",
     "keras",
@@ -55,8 +57,7 @@ def code_digest(settings: Mapping[str, Any]) -> str:
         ConfigError: such a module can't be found.
     """
     digest = hashlib.sha256()
-    for package in OWN_PACKAGES:
-        folder = _package_folder(package)
+    for folder in OWN_FOLDERS:
         _add_sources(digest, _package_files(folder), folder.parent)
     _add_sources(digest, _user_sources(_module_references(settings)), None)
     return digest.hexdigest()
@@ -174,13 +175,6 @@ def machine_identity() -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-def _package_folder(package: str) -> Path:
-    spec = importlib.machinery.PathFinder.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"package {package} can't be found: install qatline")
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def _package_files(folder: Path) -> list[Path]:
     """Return what a package is made of.
 
@@ -201,7 +195,7 @@ def _module_references(value: Any) -> Iterator[str]:
     """Yield the module of every ``module:attribute`` string, except of versioned libraries."""
     if isinstance(value, str):
         match = _REFERENCE.fullmatch(value)
-        if match and match[1].partition(".")[0] not in (*OWN_PACKAGES, *LIBRARIES, "tf"):
+        if match and match[1].partition(".")[0] not in ("qat_lib", "qatline", *LIBRARIES, "tf"):
             yield match[1]
     elif isinstance(value, Mapping):
         for item in value.values():
@@ -280,4 +274,4 @@ def _imported_names(path: Path) -> set[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
-    return names - set(OWN_PACKAGES)
+    return names - {"qat_lib", "qatline"}

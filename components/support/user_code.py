@@ -7,12 +7,28 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from qat_lib.errors import ConfigError, QatlineError
 from qat_lib.support.foreign_errors import describe_error
+
+
+def find_user_modules() -> None:
+    """Let Python find the user's modules in the working directory, behind installed packages.
+
+    A checkout of qatline comes after them: its folders ``components`` and ``pipelines`` do not hide
+    the user's.
+    """
+    here, checkout = os.getcwd(), Path(__file__).resolve().parents[2]
+    if here in sys.path:
+        return
+    is_checkout = (checkout / "components").is_dir() and str(checkout) in sys.path
+    sys.path.insert(sys.path.index(str(checkout)) if is_checkout else len(sys.path), here)
 
 
 def import_callable(setting: str, reference: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -123,10 +121,11 @@ def image(
 ) -> None:
     """Write a Dockerfile for images with your modules, files and TensorRT."""
     with reported(debug=debug):
+        from qatline.components.support.user_code import find_user_modules
         from qatline.pipelines.cluster.image import write_image_context
         from qatline.pipelines.config.run_config import load_config
 
-        sys.path.insert(0, os.getcwd())  # where the user's modules lie
+        find_user_modules()
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         context = write_image_context(loaded, output)
         typer.echo("\n".join(image_lines(loaded.cluster.images, context)))

@@ -24,7 +24,7 @@ from qatline.pipelines.config.run_config import RunConfig
 IMAGE_MODULES, IMAGE_FILES = "/opt/user/modules", "/opt/user/files"
 """Where the images hold modules and files of the user's."""
 
-_PROVIDED = frozenset({"components", "keras", "pipelines", "qat_lib", "tensorflow", "torch"})
+_PROVIDED = frozenset({"keras", "qat_lib", "qatline", "tensorflow", "torch"})
 _LOOPBACK = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\])(?=[:/]|$)")
 _VOLUME = "mount a volume that holds it (cluster.volumes) and set its path there"
 _IMAGE = "name it in cluster.images.{key} and build an image with it: qatline cluster image"

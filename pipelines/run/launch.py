@@ -32,6 +32,7 @@ from qatline.components.support.disk_errors import as_storage_error, is_disk_ful
 from qatline.components.support.events import EVENTS_VARIABLE, emit
 from qatline.components.support.parent import LAUNCHER_VARIABLE
 from qatline.components.support.scrubbed_output import scrub_output
+from qatline.components.support.user_code import find_user_modules
 from qatline.components.tracking.tracker import tracking_mode
 from qatline.pipelines.config.run_config import RunConfig
 from qatline.pipelines.run.collect import collect_result, link_artifacts
@@ -112,7 +113,7 @@ def launch(folder: RunFolder) -> None:
     # kfp copies what a step prints; without this it comes in blocks, and the last one is lost with
     # a killed step.
     os.environ["PYTHONUNBUFFERED"] = "1"
-    sys.path.append(os.getcwd())  # a pipeline of the user's own may lie there
+    find_user_modules()  # a pipeline of the user's own may lie there
     emit("message", "", message="opening the tracking store")
     with open_parent_run(folder, config) as parent:
         before = file_size(folder.events_file)

@@ -146,8 +146,8 @@ def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) 
 
 def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
     folder.log_file.parent.mkdir(parents=True, exist_ok=True)
-    # Python would look into the working directory first, and the user's own "components" there
-    # would stand in for ours.
+    # Python would look into the working directory first, where a folder of the user's may have the
+    # name of an installed package.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     with folder.log_file.open("ab") as log:
         return subprocess.Popen(

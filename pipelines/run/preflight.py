@@ -19,6 +19,7 @@ from pathlib import Path
 
 from qat_lib.errors import ConfigError, MissingPackageError
 from qat_lib.support.extras import install_hint, missing_packages
+from qatline.components.support.user_code import find_user_modules
 from qatline.components.tracking.tracker import MODE_VARIABLE
 from qatline.components.training.model_source import APPLICATIONS
 from qatline.components.training.quantization_choice import read_spec
@@ -121,7 +122,8 @@ def _check_import(key: str, module: str, attribute: str) -> None:
 
     The module is searched on the Python path.
     """
-    folders = [os.getcwd(), *sys.path]
+    find_user_modules()
+    folders = list(sys.path)
     for depth in range(module.count(".") + 1):
         part = ".".join(module.split(".")[: depth + 1])
         spec = importlib.machinery.PathFinder.find_spec(part, folders)

@@ -11,10 +11,11 @@ import keras
 
 from qat_lib.core.spec import LayerConfig, QuantizationSpec
 from qat_lib.keras.apply.rebuild import apply_plan
+from qat_lib.keras.quantizers import model_quantizers
 from qat_lib.options import Cpu
 from qat_lib.planner import plan_quantization
 
-__all__ = ["LayerConfig", "QuantizationSpec", "apply_plan", "quantize_model"]
+__all__ = ["LayerConfig", "QuantizationSpec", "apply_plan", "model_quantizers", "quantize_model"]
 
 logger = logging.getLogger("qat_lib")
 

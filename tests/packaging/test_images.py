@@ -121,7 +121,7 @@ def test_install_lines_work_in_a_clean_environment(target: str, tmp_path: Path) 
     steps = {"training": "train_baseline export_onnx", "engine": "build_engine evaluate promote"}[
         target
     ].split()
-    code = "".join(f"import components.{step}\n" for step in steps)
+    code = "".join(f"import qatline.components.steps.{step}\n" for step in steps)
     code += "import importlib.util as u\nprint(bool(u.find_spec('tensorflow')), qat_lib.__file__)"
     done = subprocess.run(
         ["python", "-c", f"import qat_lib\n{code}"],

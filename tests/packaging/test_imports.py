@@ -27,8 +27,8 @@ FLOORS = {
         "keras.ptq utils",
         "keras.diagnosis",
         "keras.search",
-        # Public paths of rooms of the Keras side.
-        "calibration diagnosis placement quantizers quantize_wrappers training",
+        # Public paths of modules of the floors below.
+        "calibration diagnosis placement plan quantize quantizers quantize_wrappers spec training",
         "__init__",
     ),
     "qatline.components": (
@@ -89,6 +89,12 @@ def imports_of(source: str, modules: set[str]) -> set[str]:
                 name = name.rpartition(".")[0]
             found.add(name)
     return found - {""}
+
+
+MODULES = frozenset(
+    name.removeprefix("qatline.") for name in modules_of(ROOT) if name.count(".") > 1
+)
+"""Names that modules of ``qatline`` have without it."""
 
 
 def room_of(module: str) -> str:
@@ -162,6 +168,25 @@ def test_each_room_is_listed_once(graph: dict[str, set[str]]) -> None:
     listed = [f"{p}.{r}" for p, floors in FLOORS.items() for rooms in floors for r in rooms.split()]
     found = {room_of(name) for name in graph} - {"qat_lib.keras"}
     assert sorted(listed) == sorted(found)
+
+
+@pytest.mark.parametrize("folder", ["qat_lib", "components", "pipelines", "tests", "benchmarks"])
+def test_components_and_pipelines_have_one_import_name(folder: str) -> None:
+    # In a checkout both names work, and give two copies of a module.
+    wrong = []
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [getattr(node, "module", None) or ""]
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names = [node.value] if node.value in MODULES else []
+            elif not isinstance(node, ast.ImportFrom):
+                continue
+            tops = {name.partition(".")[0] for name in names}
+            if tops & {"components", "pipelines"}:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert wrong == []
 
 
 def test_find_circle_names_the_modules() -> None:

@@ -30,7 +30,7 @@ def documented() -> Iterator[tuple[str, str, str]]:
 def raised(base: type[QatlineError]) -> Iterator[tuple[str, str, str]]:
     """Yield the same of each subclass."""
     for child in base.__subclasses__():
-        if child.__module__.startswith(("qat_lib.", "components.", "pipelines.")):
+        if child.__module__.startswith(("qat_lib.", "qatline.")):
             yield base.__name__, child.__name__, child.__module__.removeprefix("qat_lib.")
             yield from raised(child)
 

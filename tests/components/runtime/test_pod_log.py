@@ -10,7 +10,7 @@ CODE = """
 import logging
 from qatline.components.runtime.pod_log import log_to_pod
 log_to_pod()
-logging.getLogger("components.x").info("ours, of %s", "https://me:secret1234@host/")
+logging.getLogger("qatline.components.x").info("ours, of %s", "https://me:secret1234@host/")
 logging.getLogger("boto").info("theirs")
 logging.getLogger("boto").warning("their warning")
 """

@@ -142,6 +142,6 @@ def test_quantize_model_depends_on_the_target_alone() -> None:
 
 
 def test_steps_import_without_kfp() -> None:
-    names = ", ".join(f"components.{name}" for name in STEP_BY_NAME)
+    names = ", ".join(f"qatline.components.steps.{name}" for name in STEP_BY_NAME)
     code = f"import sys, {names}; sys.exit('kfp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

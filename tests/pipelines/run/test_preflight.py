@@ -1,5 +1,6 @@
 """Errors found before a run's first step, without heavy imports."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -95,11 +96,17 @@ def test_user_packages_may_have_names_of_our_folders(here: Path) -> None:
     )
     check_before_training(load_config(overrides=["model.name=pipelines.net:build"]))
     code = (
-        "from qatline.components.runtime import step\n"
-        "from qatline.components.support.user_code import import_callable\n"
+        "from qatline.components.support.user_code import find_user_modules, import_callable\n"
+        "find_user_modules()\n"
         "print(import_callable('model.name', 'pipelines.net:build')())"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=here,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.strip() == "None", done.stderr
 
 

@@ -5,12 +5,14 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import keras
 import numpy as np
 import pytest
 
+import qat_lib
 from qat_lib import load_model
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.models.weights import load_weights
@@ -216,3 +218,14 @@ def test_load_weights_checks_a_file_first(saved: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             load_weights(model, tmp_path / name)
+
+
+@pytest.mark.parametrize("load", [qat_lib.load_model, keras.models.load_model])
+def test_files_of_version_0_1_0_load(load: Any) -> None:
+    # The file names classes by their modules of that version.
+    saved = Path(__file__).parent / "saved" / "version_0_1_0"
+    with np.load(saved.with_suffix(".npz")) as data:
+        x, expected = data["x"], data["y"]
+    model = load(saved.with_suffix(".keras"))
+    assert len(qat_lib.model_quantizers(model)) == 8
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-5)
