@@ -17,8 +17,8 @@ HEAD = """# Configuration
 
 <!-- Written by docs/tools/config_reference.py from the settings' schema. -->
 
-A config is laid in this order, later wins: the defaults below, the YAML file (`--config`), its profiles in the order
-they are asked for (`--profile`), `--set key=value`. Each key has a default, so a config holds only what differs:
+Settings are merged in this order, and later ones win: the defaults below, the YAML file (`--config`), its profiles in the
+order of the options (`--profile`), `--set key=value`. A config contains only the settings that differ from the defaults:
 
 ```yaml
 seed: 3
@@ -38,13 +38,13 @@ qatline config schema > run-config.schema.json
 qatline config show --set qat.epochs=2
 ```
 
-What can be known before training is checked before it: names, files, installed packages, the engine backend.
+Names, files, installed packages and the engine backend are checked before training.
 
 ## Secrets
 
-A config is stored with its run, recorded in MLflow and compiled into the pipeline. So a value that holds a secret is
+A config is stored with its run, recorded in MLflow and compiled into the pipeline. So a value that contains a secret is
 refused: a URL with a user and password, one with a token or a signature, an option called `password` or `api_key`. The
-same goes for `MLFLOW_TRACKING_URI` and the addresses of object stores in the environment. Credentials belong into the
+same goes for `MLFLOW_TRACKING_URI` and the addresses of object stores in the environment. Put credentials in the
 variables that the libraries read:
 
 | For | Variables |
