@@ -1,11 +1,12 @@
-"""Import TensorFlow without its early C++ log on stderr.
+"""Import TensorFlow without its C++ log and its warnings on stderr.
 
-TensorFlow writes it before its log levels take effect.
+TensorFlow writes its first log lines before its log levels take effect.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import tempfile
@@ -27,3 +28,5 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+    # A diagnosis compiles one function for each layer, which TensorFlow takes for retracing.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -145,11 +145,14 @@ def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule
     if isinstance(module, fx.GraphModule) and module.meta.get(TRACED):
         return module
     leaves: list[nn.Module] = []
-    with _in_mode(module, training=not module.training):
-        other = _trace(module, inputs, leaves)
     with _in_mode(module, training=module.training):
         graph = _trace(module, inputs, leaves)
     traced = fx.GraphModule(module, graph, class_name=type(module).__name__)
+    try:
+        with _in_mode(module, training=not module.training):
+            other = _trace(module, inputs, leaves)
+    except UnsupportedModelError:  # such as a detector that expects targets in training
+        other = fx.Graph()
     _follow_mode(traced, other)
     follow_in_place(traced)
     traced.recompile()
@@ -167,7 +170,8 @@ def _trace(module: nn.Module, inputs: int | None, leaves: list[nn.Module]) -> fx
         # A module's code may raise anything when it gets proxies of tensors.
         except Exception as error:
             failed = tracer.failed
-            if failed is None or any(failed.parameters()) or any(failed is x for x in leaves):
+            has_weights = failed is None or next(failed.parameters(), None) is not None
+            if failed is None or has_weights or any(failed is leaf for leaf in leaves):
                 raise UnsupportedModelError(_untraceable(module, error)) from error
             leaves.append(failed)
     for node in graph.nodes:

@@ -123,6 +123,16 @@ def test_entropy_never_ends_in_an_empty_bin() -> None:
     assert entropy({1: 1000, 2: 1000, 3: 1000, 4: 1000, 40: 1}, 3) in (4, 5, 41)
 
 
+@pytest.mark.parametrize("unsigned", [False, True])
+@pytest.mark.parametrize("bulk", [100, 150, 205])
+def test_entropy_clips_an_outlier_far_from_the_rest(bulk: int, unsigned: bool) -> None:
+    counts = np.zeros(2 * ENTROPY_BINS, np.int64)
+    counts[: 2 * bulk : 2] = 1 + np.random.default_rng(0).poisson(3, bulk)
+    counts[-1] = 1
+    seen = histogram(counts, float(ENTROPY_BINS))
+    assert bulk - 20 <= range_from_histogram(seen, "entropy", unsigned=unsigned) <= bulk
+
+
 def test_range_never_exceeds_the_data() -> None:
     assert {range_from_histogram(histogram([5, 0], 0.0), method) for method in METHODS} == {0.0}
     for method in METHODS:

@@ -226,6 +226,36 @@ def test_error_on_a_detector_says_how_to_quantize_its_backbone() -> None:
     assert 0 < difference < 0.1
 
 
+def test_untraceable_submodule_with_weights_is_refused_with_advice() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), Head(4))
+    model[1].conv = nn.Conv2d(4, 4, 1)
+    with pytest.raises(UnsupportedModelError, match=r"model\.0 = qat_lib\.torch\.quantize_model"):
+        trace_module(model)
+
+
+class Trained(nn.Module):
+    """Requires targets in training, as detectors do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Any, targets: Any = None) -> Any:
+        if self.training and targets is None:
+            raise ValueError("no targets")
+        return self.conv(x)
+
+
+def test_module_that_is_traceable_in_its_own_mode_is_traced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="qat_lib"):
+        assert targets(Trained().eval()) == ["conv"]
+    assert "in both what it does in inference" in caplog.text
+    with pytest.raises(UnsupportedModelError, match="no targets"):
+        trace_module(Trained())
+
+
 def test_a_traced_module_is_not_traced_again() -> None:
     traced = trace_module(Residual())
     assert trace_module(traced) is traced
