@@ -10,7 +10,7 @@ from typing import Any
 
 from components.runtime.credentials import scrub
 from components.settings import TrackingSettings
-from components.tracking.database import database_path
+from components.tracking.database import database_path, has_content
 from components.tracking.pipeline_run import RUN_TAG
 from components.tracking.store import open_client, translated
 from components.tracking.tracker import URI_VARIABLE
@@ -148,7 +148,7 @@ def _reader(uri: str, output: Path) -> Any:
             f"Comparing runs needs the package mlflow. {install_hint(['mlflow'])}"
         )
     path = database_path(uri)
-    if path is not None and not path.exists():  # opening it would make it
+    if path is not None and not has_content(path):  # opening it would make it
         raise ConfigError(f"Expected tracked runs in {output}; there are none.")
     return open_client(uri)
 
