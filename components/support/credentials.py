@@ -119,7 +119,13 @@ def secret_problem(name: str, value: Any) -> str | None:
     found = _secret_in(value)
     if found is not None:
         return f"expected an address without credentials, received {found}. {_advice(value, name)}"
-    if is_secret_name(name) or _KNOWN_FORMAT.search(value) or _holds_secret_value(value):
+    assigned = _HEADER.search(value) or _mask_named(value) != value
+    if (
+        is_secret_name(name)
+        or _KNOWN_FORMAT.search(value)
+        or assigned
+        or _holds_secret_value(value)
+    ):
         return f"expected no secret, received one. {_advice(value, name)}"
     return None
 

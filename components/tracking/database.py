@@ -49,6 +49,11 @@ def database_path(uri: str) -> Path | None:
     return Path(name) if name and name != ":memory:" and not name.startswith("file:") else None
 
 
+def has_content(database: Path) -> bool:
+    """Return whether a database exists; an empty file is none."""
+    return database.is_file() and database.stat().st_size > 0
+
+
 @contextmanager
 def prepared_database(path: Path) -> Iterator[None]:
     """Hold the lock of a complete database at ``path``.

@@ -17,8 +17,8 @@ HEAD = """# Configuration
 
 <!-- Written by docs/tools/config_reference.py from the settings' schema. -->
 
-Settings are merged in this order, and later ones win: the defaults below, the YAML file (`--config`), its profiles in the
-order of the options (`--profile`), `--set key=value`. A config contains only the settings that differ from the defaults:
+Settings are merged in this order, and later ones win: the defaults below, the YAML file (`--config`), its profiles in
+the order of the options (`--profile`), `--set key=value`. A config contains only settings that differ from the defaults:
 
 ```yaml
 seed: 3

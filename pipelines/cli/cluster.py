@@ -13,13 +13,14 @@ from qatline.pipelines.cli.cluster_views import image_lines
 from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
     AcceptRejectedOption,
+    CommandLine,
     ConfigOption,
     DebugOption,
     ProfileOption,
     SetOption,
 )
 
-app = typer.Typer(
+app = CommandLine(
     no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server."
 )
 

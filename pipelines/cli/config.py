@@ -9,9 +9,15 @@ from typing import Annotated
 import typer
 
 from qatline.pipelines.cli.errors import reported
-from qatline.pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
+from qatline.pipelines.cli.options import (
+    CommandLine,
+    ConfigOption,
+    DebugOption,
+    ProfileOption,
+    SetOption,
+)
 
-app = typer.Typer(no_args_is_help=True, help="Show a config, or write its schema for an editor.")
+app = CommandLine(no_args_is_help=True, help="Show a config, or write its schema for an editor.")
 
 
 @app.command()

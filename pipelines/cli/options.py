@@ -11,12 +11,47 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from qat_lib.errors import ConfigError
 from qat_lib.options import BackendChoice, CalibratorName, CpuChoice
 from qatline.pipelines.cli.errors import say_renamed
 
 CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Where, and what to reuse", "What to show"
+
+
+class PlainCommand(typer.core.TyperCommand):
+    """A command whose help has two columns: options with their values, and descriptions.
+
+    The tables of Rich have up to six. In 80 columns they cut names of options, break the values
+    of others inside words, and leave about 16 characters to the descriptions.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help without Rich."""
+        self.rich_markup_mode = None
+        super().format_help(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options in sections by their panels."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            default = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            name = getattr(parameter, "rich_help_panel", None) or default
+            if (record := parameter.get_help_record(ctx)) is not None:
+                sections.setdefault(name, []).append(record)
+        for name, records in sections.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
+class CommandLine(typer.Typer):
+    """An app of plain commands."""
+
+    def command(self, *args: Any, **settings: Any) -> Any:
+        """Register a command, a ``PlainCommand`` by default."""
+        return super().command(*args, **{"cls": PlainCommand, **settings})
+
 
 ConfigOption = Annotated[
     Path | None,

@@ -8,9 +8,15 @@ from typing import Annotated
 import typer
 
 from qatline.pipelines.cli.errors import reported
-from qatline.pipelines.cli.options import DebugOption, JsonOption, RunsDirOption, print_json
+from qatline.pipelines.cli.options import (
+    CommandLine,
+    DebugOption,
+    JsonOption,
+    RunsDirOption,
+    print_json,
+)
 
-app = typer.Typer(no_args_is_help=True, help="List runs, show one, or read its log.")
+app = CommandLine(no_args_is_help=True, help="List runs, show one, or read its log.")
 
 RunOrLatest = Annotated[
     str | None,

@@ -12,7 +12,7 @@ from qat_lib.errors import ConfigError, MissingPackageError
 from qat_lib.support.extras import install_hint, missing_packages
 from qatline.components.settings import TrackingSettings
 from qatline.components.support.credentials import scrub
-from qatline.components.tracking.database import database_path
+from qatline.components.tracking.database import database_path, has_content
 from qatline.components.tracking.pipeline_run import RUN_TAG
 from qatline.components.tracking.store import open_client, translated
 from qatline.components.tracking.tracker import URI_VARIABLE
@@ -148,7 +148,7 @@ def _reader(uri: str, output: Path) -> Any:
             f"Comparing runs needs the package mlflow. {install_hint(['mlflow'])}"
         )
     path = database_path(uri)
-    if path is not None and not path.exists():  # opening it would make it
+    if path is not None and not has_content(path):  # opening it would make it
         raise ConfigError(f"Expected tracked runs in {output}; there are none.")
     return open_client(uri)
 

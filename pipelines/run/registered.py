@@ -11,7 +11,7 @@ from qat_lib.support.extras import missing_packages
 from qatline.components.registry.mlflow_registry import MlflowRegistry, open_registry
 from qatline.components.registry.registry import RUN, RegisteredVersion
 from qatline.components.support.credentials import scrub
-from qatline.components.tracking.database import database_path
+from qatline.components.tracking.database import database_path, has_content
 from qatline.components.tracking.tracker import URI_VARIABLE, ensure_store
 from qatline.pipelines.config.run_config import RunConfig, build_config
 from qatline.pipelines.run.tracking import default_uri
@@ -38,7 +38,7 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
     uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(Path(config.output))
     database = database_path(uri)
     # Where MLflow is missing, opening the store says how to install it.
-    if database is not None and not _has_content(database) and not missing_packages(["mlflow"]):
+    if database is not None and not has_content(database) and not missing_packages(["mlflow"]):
         raise TrackingError(
             f"Expected a tracking store that runs have registered models in, found none at "
             f"{database}. Give the folder of the runs with --runs-dir, or tracking.uri in the "
@@ -56,11 +56,6 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
             "registry.name registers one."
         )
     return registry
-
-
-def _has_content(database: Path) -> bool:
-    """Return whether a database exists; an empty file is none."""
-    return database.is_file() and database.stat().st_size > 0
 
 
 def _checked(name: str) -> str | None:

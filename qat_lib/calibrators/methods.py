@@ -17,6 +17,8 @@ CANDIDATES = 100
 """Ranges among which the squared error is least; the values of a tensor with few ones, too."""
 ENTROPY_BINS = 2048
 """Bins of the histogram that entropy is taken of, as published."""
+FIRST_END = 128
+"""Bins of the shortest range whose entropy is taken, as published."""
 PERCENTILE = 99.99
 """Percentile of ``"percentile"`` by default."""
 AUTO = "auto"
@@ -142,9 +144,11 @@ def _entropy(histogram: MagnitudeHistogram, _: float, steps: int) -> float:
     last = int(np.flatnonzero(counts)[-1]) + 1
     if last <= levels:
         return histogram.observed_max
-    # Every bin is a candidate: the divergence is least where the levels get equally many bins, at
-    # few of them.
-    ends = np.arange(levels, last + 1)
+    # Every filled bin is a candidate: the divergence is least where the levels get equally many bins,
+    # at few of them. The first one may lie below the others, where outliers are far from the rest.
+    filled = np.flatnonzero(counts) + 1
+    first = int(np.searchsorted(filled, min(levels, FIRST_END), side="right")) - 1
+    ends = filled[max(first, 0) :]
     divergences = np.array([_divergence(counts[:last], int(end), levels) for end in ends])
     # Of equal ones the one that clips least.
     best = int(ends[np.flatnonzero(divergences == divergences.min())[-1]])
@@ -155,8 +159,6 @@ def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
     """Kullback-Leibler divergence of the clipped distribution from its quantized form."""
     inside = counts[:end]
     outliers = counts[end:].sum()
-    if not inside[-1]:  # so there are outliers, all in a bin that the quantized form leaves empty
-        return np.inf
     clipped = inside.copy()
     clipped[-1] += outliers
     group = np.arange(end) * levels // end

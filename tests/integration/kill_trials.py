@@ -52,7 +52,7 @@ def kill_first_run(start: Start, folder: Path, kill: Kill) -> bool:
 
     Return False when it had ended before.
     """
-    process = start(folder, [])
+    process = start(folder, ["run"])
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(kill.moment)
     family = [process.pid, *descendants(process.pid)]
@@ -86,7 +86,7 @@ def resume(start: Start, folder: Path) -> dict[str, Any]:
     It is started again when it was killed before it had a record.
     """
     begun = list(folder.glob("runs/[!.]*/run.json"))
-    return outcome(start(folder, ["--resume", "--json"] if begun else ["--json"]))
+    return outcome(start(folder, ["resume" if begun else "run", "--json"]))
 
 
 def left_behind(folder: Path) -> list[Path]:

@@ -50,17 +50,11 @@ def start_real(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]
     """
     (folder / "tiny_model.py").write_text(MODEL)
     overrides = (
-        [] if "--resume" in arguments else [text for value in QUICK for text in ("--set", value)]
+        [] if "resume" in arguments else [text for value in QUICK for text in ("--set", value)]
     )
     return _start(
         folder,
-        [
-            "-c",
-            "from qatline.pipelines.cli.main import main; main()",
-            "run",
-            *arguments,
-            *overrides,
-        ],
+        ["-c", "from qatline.pipelines.cli.main import main; main()", *arguments, *overrides],
         {},
     )
 
@@ -68,14 +62,14 @@ def start_real(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]
 def start_fake(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]":
     """Start quick fake steps with real launcher, step store and MLflow."""
     path = os.pathsep.join((str(FAKES), str(ROOT)))
-    return _start(folder, [str(FAKES / "fake_cli.py"), "run", *arguments], {"PYTHONPATH": path})
+    return _start(folder, [str(FAKES / "fake_cli.py"), *arguments], {"PYTHONPATH": path})
 
 
 def start_untracked(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]":
     """Start the quick fake steps without MLflow."""
     path = os.pathsep.join((str(FAKES), str(ROOT)))
     variables = {"PYTHONPATH": path, "QATLINE_TRACKING": "off"}
-    return _start(folder, [str(FAKES / "fake_cli.py"), "run", *arguments], variables)
+    return _start(folder, [str(FAKES / "fake_cli.py"), *arguments], variables)
 
 
 def _start(
@@ -119,7 +113,7 @@ def run_trials(start: Start, root: Path, *, count: int, computed: Sequence[str])
     Each has a folder of its own.
     """
     started = time.monotonic()
-    reference = outcome(start(_new(root / "untouched"), ["--json"]))
+    reference = outcome(start(_new(root / "untouched"), ["run", "--json"]))
     seconds = time.monotonic() - started
     killed = 0
     for index, kill in enumerate(plan_kills(count, seconds=seconds, seed=SEED)):

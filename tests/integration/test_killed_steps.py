@@ -32,13 +32,7 @@ def qatline(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
         if not name.startswith(("MLFLOW_", "QATLINE_"))
     }
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from qatline.pipelines.cli.main import main; main()",
-            "run",
-            *arguments,
-        ],
+        [sys.executable, "-c", "from qatline.pipelines.cli.main import main; main()", *arguments],
         cwd=folder,
         env=kept,
         stdout=subprocess.PIPE,
@@ -90,7 +84,7 @@ def test_run_killed_in_every_step_ends_alike(tmp_path: Path) -> None:
     killed.mkdir()
     for place, step in enumerate(STEPS):
         written = sum(path.stat().st_size for path in killed.glob("runs/*/events.jsonl"))
-        process = qatline(killed, *(["--resume"] if place else OVERRIDES))
+        process = qatline(killed, *(["resume"] if place else ["run", *OVERRIDES]))
         wait_for(lambda step=step, since=written: started(killed, step, since), f"step {step}")  # type: ignore[misc]
         # Every second time the command itself is killed, and the step has to follow it.
         step_process = wait_for(lambda parent=process.pid: executor_of(parent), "its process")  # type: ignore[misc]
@@ -98,7 +92,7 @@ def test_run_killed_in_every_step_ends_alike(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=120)
         assert process.returncode != 0, f"step {step} was over before it could be killed: {err}"
         wait_for(lambda pid=step_process: not Path(f"/proc/{pid}").exists(), "the end of the step")  # type: ignore[misc]
-    result = finished(qatline(killed, "--resume", "--json"))
+    result = finished(qatline(killed, "resume", "--json"))
     assert [each["name"] for each in result["steps"]] == STEPS
     assert [each["status"] for each in result["steps"]][:-1] == ["reused"] * (len(STEPS) - 1)
     (record,) = killed.glob("runs/*/run.json")
@@ -107,7 +101,7 @@ def test_run_killed_in_every_step_ends_alike(tmp_path: Path) -> None:
 
     untouched = tmp_path / "untouched"
     untouched.mkdir()
-    reference = finished(qatline(untouched, *OVERRIDES, "--json"))
+    reference = finished(qatline(untouched, "run", *OVERRIDES, "--json"))
     for row, values in reference["results"].items():
         assert result["results"][row]["accuracy"] == values["accuracy"]
     assert result["gate"]["verdict"] == reference["gate"]["verdict"]

@@ -16,9 +16,8 @@ from qat_lib.keras.diagnosis.report import (
     number,
 )
 
-_BAR, _LABEL, _ROW = 420, 230, 30  # pixels
-_LEAST = 1e-3
-"""Share of the longest bar that is drawn at least."""
+_LEAST = 0.1
+"""Shortest bar, in percent of the longest."""
 _SERIES = (
     ("weights", "weights alone in INT8", "#0f766e"),
     ("inputs", "inputs alone in INT8", "#d97706"),
@@ -28,7 +27,7 @@ _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
-:root {{ color-scheme: light dark; --soft: #8885; --ink: CanvasText; }}
+:root {{ color-scheme: light dark; --soft: #8885; }}
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
   padding: 0 1rem; }}
 h1 {{ font-size: 1.5rem; margin-bottom: 0; }} h2 {{ font-size: 1.15rem; margin-top: 2rem; }}
@@ -38,8 +37,13 @@ ol.findings {{ padding-left: 1.4rem; }} ol.findings li {{ margin-bottom: 1rem; }
   white-space: nowrap; }}
 pre {{ background: var(--soft); padding: .6rem .8rem; border-radius: .4rem; overflow-x: auto;
   margin: .4rem 0; }}
-svg {{ width: 100%; height: auto; }} svg text {{ fill: var(--ink); font-size: 12px; }}
-svg text.value {{ font-size: 10px; }}
+.effects {{ list-style: none; padding: 0; font-size: .9rem; line-height: 1.2; }}
+.effects li {{ display: grid; grid-template-columns: minmax(0, 16rem) 1fr; gap: .1rem .7rem;
+  align-items: center; margin-bottom: .5rem; }}
+.effects .layer {{ overflow-wrap: anywhere; }}
+.bar {{ display: flex; align-items: center; gap: .4rem; font-size: .8rem; }}
+.bar i {{ height: .6rem; border-radius: .15rem; width: calc(var(--share) * (1% - .05rem)); }}
+@media (max-width: 600px) {{ .effects li {{ grid-template-columns: 1fr; }} }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--soft); }}
@@ -106,34 +110,26 @@ def _finding(finding: LayerFinding) -> str:
 
 def _picture(diagnosis: Diagnosis) -> str:
     """Return the bars, linear from zero to the largest effect."""
-    rows = diagnosis.layers
-    longest = max((row.largest for row in rows), default=0.0) or 1.0
-    parts = []
-    for place, row in enumerate(rows):
-        parts.append(_bars(row, place * _ROW, longest))
-    across, down = _LABEL + _BAR + 90, max(len(rows) * _ROW, _ROW)
-    label = escape(f"Effect of each layer of {diagnosis.model}, the largest first")
-    return (
-        f'<svg viewBox="0 0 {across} {down}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
-    )
+    longest = max((row.largest for row in diagnosis.layers), default=0.0) or 1.0
+    items = [_bars(row, longest) for row in diagnosis.layers]
+    return f'<ol class="effects">{"".join(items)}</ol>'
 
 
-def _bars(row: LayerEffect, top: int, longest: float) -> str:
-    name = row.layer if len(row.layer) <= 34 else f"{row.layer[:16]}…{row.layer[-17:]}"
-    label = f'<text x="{_LABEL - 8}" y="{top + 17}" text-anchor="end">{escape(name)}</text>'
-    bars = [f"<g><title>{escape(_tooltip(row))}</title>{label}"]
-    for place, (part, _, colour) in enumerate(_SERIES):
+def _bars(row: LayerEffect, longest: float) -> str:
+    bars = []
+    for part, label, colour in _SERIES:
         found: PartEffect | None = getattr(row, part)
         if found is None:
             continue
-        length = _BAR * max(found.only / longest, _LEAST)
-        y = top + 4 + place * 11
+        share = max(100 * found.only / longest, _LEAST)
+        style = f"--share: {share:.1f}; background: {colour}"
         bars.append(
-            f'<rect x="{_LABEL}" y="{y}" width="{length:.1f}" height="9" rx="2" fill="{colour}"/>'
-            f'<text x="{_LABEL + length + 5:.1f}" y="{y + 8}" class="value">'
-            f"{number(found.only)}</text>"
+            f'<div class="bar"><i title="{label}" style="{style}"></i>{number(found.only)}</div>'
         )
-    return "".join(bars) + "</g>"
+    return (
+        f'<li title="{escape(_tooltip(row))}"><span class="layer">{escape(row.layer)}</span>'
+        f"<div>{''.join(bars)}</div></li>"
+    )
 
 
 def _tooltip(row: LayerEffect) -> str:

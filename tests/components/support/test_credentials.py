@@ -211,6 +211,9 @@ def test_secret_problem_goes_by_name_form_and_environment(monkeypatch: pytest.Mo
         ("width", "in/planted-in-env/text"),
         ("DB_PASS", "x"),
         ("url", "http://a:b@c"),
+        ("headers", "X-API-Key: v"),
+        ("arguments", "aws_secret_access_key = v"),
+        ("headers", "Authorization: Bearer abcdefgh"),
     ):
         problem = secret_problem(name, value)
         assert problem is not None
@@ -221,6 +224,7 @@ def test_secret_problem_goes_by_name_form_and_environment(monkeypatch: pytest.Mo
         ("api_key", 3),
         ("class_token", "learned"),
         ("path", "/a:b@c"),
+        ("arguments", "class_token=learned, width=4"),
     ):
         assert secret_problem(*harmless) is None
 

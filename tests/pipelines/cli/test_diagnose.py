@@ -1,6 +1,7 @@
 """``qatline diagnose``: table, page, spec, resumption."""
 
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_diagnose_names_the_planted_layer_first(folder: Path, tmp_path: Path) -> None:
+def test_diagnose_names_the_planted_layer_first(
+    folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensorflow = logging.getLogger("tensorflow")
+    monkeypatch.setattr(tensorflow, "handlers", [caplog.handler])
     html, spec = tmp_path / "page.html", tmp_path / "fix.yaml"
     before = set(folder.iterdir())
     arguments = [str(folder / "m.keras"), "--data", str(folder / "x.npy"), "--samples", "16"]
@@ -45,9 +53,10 @@ def test_diagnose_names_the_planted_layer_first(folder: Path, tmp_path: Path) ->
         ],
     )
     assert done.exit_code == 0, done.stderr
+    assert "retracing" not in caplog.text
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "1. conv1: outlier channel in relu1:0" in done.stdout
-    assert "<svg" in html.read_text()
+    assert '<ol class="effects">' in html.read_text()
     assert qat_lib.QuantizationSpec.load(spec).layers[0].name == "conv2"
     assert set(folder.iterdir()) == before
     model = str(tmp_path / "mended.keras")

@@ -35,6 +35,14 @@ def test_help_fits_80_columns(command: tuple[str, ...]) -> None:
     assert done.exit_code == 0
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     assert "[[" not in done.stdout
+    for option in COMMANDS[command].params:
+        if option.param_type_name == "option" and not option.hidden:
+            assert all(name in done.stdout for name in (*option.opts, *option.secondary_opts))
+
+
+def test_help_lists_values_of_options_unbroken() -> None:
+    shown = runner.invoke(app, ["build-engine", "--help"]).stdout
+    assert "auto|tensorrt|openvino|onnxruntime" in shown
 
 
 def test_an_option_has_one_form_everywhere() -> None:
@@ -84,7 +92,6 @@ def test_runs_folder_warns_of_old_name(capsys: pytest.CaptureFixture[str]) -> No
             "--profile of build-engine is now --layer-timing",
         ),
         (["build-engine", "no.onnx", "--max-batch", "2"], "--max-batch is now --max-batch-size"),
-        (["run", "--resume", "--runs-dir", "FOLDER"], "qatline run --resume is now qatline resume"),
     ],
 )
 def test_an_old_name_works_with_a_warning(

@@ -74,3 +74,7 @@ def test_missing_store_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="can't be reached"):
         find_runs(RunChoice(output=tmp_path, uri="http://127.0.0.1:1"))
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mlflow.db").touch()
+    with pytest.raises(ConfigError, match="Expected tracked runs in"):
+        find_runs(RunChoice(output=tmp_path))
+    assert (tmp_path / "mlflow.db").stat().st_size == 0

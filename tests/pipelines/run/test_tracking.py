@@ -58,7 +58,7 @@ def test_killed_run_resumes_its_own_record(fake_cli: Any) -> None:
     assert statuses(before) == {"prepare_data": ["FINISHED"], "train_baseline": ["FAILED"]}
     assert parent(before).info.status == "FAILED"
 
-    resumed = fake_cli("run", "--resume", **ON)
+    resumed = fake_cli("resume", **ON)
     assert resumed.returncode == 0, resumed.stderr
     assert f"qatline ui runs/{run.name}" in resumed.stdout
     assert json.loads((run / "tracking.json").read_text()) == before

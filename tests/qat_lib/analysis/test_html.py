@@ -74,6 +74,33 @@ def test_empty_graph() -> None:
     assert len(data(to_html(analyze_graph(g.graph())))["boxes"]) == 2
 
 
+def contrast(first: str, second: str) -> float:
+    """Return the contrast ratio of two colours by WCAG 2."""
+    bright, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_has_enough_contrast() -> None:
+    light, dark = re.findall(r":root \{(.*?)\}", to_html(resnet()), re.DOTALL)[:2]
+    for scheme in (light, dark):
+        colours = dict(re.findall(r"--(\w+): (#\w{6})", scheme))
+        for box in ("int8", "mixed", "half", "float", "plain", "error", "warning", "info"):
+            assert contrast(colours["label"], colours[box]) >= 4.5, box
+        for text in ("ink", "soft"):
+            for ground in ("page", "panel"):
+                assert contrast(colours[text], colours[ground]) >= 4.5, text
+        for text in ("error", "warning", "info"):
+            assert contrast(colours[text], colours["panel"]) >= 4.5, text
+
+
 SCRIPT = """
 <script>
 addEventListener("load", () => {
@@ -87,6 +114,15 @@ addEventListener("load", () => {
   canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -100, bubbles: true, cancelable: true }));
   const result = { hits: hits.length, selected: data.boxes[selected][NAME], colours: colours.size,
     zoomed: view.zoom > before, errors: window.failures };
+  const legend = byId("legend").getBoundingClientRect(), stage = canvas.getBoundingClientRect();
+  result.covered = Math.max(0, legend.bottom - stage.top);
+  const reached = new Set();
+  const press = (key) => { canvas.dispatchEvent(new KeyboardEvent("keydown", { key })); reached.add(selected); };
+  select(-1);
+  data.boxes.forEach(() => press("ArrowRight"));
+  result.reached = reached.size === data.boxes.length;
+  press("ArrowUp");
+  result.above = data.edges.some((e) => e[0] === selected && e[1] === order[order.length - 1]);
   const shown = { id: "result", textContent: JSON.stringify(result) };
   document.body.append(Object.assign(document.createElement("pre"), shown));
 });
@@ -131,4 +167,7 @@ def test_page_in_a_browser(tmp_path: Path) -> None:
     assert result["hits"] == 6  # four convolutions, the Add and the Relu behind it
     assert result["selected"].startswith("quant_conv3_block1")
     assert result["zoomed"]
+    assert result["covered"] == 0  # pixels of the graph behind the legend
+    assert result["reached"]  # by the arrow keys
+    assert result["above"]
     assert result["colours"] > 10  # the canvas was painted

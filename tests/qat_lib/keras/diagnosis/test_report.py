@@ -119,12 +119,12 @@ def test_short_name_keeps_both_ends() -> None:
 
 def test_page_has_a_bar_for_each_part_and_escapes(diagnosis: Diagnosis) -> None:
     page = diagnosis_page(diagnosis)
-    assert page.count("<rect") == 22
+    assert page.count('<div class="bar">') == 22
     assert "<b>&" not in page
     assert "&lt;b&gt;&amp;" in page
-    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="9"', page)]
-    assert widths[1] == 420.0
-    assert widths[0] == pytest.approx(16.8)
+    shares = [float(share) for share in re.findall(r"--share: ([\d.]+)", page)]
+    assert shares[1] == 100.0
+    assert shares[0] == pytest.approx(4.0)
     assert "quantize_input: false" in page
     assert "http" not in page
 
