@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import itertools
 import os
 import sys
 import tempfile
@@ -87,28 +88,29 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "mobilenetv2": functools.partial(photographs, "mobilenetv2"),
     "efficientnet_lite0": functools.partial(photographs, "efficientnet_lite0"),
 }
-BATCH = {"digits": 32, "resnet20": 32}
-"""Largest batch, as far as it is not 8. Random requests have up to as many samples."""
+BATCH = 8
 
 
-def measure(name: str, folder: Path) -> list[dict[str, Any]]:
+def measure(name: str, folder: Path, layers: int) -> list[dict[str, Any]]:
     """Return a row for the honest engine of a network and one for each fault."""
     import qat_lib
 
     model, calibration, images, labels = NETWORKS[name]()
     quantized = qat_lib.PtqRecipe(backend="openvino").quantize(model, calibration)
     path = Path(qat_lib.export_onnx(quantized, folder / "m.onnx", target="openvino").path)
-    batch = BATCH.get(name, 8)
-    rows = [judge(path, None, "honest", images, batch)]
-    truth = rows[0]["labels"] if labels is None else labels
-    faults = wrong_graphs(onnx.load(path))
-    rows += [judge(path, wrong, fault, images, batch) for fault, wrong in faults]
-    honest = float(np.mean(rows[0]["labels"] == truth))
-    for row in rows:
-        found = float(np.mean(row.pop("labels") == truth))
-        row |= {"network": name, "change": round(100 * (found - honest), 2)}
+    rows: list[dict[str, Any]] = []
+    for fault, wrong in itertools.chain(
+        [("honest", None)], wrong_graphs(onnx.load(path), layers=layers)
+    ):
+        row = judge(path, wrong, fault, images)
+        answered = row.pop("labels")
+        if not rows:
+            labels = answered if labels is None else labels
+            honest = float(np.mean(answered == labels))
+        change = round(100 * (float(np.mean(answered == labels)) - honest), 2)
+        rows.append({"network": name, **row, "change": change})
         print(
-            f"{name:12s} {row['fault']:32s} {row['change']:+7.2f} points  build "
+            f"{name:12s} {fault:32s} {change:+7.2f} points  build "
             f"{'refused' if row['build'] else 'passed '}  check "
             f"{'refused' if row['check'] else 'passed '}  {row['difference']:.4f} of {row['bound']:.4f}",
             flush=True,
@@ -131,27 +133,26 @@ def _remember_references() -> None:
     Reference.run = remembered
 
 
-def judge(path: Path, wrong: Any, fault: str, images: np.ndarray, batch: int) -> dict[str, Any]:
+def judge(path: Path, wrong: Any, fault: str, images: np.ndarray) -> dict[str, Any]:
     """Build an engine, from ``wrong`` where given, and return what the checks say."""
     from qat_lib.engines import BuildSpec, build_engine, load_engine, openvino
     from qat_lib.engines.check import check_engine
     from qat_lib.engines.openvino_forms import sound_form
+    from qat_lib.engines.verification import verify_answers
     from qat_lib.errors import EngineBuildError
 
     openvino.sound_form = planted(wrong) if wrong else sound_form
-    spec, engine = BuildSpec(backend="openvino", max_batch_size=batch), path.with_suffix(".engine")
-    try:
-        build_engine(path, spec, output=engine)
-        refused = False
-    except EngineBuildError:
-        refused = True
-        build_engine(path, spec, output=engine, verify=False)
-    check = check_engine(engine, path, inputs=images)
+    spec, engine = BuildSpec(backend="openvino", max_batch_size=BATCH), path.with_suffix(".engine")
+    build_engine(path, spec, output=engine, verify=False)
+    refused, answers = False, []
     with load_engine(engine) as loaded:
-        answers = [
-            next(iter(loaded.infer(images[start : start + batch]).values()))
-            for start in range(0, len(images), batch)
-        ]
+        try:  # as the build does
+            verify_answers(loaded, path, half=False)
+        except EngineBuildError:
+            refused = True
+        for start in range(0, len(images), BATCH):
+            answers.append(next(iter(loaded.infer(images[start : start + BATCH]).values())))
+    check = check_engine(engine, path, requests=8, inputs=images)
     return {
         "fault": fault,
         "build": refused,
@@ -166,6 +167,7 @@ def main() -> None:
     """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--layers", type=int, default=8, help="layers that get faults")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     _remember_references()
@@ -178,7 +180,7 @@ def main() -> None:
             print(f"{name} is skipped: install {missing}.", file=sys.stderr)
             continue
         with tempfile.TemporaryDirectory() as folder:
-            rows += measure(name, Path(folder))
+            rows += measure(name, Path(folder), arguments.layers)
     faults = [row for row in rows if row["fault"] != "honest"]
     caught = [row for row in faults if row["build"] or row["check"]]
     costly = [row for row in faults if row["change"] < -COSTLY]
