@@ -7,33 +7,39 @@ engine files (random requests and real inputs), and its accuracy on the same inp
     uv run python benchmarks/engine_faults.py --json benchmarks/results/engine_faults.json
 
 ``ONEDNN_MAX_CPU_ISA=AVX2`` in front makes OpenVINO compute as on a CPU without VNNI. The networks
-are a digits ResNet trained here, and ResNet-20 and MobileNetV2 with the weights in
-``QATLINE_SHARED_DATA`` (default ``../shared/data``); those are skipped where it is absent. Accuracy
-of MobileNetV2 is agreement with the honest engine's labels.
+are a digits ResNet trained here, ResNet-20 and MobileNetV2 with the weights in
+``QATLINE_SHARED_DATA`` (default ``../shared/data``), and EfficientNet-Lite0 with weights from the
+Python Package Index (``efficientnet_lite.py``); what is absent is skipped. Accuracy of the last two
+is agreement with FP32's labels.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
+import itertools
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import efficientnet_lite
 import numpy as np
 import onnx
 import record
 from applications_images import SHARED
-from wrong_graphs import wrong_graphs
+from wrong_graphs import planted, wrong_graphs
 
 COSTLY = 0.5
 """Points of accuracy from which on a fault must be caught."""
 
 
-def digits() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None]:
+def digits() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
     """Return a trained network, calibration images, test images and labels."""
     import keras
     import sklearn.datasets
@@ -50,7 +56,7 @@ def digits() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None]:
     return model, images[:256], images[1300:], y[1300:]
 
 
-def resnet20() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None]:
+def resnet20() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
     """Return the same of CIFAR ResNet-20."""
     from ptq_agreement import MEAN, SPREAD
 
@@ -65,34 +71,46 @@ def resnet20() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None]:
     return model, parts[0].astype(np.float32)[:256], parts[1].astype(np.float32), labels
 
 
-def mobilenetv2() -> tuple[Any, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return the same of MobileNetV2, without labels."""
+def photographs(name: str) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the same of a network of ``ptq_agreement``, with FP32's labels as the truth."""
     import ptq_agreement
 
-    model = ptq_agreement.mobilenetv2()
-    return model, ptq_agreement.mixed("x_train", 64, 0), ptq_agreement.mixed("x_test", 96, 1), None
+    network = ptq_agreement.NETWORKS[name]
+    usual = {"mean": network.mean, "spread": network.spread}
+    images = [ptq_agreement.mixed("x_train", 64, 0, **usual)]
+    images.append(ptq_agreement.mixed("x_test", 96, 1, **usual))
+    model = network.build()
+    return model, *images, model.predict(images[1], batch_size=8, verbose=0).argmax(1)
 
 
-NETWORKS = {"digits": digits, "resnet20": resnet20, "mobilenetv2": mobilenetv2}
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "digits": digits,
+    "resnet20": resnet20,
+    "mobilenetv2": functools.partial(photographs, "mobilenetv2"),
+    "efficientnet_lite0": functools.partial(photographs, "efficientnet_lite0"),
+}
+BATCH = 8
 
 
-def measure(name: str, folder: Path) -> list[dict[str, Any]]:
+def measure(name: str, folder: Path, layers: int) -> list[dict[str, Any]]:
     """Return a row for the honest engine of a network and one for each fault."""
     import qat_lib
 
     model, calibration, images, labels = NETWORKS[name]()
     quantized = qat_lib.PtqRecipe(backend="openvino").quantize(model, calibration)
     path = Path(qat_lib.export_onnx(quantized, folder / "m.onnx", target="openvino").path)
-    rows = [judge(path, None, "honest", images)]
-    truth = rows[0]["labels"] if labels is None else labels
-    faults = wrong_graphs(onnx.load(path))
-    rows += [judge(path, wrong, fault, images) for fault, wrong in faults]
-    honest = float(np.mean(rows[0]["labels"] == truth))
-    for row in rows:
-        found = float(np.mean(row.pop("labels") == truth))
-        row |= {"network": name, "change": round(100 * (found - honest), 2)}
+    rows: list[dict[str, Any]] = []
+    for fault, wrong in itertools.chain(
+        [("honest", None)], wrong_graphs(onnx.load(path), layers=layers)
+    ):
+        row = judge(path, wrong, fault, images)
+        answered = row.pop("labels")
+        if not rows:
+            honest = float(np.mean(answered == labels))
+        change = round(100 * (float(np.mean(answered == labels)) - honest), 2)
+        rows.append({"network": name, **row, "change": change})
         print(
-            f"{name:12s} {row['fault']:32s} {row['change']:+7.2f} points  build "
+            f"{name:12s} {fault:32s} {change:+7.2f} points  build "
             f"{'refused' if row['build'] else 'passed '}  check "
             f"{'refused' if row['check'] else 'passed '}  {row['difference']:.4f} of {row['bound']:.4f}",
             flush=True,
@@ -100,35 +118,41 @@ def measure(name: str, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _remember_references() -> None:
+    """Compute each of the reference's answers once: every fault is compared with the same ones."""
+    from qat_lib.engines.onnxruntime import Reference
+
+    run, known = Reference.run, {}
+
+    def remembered(self: Any, request: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        key = self._onnx, hashlib.sha256(b"".join(map(bytes, request.values()))).digest()
+        if key not in known:
+            known[key] = run(self, request)
+        return known[key]
+
+    Reference.run = remembered
+
+
 def judge(path: Path, wrong: Any, fault: str, images: np.ndarray) -> dict[str, Any]:
     """Build an engine, from ``wrong`` where given, and return what the checks say."""
     from qat_lib.engines import BuildSpec, build_engine, load_engine, openvino
     from qat_lib.engines.check import check_engine
-    from qat_lib.engines.openvino_forms import SoundForm, sound_form
+    from qat_lib.engines.openvino_forms import sound_form
+    from qat_lib.engines.verification import verify_answers
     from qat_lib.errors import EngineBuildError
 
-    def planted(file: Path, cpu: Any) -> SoundForm:
-        if wrong is None:
-            return sound_form(file, cpu)
-        copy = file.with_name("wrong.onnx")
-        copy.write_bytes(wrong.SerializeToString())
-        form = sound_form(copy, cpu)
-        return form if form.data else SoundForm(data=wrong.SerializeToString())
-
-    openvino.sound_form = planted
-    spec, engine = BuildSpec(backend="openvino", max_batch_size=32), path.with_suffix(".engine")
-    try:
-        build_engine(path, spec, output=engine)
-        refused = False
-    except EngineBuildError:
-        refused = True
-        build_engine(path, spec, output=engine, verify=False)
-    check = check_engine(engine, path, inputs=images)
+    openvino.sound_form = planted(wrong) if wrong else sound_form
+    spec, engine = BuildSpec(backend="openvino", max_batch_size=BATCH), path.with_suffix(".engine")
+    build_engine(path, spec, output=engine, verify=False)
+    refused, answers = False, []
     with load_engine(engine) as loaded:
-        answers = [
-            next(iter(loaded.infer(images[start : start + 32]).values()))
-            for start in range(0, len(images), 32)
-        ]
+        try:  # as the build does
+            verify_answers(loaded, path, half=False)
+        except EngineBuildError:
+            refused = True
+        for start in range(0, len(images), BATCH):
+            answers.append(next(iter(loaded.infer(images[start : start + BATCH]).values())))
+    check = check_engine(engine, path, requests=8, inputs=images)
     return {
         "fault": fault,
         "build": refused,
@@ -143,15 +167,20 @@ def main() -> None:
     """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--layers", type=int, default=8, help="layers that get faults")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
+    _remember_references()
     rows: list[dict[str, Any]] = []
     for name in arguments.networks:
         if name != "digits" and not SHARED.is_dir():
             print(f"{name} is skipped: there is no {SHARED}.", file=sys.stderr)
             continue
+        if name == "efficientnet_lite0" and (missing := efficientnet_lite.missing()):
+            print(f"{name} is skipped: install {missing}.", file=sys.stderr)
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            rows += measure(name, Path(folder))
+            rows += measure(name, Path(folder), arguments.layers)
     faults = [row for row in rows if row["fault"] != "honest"]
     caught = [row for row in faults if row["build"] or row["check"]]
     costly = [row for row in faults if row["change"] < -COSTLY]

@@ -106,21 +106,24 @@ def _classes(tests: Sequence[ClassTest], settings: ChampionSettings) -> Reason:
         expected = f"at most {settings.max_class_drop:.2%} below the champion on each class"
     if not tests:
         return _not_measured("champion_classes", expected, "accuracy by class")
-    failed, empty = [], []
+    failed, lost, empty = [], [], []
     for test in tests:
+        shares = f"{test.name}: {_share(test.candidate)} against {_share(test.champion)}"
         if not test.samples:
             empty.append(str(test.name))
         elif _class_fails(test, settings):
-            failed.append(f"{test.name}: {_share(test.candidate)} against {_share(test.champion)}")
+            failed.append(shares)
+        elif test.champion and not test.candidate:
+            lost.append(f"{shares} ({test.samples} samples)")
     messages = []
     if failed:
-        more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-        messages.append(f"Classes worse than the champion's: {'; '.join(failed[:3])}{more}.")
+        messages.append(f"Classes worse than the champion's: {_listed(failed)}.")
     else:
         messages.append("No class is worse than the champion's by more than is allowed.")
+    if lost:
+        messages.append(f"Lost classes: {_listed(lost)}.")
     if empty:
-        more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-        messages.append(f"Classes without test samples: {', '.join(empty[:3])}{more}.")
+        messages.append(f"Classes without test samples: {_listed(empty)}.")
     received = "; ".join(failed[:3]) or "none"
     if empty:
         received += f"; {len(empty)} not measured"
@@ -131,6 +134,11 @@ def _classes(tests: Sequence[ClassTest], settings: ChampionSettings) -> Reason:
         received=received,
         message=" ".join(messages),
     )
+
+
+def _listed(classes: Sequence[str]) -> str:
+    more = f" and {len(classes) - 3} more" if len(classes) > 3 else ""
+    return "; ".join(classes[:3]) + more
 
 
 def _class_fails(test: ClassTest, settings: ChampionSettings) -> bool:

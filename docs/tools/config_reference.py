@@ -18,7 +18,7 @@ HEAD = """# Configuration
 <!-- Written by docs/tools/config_reference.py from the settings' schema. -->
 
 Settings are merged in this order, and later ones win: the defaults below, the YAML file (`--config`), its profiles in
-the order of the options (`--profile`), `--set key=value`. A config contains only settings that differ from the defaults:
+the order of the options (`--profile`), `--set key=value`. A config contains only what differs from the defaults:
 
 ```yaml
 seed: 3

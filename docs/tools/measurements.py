@@ -25,7 +25,7 @@ def render() -> str:
         *(accuracy.digits(), accuracy.photographs(), accuracy.recipes(), accuracy.agreement()),
         *(accuracy.ranges(), accuracy.few_bits(), accuracy.calibration(), accuracy.diagnosis()),
         *(cost.openvino(), cost.export(), cost.overhead(), cost.scaling(), cost.steps()),
-        *(cost.qat_step(), cost.inference(), cost.networks()),
+        *(cost.qat_step(), cost.inference(), accuracy.faults(), cost.networks()),
     ]
     return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])
 

@@ -15,9 +15,10 @@ more, so that one wrong sample among many shows. Accepted differences:
   0.5. Noise has no direction, so that the mean over the samples may differ by little more than
   noise / sqrt(samples).
 
-Labels are the outputs' largest values. On real inputs the engine may give another label than the
-reference for twice the share of samples for which the reference does so under the same move of its
-input, or 2 %. ``benchmarks/engine_faults.py`` measures what these bounds catch.
+Labels are the largest values of an output ``(samples, classes)``. On real inputs the engine may
+give another label than the reference for twice the share of samples for which the reference does so
+under the same move of its input, or 2 %. ``benchmarks/engine_faults.py`` measures what these bounds
+catch.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -33,6 +35,7 @@ from numpy.typing import NDArray
 
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.values import Array
+from qat_lib.support.mappings import map_values
 
 FP32_BOUND = 1e-3
 TF32_BOUND = 2e-2
@@ -44,6 +47,7 @@ NOISE_FACTOR = 1.5
 NOISE_BOUND = 0.5
 """Largest bound that the noise of a network can lead to."""
 NUDGE = 2.0**-14
+"""How far inputs move, relative to themselves, to measure the noise of a network."""
 
 _LEAST_SPREAD = 0.05
 """Share of the answers' magnitude that counts as their spread at least: answers may all be nearly
@@ -53,6 +57,8 @@ _WORST = 0.1
 """Weight of the worst sample."""
 
 Floats = NDArray[np.float64]
+Answers = Mapping[str, Array]
+"""Arrays by name: a request, or the outputs for it."""
 
 
 def bound_of(manifest: EngineManifest, *, half: bool) -> float:
@@ -68,17 +74,6 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
     if half or manifest.spec["float_precision"] != "fp32":
         return HALF_BOUND
     return TF32_BOUND if manifest.backend == "tensorrt" else FP32_BOUND
-
-
-def moved_answers(
-    run: Callable[[Mapping[str, Array]], Mapping[str, Array]],
-    requests: Sequence[Mapping[str, Array]],
-) -> list[Mapping[str, Array]]:
-    """Return the reference's answers to requests whose floats move by ``NUDGE`` of themselves."""
-    moved = []
-    for request in requests:
-        moved.append(run({name: _nudged(value) for name, value in request.items()}))
-    return moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +101,81 @@ class OutputAgreement:
         return float("inf") if self.is_shifted else self.difference / self.bound
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelAgreement:
+    """Labels of an engine against the reference's.
+
+    Attributes:
+        other: share of samples with another label.
+        bound: largest accepted share.
+    """
+
+    other: float
+    bound: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether precision explains the share."""
+        return self.other <= self.bound
+
+
+@dataclass(kw_only=True)
+class ComparedAnswers:
+    """Answers of an engine beside those of the reference.
+
+    Attributes:
+        manifest: the engine's manifest.
+        half: whether some of the ONNX graph is in float16 or bfloat16.
+        run: gives the reference's answers to a request.
+        requests: the requests.
+        answers: the engine's outputs by name, one mapping a request.
+        expected: the reference's, likewise.
+    """
+
+    manifest: EngineManifest
+    half: bool
+    run: Callable[[Answers], Answers]
+    requests: Sequence[Answers]
+    answers: Sequence[Answers]
+    expected: Sequence[Answers]
+
+    @cached_property
+    def outputs(self) -> dict[str, OutputAgreement]:
+        """The agreement of each output."""
+        bound = bound_of(self.manifest, half=self.half)
+        noisy = (lambda: self._moved) if self.manifest.quantized else None
+        return judge_outputs(self.answers, self.expected, bound, noisy)
+
+    @property
+    def worst(self) -> str:
+        """The output that is nearest to its bound, or furthest past it."""
+        return max(self.outputs, key=lambda name: self.outputs[name].excess)
+
+    def labels(self, output: str) -> LabelAgreement | None:
+        """Return the agreement of labels; None if the output has none."""
+        pick = itemgetter(output)
+        expected = list(map(pick, self.expected))
+        other = other_labels(list(map(pick, self.answers)), expected)
+        if other is None:
+            return None
+        # One sample of a few is no share.
+        bound = max(LABEL_BOUND, 1 / sum(map(len, expected)))
+        if self.manifest.quantized and other > bound:
+            noise = other_labels(list(map(pick, self._moved)), expected)
+            bound = max(bound, 2 * (noise or 0.0))
+        return LabelAgreement(other=other, bound=bound)
+
+    @cached_property
+    def _moved(self) -> list[Answers]:
+        """The reference's answers to requests that move by ``NUDGE``."""
+        return [self.run(map_values(nudged, request)) for request in self.requests]
+
+
 def judge_outputs(
-    answers: Sequence[Mapping[str, Array]],
-    expected: Sequence[Mapping[str, Array]],
+    answers: Sequence[Answers],
+    expected: Sequence[Answers],
     bound: float,
-    noisy: Callable[[], Sequence[Mapping[str, Array]]] | None = None,
+    noisy: Callable[[], Sequence[Answers]] | None = None,
 ) -> dict[str, OutputAgreement]:
     """Return the agreement of each output.
 
@@ -119,7 +184,7 @@ def judge_outputs(
         expected: the reference's, likewise.
         bound: what the engine's precision explains (``bound_of``).
         noisy: of a quantized engine, gives the reference's answers to requests that moved a little
-            (``moved_answers``); it is called where a difference exceeds ``bound``.
+            (``nudged``); it is called where a difference exceeds ``bound``.
     """
     found = differences(answers, expected)
     plain = {name: OutputAgreement(difference=size, bound=bound) for name, size in found.items()}
@@ -142,7 +207,7 @@ def judge_outputs(
 
 
 def mean_shifts(
-    answers: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]]
+    answers: Sequence[Answers], expected: Sequence[Answers]
 ) -> dict[str, tuple[float, int, int]]:
     """Return for each output how far the mean over the samples differs.
 
@@ -165,15 +230,12 @@ def mean_shifts(
     return shifts
 
 
-def _nudged(value: Array) -> Array:
-    if value.dtype.kind != "f":
-        return value
-    return np.asarray(value * (1 + NUDGE), value.dtype)
+def nudged(value: Array, size: float = NUDGE) -> Array:
+    """Return ``value`` moved by ``size`` of itself; integers stay."""
+    return np.asarray(value * (1 + size), value.dtype) if value.dtype.kind == "f" else value
 
 
-def differences(
-    answers: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]]
-) -> dict[str, float]:
+def differences(answers: Sequence[Answers], expected: Sequence[Answers]) -> dict[str, float]:
     """Return the difference of each output over all requests.
 
     It is infinite where shapes or infinities differ.
@@ -219,24 +281,24 @@ def _spread(values: Floats) -> float:
     return max(spread, _LEAST_SPREAD * _rms(values), _TINY)
 
 
-def other_labels(answers: Sequence[Array], expected: Sequence[Array]) -> float:
+def other_labels(answers: Sequence[Array], expected: Sequence[Array]) -> float | None:
     """Return the share of samples whose largest value is at another place.
 
+    It is None for outputs without classes, such as a map, many of whose values may be nearly the
+    largest.
+
     Args:
-        answers: one output of an engine, ``(samples, ...)`` a request.
+        answers: one output of an engine, one array a request.
         expected: the reference's, likewise.
     """
+    if any(each.ndim != 2 or each.shape[1] < 2 or each.dtype.kind not in "fV" for each in expected):
+        return None
     if not have_equal_shapes(answers, expected):
         return 1.0
     other = []
     for one, two in zip(answers, expected, strict=True):
-        other.append(_labels(one) != _labels(two))
+        other.append(one.argmax(1) != two.argmax(1))
     return float(np.concatenate(other).mean())
-
-
-def _labels(answer: Array) -> Array:
-    labels: Array = answer.reshape(len(answer), -1).argmax(1)
-    return labels
 
 
 def have_equal_shapes(answers: Sequence[Array], expected: Sequence[Array]) -> bool:

@@ -8,27 +8,19 @@ check itself broke.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
 from qat_lib.engines import files
-from qat_lib.engines.agreement import (
-    LABEL_BOUND,
-    OutputAgreement,
-    bound_of,
-    judge_outputs,
-    moved_answers,
-    other_labels,
-)
+from qat_lib.engines.agreement import ComparedAnswers, LabelAgreement, OutputAgreement
 from qat_lib.engines.backend import get_backend
-from qat_lib.engines.check_requests import Batch, random_batches, real_batches
+from qat_lib.engines.check_requests import random_batches, real_batches
 from qat_lib.engines.layer_check import (
     Progress,
     TensorDeparture,
@@ -60,7 +52,8 @@ class EngineCheck:
         largest_difference: largest difference from the reference over all outputs (see
             ``qat_lib.engines.agreement``).
         bound: largest accepted value of it.
-        label_agreement: share of samples whose largest output is the same.
+        label_agreement: share of the real inputs with the same label; None without real inputs,
+            and for outputs that are no classes.
         load_seconds: how long loading took.
         memory_mib: growth of the process by loading the engine and answering the requests.
         samples: number of real inputs among what was sent.
@@ -123,18 +116,24 @@ def check_engine(
             memory = _resident_mib() - before
             _refuse_nan(path, answers)
             first = engine.outputs[0].name
-        reference = Reference(onnx)
-        verdicts = []
+        reference, half = Reference(onnx), read_summary(onnx).half
+        comparisons = []
         for part, found in zip(parts, answers, strict=True):
             if part:
-                bound = bound_of(manifest, half=read_summary(onnx).half)
-                verdicts.append(_judge(part, found, reference, bound, first, manifest.quantized))
-        # The one that is nearest to its bound, or furthest past it, decides.
-        worst = max(verdicts, key=lambda verdict: verdict.worst.excess)
-        # Labels of random requests mean nothing: the share counts for real inputs alone.
-        labels = verdicts[-1] if inputs is not None else None
-        passed = all(verdict.worst.agrees for verdict in verdicts)
-        passed = passed and (labels is None or labels.other_labels <= labels.label_bound)
+                comparisons.append(
+                    ComparedAnswers(
+                        manifest=manifest,
+                        half=half,
+                        run=reference.run,
+                        requests=part,
+                        answers=found,
+                        expected=list(map(reference.run, part)),
+                    )
+                )
+        worst = max((each.outputs[each.worst] for each in comparisons), key=attrgetter("excess"))
+        # Labels of random requests mean nothing.
+        labels = None if inputs is None else comparisons[-1].labels(first)
+        passed = worst.agrees and (labels is None or labels.agrees)
         departures: tuple[TensorDeparture, ...] = ()
         is_quick = get_backend(manifest.backend).rebuilds
         if layers == "always" or (layers == "failed" and not passed and is_quick):
@@ -146,12 +145,12 @@ def check_engine(
     departing = first_departing(departures)
     return EngineCheck(
         passed=passed,
-        message=_message(path, worst.worst, labels, len(parts[0]), samples)
+        message=_message(path, worst, labels, len(parts[0]), samples)
         + _layers_message(departures, passed),
         requests=sum(map(len, parts)),
-        largest_difference=worst.worst.difference,
-        bound=worst.worst.bound,
-        label_agreement=1 - (labels or worst).other_labels,
+        largest_difference=worst.difference,
+        bound=worst.bound,
+        label_agreement=None if labels is None else 1 - labels.other,
         load_seconds=loaded,
         memory_mib=memory,
         samples=samples,
@@ -190,44 +189,12 @@ def _refuse_nan(path: Path, parts: Sequence[Sequence[Mapping[str, Array]]]) -> N
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Verdict:
-    """Answers to some requests: the worst output, and the share of other labels."""
-
-    worst: OutputAgreement
-    other_labels: float
-    label_bound: float
-
-
-def _judge(
-    batches: Sequence[Batch],
-    answers: Sequence[Mapping[str, Array]],
-    reference: Reference,
-    bound: float,
-    first: str,
-    quantized: bool,
-) -> _Verdict:
-    expected = list(map(reference.run, batches))
-
-    @functools.cache
-    def noisy() -> list[Mapping[str, Array]]:
-        return moved_answers(reference.run, batches)
-
-    compared = judge_outputs(answers, expected, bound, noisy if quantized else None)
-    pick, label_bound = itemgetter(first), LABEL_BOUND
-    labels = list(map(pick, expected))
-    other = other_labels(list(map(pick, answers)), labels)
-    if quantized and other > label_bound:
-        label_bound = max(label_bound, 2 * other_labels(list(map(pick, noisy())), labels))
-    # One sample of a few is no share.
-    label_bound = max(label_bound, 1 / sum(map(len, labels)))
-    # The output that is nearest to its bound, or furthest past it, decides.
-    worst = max(compared.values(), key=attrgetter("excess"))
-    return _Verdict(worst=worst, other_labels=other, label_bound=label_bound)
-
-
 def _message(
-    path: Path, worst: OutputAgreement, labels: _Verdict | None, requests: int, samples: int
+    path: Path,
+    worst: OutputAgreement,
+    labels: LabelAgreement | None,
+    requests: int,
+    samples: int,
 ) -> str:
     asked = [f"{requests} random requests"] if requests else []
     asked += [f"{samples} real inputs"] if samples else []
@@ -239,10 +206,10 @@ def _message(
     )
     if worst.is_shifted:
         text += " The outputs' means are shifted, which rounding does not explain."
-    if labels is not None and labels.other_labels > labels.label_bound:
+    if labels is not None and not labels.agrees:
         text += (
-            f" {labels.other_labels:.1%} of the real inputs get another label than from the "
-            f"reference; {labels.label_bound:.1%} is what rounding explains."
+            f" {labels.other:.1%} of the real inputs get another label than from the reference; "
+            f"{labels.bound:.1%} is what rounding explains."
         )
     return text
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.spec import parse_profile
-from qat_lib.engines.values import Array, TensorInfo
+from qat_lib.engines.values import Array
 from qat_lib.errors import EngineError
 
 Batch = Mapping[str, Array]
@@ -51,21 +51,6 @@ def real_batches(engine: Engine, inputs: Array) -> list[Batch]:
             part = values[-low:]
         batches.append({info.name: np.ascontiguousarray(part, info.dtype)})
     return batches
-
-
-def _agree(own: Sequence[TensorInfo], other: Sequence[TensorInfo]) -> bool:
-    """Return whether names and known sizes are equal, in any order."""
-    shapes = {info.name: info.shape for info in other}
-    if shapes.keys() != {info.name for info in own}:
-        return False
-    return all(
-        len(info.shape) == len(shapes[info.name])
-        and all(
-            size == known or None in (size, known)
-            for size, known in zip(info.shape, shapes[info.name], strict=True)
-        )
-        for info in own
-    )
 
 
 def _sizes(engine: Engine, requests: int) -> list[int]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qat_lib.engines.agreement import OutputAgreement, bound_of, judge_outputs, moved_answers
+from qat_lib.engines.agreement import ComparedAnswers, OutputAgreement
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest import EngineManifest
@@ -165,11 +164,14 @@ class _Probe:
             built = build_engine(file, spec, verify=False)
             with load_engine(built.path, rebuild=False) as engine:
                 answers = list(map(engine.infer, self.requests))
-            bound = bound_of(self.manifest, half=read_summary(self.onnx).half)
-            noisy = partial(moved_answers, reference.run, self.requests)
-            return judge_outputs(
-                answers, expected, bound, noisy if self.manifest.quantized else None
-            )
+            return ComparedAnswers(
+                manifest=self.manifest,
+                half=read_summary(self.onnx).half,
+                run=reference.run,
+                requests=self.requests,
+                answers=answers,
+                expected=expected,
+            ).outputs
 
 
 def _bisected(

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qat_lib.engines.agreement import (
-    OutputAgreement,
-    bound_of,
-    differences,
-    judge_outputs,
-    moved_answers,
-)
+from qat_lib.engines.agreement import ComparedAnswers, OutputAgreement, differences
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
@@ -52,7 +45,6 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
             Runtime can't run the graph.
     """
     reference = Reference(onnx)
-    bound = bound_of(engine.manifest, half=half)
     requests, answers, expected, found = [], [], [], []
     for index, shapes in enumerate(_shapes(engine)):
         request, truth = _ask(reference, engine, shapes, seed + index)
@@ -61,10 +53,15 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
         answers.append(engine.infer(request))
         found.append((shapes, differences(answers[-1:], expected[-1:])))
     _refuse_nan(expected)
-    quantized = engine.manifest.quantized
-    noisy = partial(moved_answers, reference.run, requests) if quantized else None
-    compared = judge_outputs(answers, expected, bound, noisy)
-    worst = max(compared, key=lambda name: compared[name].excess)
+    comparison = ComparedAnswers(
+        manifest=engine.manifest,
+        half=half,
+        run=reference.run,
+        requests=requests,
+        answers=answers,
+        expected=expected,
+    )
+    compared, worst = comparison.outputs, comparison.worst
     if not compared[worst].agrees:
         raise EngineBuildError(_explain(engine, worst, compared[worst], found))
     return {

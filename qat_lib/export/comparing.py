@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qat_lib.engines.agreement import NOISE_BOUND, difference
+from qat_lib.engines.agreement import NOISE_BOUND, difference, nudged
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export.metadata import Recorded
 from qat_lib.export.parity_report import LayerDifference, ParityReport
@@ -163,11 +163,6 @@ def _tolerance(metadata: Mapping[str, str], half: bool) -> float | None:
     return None if recorded.activations else float_tolerance
 
 
-def nudged(x: np.ndarray, size: float = NUDGES[0]) -> np.ndarray:
-    """Return ``x`` moved by ``size`` relative to itself; integers stay."""
-    return np.asarray(x * (1 + size), x.dtype) if x.dtype.kind == "f" else x
-
-
 def batches(
     reference: ParityReference, data: Any, size: int, *, whole: bool
 ) -> Iterator[list[np.ndarray]]:
@@ -282,9 +277,9 @@ class _Comparison:
         self.margins += [float(m) for m in logits[rows, label[rows]] - logits[rows, other[rows]]]
         return rows
 
-    def add_noise(self, expected: list[np.ndarray], nudged: list[np.ndarray]) -> None:
+    def add_noise(self, expected: list[np.ndarray], moved: list[np.ndarray]) -> None:
         """Record the output change caused by an input change."""
-        for before, after in zip(expected, nudged, strict=True):
+        for before, after in zip(expected, moved, strict=True):
             if before.ndim == 2 and before.shape[1] > 1 and before.dtype.kind not in "iub":
                 self.noise = float(np.abs(_logits(before) - _logits(after)).max(initial=self.noise))
 

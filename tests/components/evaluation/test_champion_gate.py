@@ -147,6 +147,14 @@ def test_classes_have_a_floor(
     assert failed(found, **margins) == ([] if passed else ["champion_classes"])
 
 
+@pytest.mark.parametrize(("champion", "named"), [(1.0, True), (0.0, False)])
+def test_lost_rare_class_is_named(champion: float, named: bool) -> None:
+    rare = ClassTest(name="rare", samples=3, candidate=0.0, champion=champion, p_worse=0.125)
+    reason = judge_against_champion(comparison(classes=[rare]), ChampionSettings())[1]
+    assert reason.passed
+    assert ("rare: 0.00% against 100.00% (3 samples)" in reason.message) == named
+
+
 @pytest.mark.parametrize(("margins", "passed"), [({}, True), ({"max_class_drop": 0.5}, False)])
 def test_class_without_samples_fails_a_bound(margins: dict[str, Any], passed: bool) -> None:
     tests = [

@@ -42,6 +42,22 @@ def test_processes_without_proc_count_as_alive(
     assert not is_gone(identity)
 
 
+def test_process_of_an_unknown_machine_or_start_has_no_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PROC", tmp_path)
+    stat = tmp_path / str(os.getpid()) / "stat"
+    stat.parent.mkdir()
+    stat.write_text(f"{os.getpid()} (python) S {' '.join(map(str, range(40)))}")
+    assert process_identity() == ""  # no boot_id
+    stat.unlink()
+    for name in ("sys/kernel/random/boot_id", "self/ns/pid"):
+        (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("boot")
+    (tmp_path / "self/ns/pid").symlink_to("pid:[1]")
+    assert process_identity() == ""  # no start
+
+
 @pytest.mark.parametrize("identity", ["", "elsewhere 1 5", "x", "x y z"])
 def test_process_elsewhere_counts_as_alive(identity: str) -> None:
     assert not is_gone(identity)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from qat_lib.engines.agreement import (
+    ComparedAnswers,
     bound_of,
     difference,
     differences,
     judge_outputs,
-    moved_answers,
+    nudged,
     other_labels,
 )
 
@@ -143,15 +144,45 @@ def test_compare_refuses_shifted_means() -> None:
     assert not found.agrees
 
 
-def test_moved_answers_move_floats_alone() -> None:
-    request = {"x": np.float32([[1.0, -1.0]]), "ids": np.array([[1, 2]])}
+def test_nudged_moves_floats_alone() -> None:
+    x = np.float32([1, -4, 0])
+    assert np.array_equal(nudged(x), x * np.float32(1 + 2.0**-14))
+    moved = nudged(x, 2.0**-20)
+    assert moved.dtype == np.float32
+    assert moved[0] - x[0] == 2.0**-20
+    for kind in (np.int32, np.uint8, np.bool_):
+        values = np.asarray([0, 1, 100], kind)
+        assert nudged(values) is values
 
-    def run(moved: Any) -> dict[str, Any]:
-        assert np.array_equal(moved["ids"], request["ids"])
-        assert np.array_equal(moved["x"], request["x"] * np.float32(1 + 2.0**-14))
-        return {"y": moved["x"]}
 
-    assert len(moved_answers(run, [request, request])) == 2
+def compare_labels(other: int, moved: int, *, quantized: bool = True) -> Any:
+    """Compare the labels of 100 samples, of which some differ, and in the moved reference some."""
+    truth = np.eye(10)[np.arange(100) % 10]
+    answers, noise = truth.copy(), truth.copy()
+    answers[:other] = np.roll(truth[:other], 1, axis=1)
+    noise[:moved] = np.roll(truth[:moved], 1, axis=1)
+    return ComparedAnswers(
+        manifest=SimpleNamespace(quantized=quantized),  # type: ignore[arg-type]
+        half=False,
+        run=lambda request: {"y": noise},
+        requests=[{"x": truth}],
+        answers=[{"y": answers}],
+        expected=[{"y": truth}],
+    ).labels("y")
+
+
+@pytest.mark.parametrize(
+    ("other", "moved", "agrees"),
+    [(0, 0, True), (2, 0, True), (3, 0, False), (3, 2, True), (8, 4, True), (9, 4, False)],
+)
+def test_labels_may_differ_as_in_the_moved_reference(other: int, moved: int, agrees: bool) -> None:
+    found = compare_labels(other, moved)
+    assert found.agrees is agrees
+    assert found.other == other / 100
+
+
+def test_labels_of_float_engines_have_no_noise() -> None:
+    assert not compare_labels(8, 4, quantized=False).agrees
 
 
 def test_other_labels_are_the_share_of_other_largest_values() -> None:
@@ -160,4 +191,10 @@ def test_other_labels_are_the_share_of_other_largest_values() -> None:
     assert other_labels([LOGITS], [LOGITS]) == 0
     assert other_labels([turned], [LOGITS]) == pytest.approx(2 / 6)
     assert other_labels([LOGITS[:, :9]], [LOGITS]) == 1
-    assert other_labels([np.ones((4, 1))], [np.zeros((4, 1))]) == 0
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (4,), (4, 8, 8, 3)])
+def test_outputs_without_classes_have_no_labels(shape: tuple[int, ...]) -> None:
+    answers = RANDOM.standard_normal(shape)
+    assert other_labels([-answers], [answers]) is None
+    assert other_labels([np.ones((4, 5), int)], [np.zeros((4, 5), int)]) is None

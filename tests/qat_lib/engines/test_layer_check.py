@@ -151,6 +151,31 @@ def test_check_engine_judges_real_inputs_apart(
     assert failed.layers == ()
 
 
+def test_check_engine_judges_labels_of_real_inputs(
+    onnx: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = OnnxRuntimeEngine._run
+
+    def swap_the_best(self: Any, request: Any, values: Any) -> dict[str, Any]:
+        """Exchange the two largest logits, which may hardly differ."""
+        answers = run(self, request, values)
+        for logits in answers.values():
+            for row in logits:
+                best = row.argsort()[-2:]
+                row[best] = row[best[::-1]]
+        return answers
+
+    monkeypatch.setattr("qat_lib.engines.agreement.INT8_BOUND", 10.0)
+    monkeypatch.setattr(OnnxRuntimeEngine, "_run", swap_the_best)
+    (info,) = read_manifest(engine).inputs
+    inputs = np.random.default_rng(0).normal(size=(40, *info.shape[1:])).astype(np.float32)
+    assert check_engine(engine, onnx, requests=3).passed
+    found = check_engine(engine, onnx, requests=3, inputs=inputs)
+    assert not found.passed
+    assert found.label_agreement == 0
+    assert "100.0% of the real inputs get another label than from the reference" in found.message
+
+
 def test_check_engine_takes_images_with_channels_last(onnx: Path, engine: Path) -> None:
     (info,) = read_manifest(engine).inputs
     inputs = np.zeros((5, *info.shape[2:], info.shape[1]), np.float32)

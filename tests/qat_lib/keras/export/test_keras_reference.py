@@ -9,7 +9,6 @@ from keras import layers
 
 from qat_lib.errors import ExportError
 from qat_lib.export import comparing
-from qat_lib.export.comparing import nudged
 from qat_lib.keras.export.keras_reference import KerasReference
 
 A, B = np.arange(10, dtype=np.float32).reshape(5, 2), -np.arange(15, dtype=np.float32).reshape(5, 3)
@@ -116,17 +115,6 @@ def test_batches_refuse_inputs_of_other_lengths() -> None:
 @pytest.mark.parametrize("data", [np.zeros((0, 2)), [], 3.0])
 def test_batches_of_nothing_are_none(data: Any) -> None:
     assert list(batches(one_input(), data, 8, whole=False)) == []
-
-
-def test_nudged_moves_floats_by_a_millionth() -> None:
-    x = np.float32([1, -4, 0])
-    moved = nudged(x)
-    assert moved.dtype == np.float32
-    np.testing.assert_array_equal(moved, x * np.float32(1 + 2.0**-20))
-    assert moved[0] - x[0] == 2.0**-20
-    for kind in (np.int32, np.uint8, np.bool_):
-        values = np.asarray([0, 1, 100], kind)
-        assert nudged(values) is values
 
 
 def chain() -> keras.Model:
