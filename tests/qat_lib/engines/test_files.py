@@ -88,7 +88,9 @@ def foreign_kind_of_cpu(values: dict[str, Any]) -> None:
     flags = values["device"]["flags"]
     wide = [flag for flag in flags if "vnni" in flag or flag.startswith("amx")]
     # The flags of an older CPU are all here too.
-    values["device"]["flags"] = [f for f in flags if f not in wide] if wide else [*flags, "avx_vnni"]
+    values["device"]["flags"] = (
+        [f for f in flags if f not in wide] if wide else [*flags, "avx_vnni"]
+    )
 
 
 def foreign_architecture(values: dict[str, Any]) -> None:
