@@ -169,6 +169,7 @@ quantized without training and compared with FP32. *Room for pairs* is what qatl
 OpenVINO runs the files as they are; `build_engine` would run the layers that can overflow in float32. Speed is the
 processor time of FP32 over that of INT8 in the same backend, with one image and one thread. The CPU without VNNI is
 emulated (`ONEDNN_MAX_CPU_ISA=AVX2`). ONNX Runtime does not obey that variable and ran with VNNI.
+Empty cells were not measured.
 """,
     ]
     for name, network in figures["networks"].items():
