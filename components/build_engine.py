@@ -128,7 +128,7 @@ def _build_all(
 
 
 def _compare_on_images(
-    exported: Exported, engines: Engines, builds: Iterable[Variant], dataset: Path, *, seed: int
+    exported: Exported, engines: Engines, builds: Iterable[str], dataset: Path, *, seed: int
 ) -> None:
     """Compare engines with their graphs on images, as the evaluation does later.
 
@@ -138,7 +138,7 @@ def _compare_on_images(
         EngineBuildError: an engine answers otherwise than its graph.
     """
     images, _ = next(iter(numpy_batches(dataset, "calibration", _COMPARED)))
-    for variant in builds:
+    for variant in map(Variant, builds):
         check = check_engine(
             engines.engine(variant),
             exported.reference(variant),
