@@ -5,6 +5,7 @@ Each is loaded again and compared with its ONNX graph.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ from typing import Any, cast
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path
 from qat_lib.engines import build_engine as build
 from qat_lib.engines.backend import get_backend
+from qat_lib.engines.check import check_engine
 from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.spec import BACKENDS
 from qat_lib.errors import EngineBuildError, QatlineError
@@ -19,8 +21,12 @@ from qat_lib.options import Backend, EnginePrecision
 from qatline.components.artifacts import Dataset, Engines, Exported
 from qatline.components.artifacts.engines import BuildSummary, EngineBuild
 from qatline.components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED, Variant
+from qatline.components.data.reader import numpy_batches
 from qatline.components.settings import EngineSettings
 from qatline.components.support.events import Progress
+
+_COMPARED = 64
+"""Calibration images on which engines are compared with their graphs."""
 
 
 def build_engine_step(
@@ -58,10 +64,13 @@ def build_engine_step(
         )
     backend = _backend(engine, exported, progress)
     spec = build_spec(engine, dataset, backend=backend)
+    has_other = engine.backend == "auto" and backend == "openvino"
     try:
         builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
+        if has_other and dataset is not None:
+            _compare_on_images(exported, engines, builds, dataset, seed=seed)
     except EngineBuildError as error:
-        if engine.backend != "auto" or backend != "openvino":
+        if not has_other:
             raise
         # All of them, so that FP32 and INT8 stay comparable.
         progress.warn(f"{error} ONNX Runtime builds all engines instead.")
@@ -116,6 +125,29 @@ def _build_all(
             builds[variant] = builds[variant].model_copy(update=prediction)
     progress.update("building", len(jobs), len(jobs))
     return builds
+
+
+def _compare_on_images(
+    exported: Exported, engines: Engines, builds: Iterable[str], dataset: Path, *, seed: int
+) -> None:
+    """Compare engines with their graphs on images, as the evaluation does later.
+
+    Random requests, on which each engine was compared already, can miss a fault that images reach.
+
+    Raises:
+        EngineBuildError: an engine answers otherwise than its graph.
+    """
+    images, _ = next(iter(numpy_batches(dataset, "calibration", _COMPARED)))
+    for variant in map(Variant, builds):
+        check = check_engine(
+            engines.engine(variant),
+            exported.reference(variant),
+            requests=1,
+            seed=seed,
+            inputs=images,
+        )
+        if not check.passed:
+            raise EngineBuildError(f"{variant}: {check.message}")
 
 
 def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> Backend:

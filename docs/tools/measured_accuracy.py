@@ -150,6 +150,52 @@ Package Index (`--network efficientnet_lite0`), on {other["images"]} of these im
     ]
 
 
+def without_vnni() -> list[str]:
+    """Return the section on CPUs without VNNI."""
+    figures = load("without_vnni")
+    head = [
+        *("same label", "KL divergence", "OpenVINO, VNNI: KL", "speed"),
+        *("without VNNI: same label", "KL", "speed", "ONNX Runtime: KL", "speed"),
+    ]
+    sections = [
+        "## INT8 on CPUs without VNNI\n",
+        block(
+            "uv run --group bench python benchmarks/without_vnni.py "
+            "--json benchmarks/results/without_vnni.json"
+        ),
+        """x86 CPUs without VNNI and AMX add pairs of 8-bit products in 16 bits, with saturation. Ways around it,
+quantized without training and compared with FP32. *Room for pairs* is what qatline plans for such CPUs (`--cpu avx2`),
+*8 bits* what it plans for others. The first two columns are exact arithmetic: ONNX Runtime without optimizations.
+OpenVINO runs the files as they are; `build_engine` would run the layers that can overflow in float32. Speed is the
+processor time of FP32 over that of INT8 in the same backend, with one image and one thread. The CPU without VNNI is
+emulated (`ONEDNN_MAX_CPU_ISA=AVX2`). ONNX Runtime does not obey that variable and ran with VNNI.
+Empty cells were not measured.
+""",
+    ]
+    for name, network in figures["networks"].items():
+        rows = []
+        for way, row in network["rows"].items():
+            if way != "FP32":
+                rows.append([way, *_with_and_without(row)])
+        images = f"{network['images']} images, calibrated on {network['calibration']}"
+        sections += [f"{name}, {images}:\n", table(["way", *head], rows)]
+    return [*sections, measured(figures, "tensorflow", "openvino", "nncf", "onnxruntime")]
+
+
+def _with_and_without(row: dict[str, Any]) -> list[str]:
+    cells = []
+    for place, keys in (
+        ("exact", ("agreement", "kl")),
+        ("vnni", ("kl", "speed")),
+        ("avx2", ("agreement", "kl", "speed")),
+        ("onnxruntime", ("kl", "speed")),
+    ):
+        forms = {"agreement": "{:.1f}%", "kl": "{:.4f}", "speed": "{:.2f}"}
+        found = row.get(place)
+        cells += ["" if found is None else forms[key].format(found[key]) for key in keys]
+    return cells
+
+
 def _agreement_table(network: str, figures: dict[str, Any]) -> str:
     rows = []
     for name, row in figures["rows"].items():

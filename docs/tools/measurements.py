@@ -23,6 +23,7 @@ def render() -> str:
     """Return the page."""
     sections = [
         *(accuracy.digits(), accuracy.photographs(), accuracy.recipes(), accuracy.agreement()),
+        accuracy.without_vnni(),
         *(accuracy.ranges(), accuracy.few_bits(), accuracy.calibration(), accuracy.diagnosis()),
         *(cost.openvino(), cost.export(), cost.overhead(), cost.scaling(), cost.steps()),
         *(cost.qat_step(), cost.inference(), accuracy.faults(), cost.networks()),

@@ -78,7 +78,8 @@ def cpu_kind(device: Mapping[str, Any] | None = None) -> Cpu:
 def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | None:
     """Return why a CPU engine can't run here.
 
-    The reason is another version, another architecture, or missing instructions.
+    The reason is another version, another architecture, another kind of CPU, whose INT8 kernels add
+    products otherwise, or missing instructions.
 
     Args:
         library: name of the library that runs it.
@@ -91,6 +92,12 @@ def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | N
     if built_on["architecture"] != here["architecture"]:
         return (
             f"it was built for {built_on['architecture']}, this machine is {here['architecture']}."
+        )
+    kinds = cpu_kind(built_on), cpu_kind(here)
+    if kinds[0] != kinds[1]:
+        return (
+            f"it was built and compared on {built_on['name']} ({kinds[0]}); the INT8 kernels of "
+            f"this CPU ({kinds[1]}) are others."
         )
     missing = sorted(set(built_on["flags"]) - set(here["flags"]))
     return (

@@ -1,6 +1,6 @@
 """Graphs in forms that OpenVINO computes correctly.
 
-Three forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by ``compare_layers``:
+Some forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by ``compare_layers``:
 
 - Signed integers around a Concat: its low precision transformations take the quantized tensors for
   real ones, and each value is rounded to a whole number. Unsigned integers with the zero point 128
@@ -8,7 +8,9 @@ Three forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by
 - An INT8 convolution or product without a bias that a quantizer reads and something in floating
   point as well: the quantizer reads it without its scale. With a Clip in between, at the limits of
   float32, both read it with the scale.
-
+- A maximum over axes that it removes, such as global max pooling, in front of a quantizer: the
+  kernel that writes integers is wrong. A maximum that leaves axes of size 1, and a Squeeze behind
+  it, are computed correctly.
 - On CPUs without VNNI, INT8 weights whose sums of two exceed 16 bits
   (``qat_lib.engines.pair_sums``). Such layers get their weights in float32. Graphs planned for the
   CPU have none.
@@ -18,7 +20,7 @@ The answers of a graph stay the same; ONNX Runtime's on the graph as it came are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +47,8 @@ _MIDDLE = 128
 _LIMIT = 3.0e38
 _CLIP_OPSET = 11
 """Operator set from which on a Clip has its limits as inputs."""
+_SQUEEZE_OPSET = 13
+"""Operator set from which on a Squeeze has its axes as an input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +77,15 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     graph = OnnxGraph.load(path)
     shifted = list(dict.fromkeys(_pairs_around_concats(graph)))
     torn = list(_torn_tensors(graph)) if graph.opset >= _CLIP_OPSET else []
+    reduced = list(_reduced_maxima(graph)) if graph.opset >= _SQUEEZE_OPSET else []
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
-    if not shifted and not torn and not overflowing:
+    if not shifted and not torn and not reduced and not overflowing:
         return SoundForm()
     model: Any = onnx.load(str(path))  # with its weights, wherever they are
     _shift(model, {node.name for node in shifted}, graph)
     _store_float_weights(model, overflowing, graph)
     _clip(model, torn)
+    _squeeze(model, dict(reduced))
     return SoundForm(
         data=model.SerializeToString(), floats=tuple(node.name for node in overflowing)
     )
@@ -138,6 +144,20 @@ def _torn_tensors(graph: OnnxGraph) -> Iterator[str]:
         is_read_in_float = len(readers) > quantizers or node.outputs[0] in graph.output_names
         if quantizers and is_read_in_float:
             yield node.outputs[0]
+
+
+def _reduced_maxima(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
+    """Yield output and axes of each maximum that removes axes of a quantized graph."""
+    if not any(node.op == "QuantizeLinear" for node in graph.nodes):
+        return
+    for node in graph.nodes:
+        if node.op not in ("ReduceMax", "ReduceMin") or node.attributes.get("keepdims", 1):
+            continue
+        axes = node.attributes.get("axes")
+        if axes is None and node.input(1):
+            axes = graph.value(node.input(1))
+        if axes is not None and len(axes):
+            yield node.outputs[0], [int(axis) for axis in axes]
 
 
 def _has_bias(graph: OnnxGraph, node: Node) -> bool:
@@ -221,6 +241,31 @@ def _clip(model: Any, tensors: list[str]) -> None:
             node.output[0] = f"{tensor}/open"
             inputs = [node.output[0], *limits]
             nodes.append(onnx.helper.make_node("Clip", inputs, [tensor], name=f"{tensor}/clip"))
+    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copied)
+
+
+def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
+    """Let nodes keep the axes that they reduce, and a Squeeze behind remove them, in place."""
+    import onnx
+
+    if not reduced:
+        return
+    nodes = []
+    for node in model.graph.node:
+        nodes.append(node)
+        tensor = node.output[0] if node.output else ""
+        if tensor not in reduced:
+            continue
+        kept = [each for each in node.attribute if each.name != "keepdims"]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute("keepdims", 1)])
+        node.output[0] = f"{tensor}/kept"
+        axes = onnx.numpy_helper.from_array(np.array(reduced[tensor], np.int64), f"{tensor}/axes")
+        model.graph.initializer.append(axes)
+        inputs = [node.output[0], axes.name]
+        nodes.append(onnx.helper.make_node("Squeeze", inputs, [tensor], name=f"{tensor}/squeeze"))
     copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del model.graph.node[:]
     model.graph.node.extend(copied)

@@ -137,6 +137,8 @@ def export_source(
     recorded = record_quantizers(graph, ranges, disabled_quantizers(quantizers), half=half)
     layout: Layout = "NCHW" if options.channels_first_input else source.layout
     entries = _entries(graph, options, layout, preprocessing, metadata, planned)
+    if (cpu := _cpu(quantizers, planned)) is not None:
+        entries["cpu"] = cpu
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)
 
@@ -196,16 +198,21 @@ def _entries(
         entries["preprocessing"] = json.dumps(preprocessing.to_dict())
     if plan is not None:
         entries["plan_digest"] = plan.digest()
-        if plan.cpu is not None:
-            entries["cpu"] = plan.cpu
     for key, value in (extra or {}).items():
-        if key in entries or key == "quantizers":
+        if key in entries or key in ("quantizers", "cpu"):
             raise ExportError(
                 f"Expected metadata keys other than qatline's own. Received: {key!r}. Choose "
                 "another name."
             )
         entries[key] = value if isinstance(value, str) else json.dumps(value)
     return entries
+
+
+def _cpu(quantizers: Sequence[RangeOwner], plan: QuantizationPlan | None) -> str | None:
+    """Return the kind of CPU that the integers are for, as far as plan or ranges show it."""
+    if plan is not None:
+        return plan.cpu
+    return "avx2" if any(each.pair_axis is not None for each in quantizers) else None
 
 
 def _own_version() -> str:

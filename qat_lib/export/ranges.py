@@ -85,6 +85,10 @@ class RangeOwner(Protocol):
         """Whether its integers are unsigned."""
 
     @property
+    def pair_axis(self) -> int | None:
+        """Axis along which its range covers sums of two, for CPUs without VNNI."""
+
+    @property
     def calibrated(self) -> bool:
         """Whether calibration or training has set its range."""
 

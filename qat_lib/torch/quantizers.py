@@ -31,6 +31,7 @@ class ReadQuantizer:
     narrow_range: bool
     unsigned: bool
     calibrated: bool
+    pair_axis: int | None
 
 
 def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
@@ -71,6 +72,7 @@ def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
                 num_bits=quantizer.num_bits,
                 amax=np.zeros(()) if amax is None else amax.detach().cpu().numpy(),
                 narrow_range=quantizer.narrow_range,
+                pair_axis=quantizer.pair_axis,
                 unsigned=quantizer.unsigned,
                 calibrated=quantizer.calibrated or amax is None,
             )

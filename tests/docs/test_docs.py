@@ -126,6 +126,15 @@ def test_links_and_pictures_of_a_page_are_there(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_of_links_exist(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        linked = page.parent / target if target else page
+        headings = re.findall(r"^#+ (.+)$", linked.read_text(), flags=re.MULTILINE)
+        slugs = [re.sub(r"[^\w -]", "", heading).strip().lower() for heading in headings]
+        assert anchor in [re.sub(r"[ -]+", "-", slug) for slug in slugs], f"{target}#{anchor}"
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     assert {page.name for page in DOCS.glob("*.md")} == set(

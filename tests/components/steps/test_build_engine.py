@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx import load as load_onnx
 from onnx import save as save_onnx
@@ -29,6 +30,8 @@ from qatline.components.support.events import NullProgress
 PREPROCESSING = Preprocessing(
     image_shape=(8, 8, 1), dtype="float32", scale=0.0625, mean=(0.0,), std=(1.0,)
 )
+BRIGHT = 8.0
+"""More than any value of a random request."""
 SETTINGS = EngineSettings.model_validate({"batch_size": 4, "backend": "openvino"})
 
 
@@ -260,6 +263,42 @@ def test_auto_builds_all_engines_with_a_backend_that_is_right(
     assert "ONNX Runtime builds all engines instead" in progress.warnings[0]
     with pytest.raises(EngineBuildError, match="The fault is in openvino"):
         build_engine_step(export, tmp_path, engine=SETTINGS, seed=0, progress=progress)
+
+
+def test_auto_compares_engines_on_images(
+    export: Path, tmp_path: Path, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that random requests don't reach."""
+    run, dataset = OpenVINOEngine._run, tmp_path / "dataset"
+
+    def wrong(self: Any, request: Any, values: Any) -> dict[str, Any]:
+        answers = run(self, request, values)
+        bright = self.manifest.quantized and max(np.max(value) for value in values) > BRIGHT
+        return {k: 2 * v for k, v in answers.items()} if bright else answers
+
+    dataset.mkdir()
+    written = Dataset(dataset)
+    written.write_preprocessing(PREPROCESSING)
+    images = np.random.default_rng(0).uniform(0, 4 * BRIGHT / PREPROCESSING.scale, (8, 8, 8, 1))
+    np.save(written.images_file("calibration"), images.astype(np.float32))
+    np.save(written.labels_file("calibration"), np.zeros(8, np.int64))
+    DatasetInfo(
+        kind="digits",
+        classes=tuple("0123456789"),
+        image_shape=(8, 8, 1),
+        dtype="float32",
+        splits={"calibration": 8},
+        fingerprint="",
+        source="",
+    ).save(dataset)
+    auto = EngineSettings.model_validate({"batch_size": 4, "fp16": "never"})
+    given: dict[str, Any] = {"engine": auto, "seed": 0, "progress": progress, "dataset": dataset}
+    build_engine_step(export, tmp_path, **given)
+    assert json.loads((tmp_path / "build.json").read_text())["backend"] == "openvino"
+    monkeypatch.setattr(OpenVINOEngine, "_run", wrong)
+    build_engine_step(export, tmp_path, **given)
+    assert json.loads((tmp_path / "build.json").read_text())["backend"] == "onnxruntime"
+    assert "ONNX Runtime builds all engines instead" in progress.warnings[-1]
 
 
 def test_a_missing_variant_stops_the_step(export: Path, tmp_path: Path) -> None:

@@ -55,11 +55,9 @@ class Graph:
             more.append(self.constant(np.full(CHANNELS, bias, np.float32)))
         return self.node("Conv", tensor, weights, *more)
 
-    def save(self, path: Path, *outputs: str) -> Path:
-        values = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", CHANNELS, 6, 6])
-            for name in outputs
-        ]
+    def save(self, path: Path, *outputs: str, rank: int = 4) -> Path:
+        shape = ["b", CHANNELS, 6, 6][:rank]
+        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs]
         given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", CHANNELS, 6, 6])
         graph = helper.make_graph(self.nodes, "g", [given], values, self.tensors)
         opsets = [helper.make_opsetid("", 17)]
@@ -91,6 +89,17 @@ def torn(path: Path, reader: str, bias: float | None = None) -> Path:
     return graph.save(path, graph.node("Add", b, other))
 
 
+def reduced(path: Path, zero: Any = SIGNED) -> Path:
+    graph = Graph()
+    x = graph.node("Relu", graph.conv(graph.pair("x"), CHANNELS, 0.1))
+    x = graph.pair(graph.node("ReduceMax", x, axes=[2, 3], keepdims=0), zero)
+    integers = graph.random.integers(-SAFE, SAFE + 1, (CHANNELS, CHANNELS)).astype(np.int8)
+    scale = graph.constant(np.full(CHANNELS, 0.007, np.float32))
+    zeros = graph.constant(np.zeros(CHANNELS, np.int8))
+    weights = graph.node("DequantizeLinear", graph.constant(integers), scale, zeros, axis=0)
+    return graph.save(path, graph.node("Gemm", x, weights, transB=1), rank=2)
+
+
 def build(path: Path) -> Any:
     spec = BuildSpec(backend="openvino", max_batch_size=4)
     return build_engine(path, spec, output=path.with_suffix(".engine")).manifest
@@ -118,14 +127,28 @@ def test_kernel_read_twice_is_computed_as_the_graph_says(
     assert manifest.precision.int8_layers == 2
 
 
-@pytest.mark.parametrize("form", ["concat", "torn"])
+@pytest.mark.parametrize("zero", [SIGNED, np.uint8(0)])
+def test_global_maximum_is_computed_as_the_graph_says(tmp_path: Path, zero: Any) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(reduced(tmp_path / "m.onnx", zero))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == manifest.precision.weighted_layers == 2
+
+
+FORMS = {
+    "concat": lambda path: concat(path, "before"),
+    "torn": lambda path: torn(path, "add"),
+    "reduced": reduced,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_the_forms_are_needed(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     openvino = pytest.importorskip("openvino")
     if not openvino.get_version().startswith(WRONG_IN):
         pytest.skip(f"known of OpenVINO {WRONG_IN}; this is {openvino.get_version()}")
     monkeypatch.setattr(openvino_backend, "sound_form", lambda *_: SoundForm())
-    path = tmp_path / "m.onnx"
-    written = concat(path, "before") if form == "concat" else torn(path, "add")
+    written = FORMS[form](tmp_path / "m.onnx")
     with pytest.raises(EngineBuildError, match="does not answer as its ONNX graph does"):
         build(written)
 
@@ -144,7 +167,10 @@ def test_sound_form_leaves_other_graphs_alone(tmp_path: Path) -> None:
 def test_sound_form_gives_the_same_answers(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     x = np.random.default_rng(1).normal(size=(2, CHANNELS, 6, 6)).astype(np.float32)
-    for path in (concat(tmp_path / "a.onnx", "both"), torn(tmp_path / "b.onnx", "output")):
+    for path in (
+        *(concat(tmp_path / "a.onnx", "both"), torn(tmp_path / "b.onnx", "output")),
+        reduced(tmp_path / "c.onnx"),
+    ):
         changed = sound_form(path, "vnni").data
         assert changed is not None
         onnx.checker.check_model(changed)

@@ -11,6 +11,7 @@ import pytest
 
 import qat_lib
 from qat_lib.core.plan import QuantizationPlan
+from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.pair_sums import LARGEST_SUM, largest_sum, overflowing_nodes, paired_weights
 from qat_lib.errors import SpecError
 from qat_lib.keras.quantizers import TensorQuantizer
@@ -111,6 +112,7 @@ def test_exported_weights_never_overflow(tmp_path: Path) -> None:
         file = tmp_path / f"{suffix}.onnx"
         qat_lib.export_onnx(quantized, file, target="openvino")
         graph = OnnxGraph.load(file)
+        assert read_summary(file).metadata["cpu"] == "avx2"
         assert not list(overflowing_nodes(graph))
         # The room is used: no weights are smaller than they need to be.
         sums = [
@@ -152,4 +154,5 @@ def test_torch_plans_and_ranges_are_the_same(tmp_path: Path) -> None:
     )
     file = tmp_path / "m.onnx"
     front.export_onnx(quantized, file, example_input=torch.randn(1, 3, 12, 12), target="openvino")
+    assert read_summary(file).metadata["cpu"] == "avx2"
     assert not list(overflowing_nodes(OnnxGraph.load(file)))
