@@ -1,4 +1,4 @@
-"""An S3 server for the tests of storage, and of what reads and writes artifacts there."""
+"""An S3 server, and a stand-in for the API of a cluster."""
 
 import socket
 import subprocess
@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_kubernetes import FakeKubernetes
 
 from qatline.components.storage.s3 import s3_client
+from qatline.components.trainjob.kubernetes_api import KubernetesApi
+from qatline.components.trainjob.task import JobTemplate, WorkerTask
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +68,41 @@ def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     client = s3_client()
     client.create_bucket(Bucket="data")
     return client
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeKubernetes]:
+    fake = FakeKubernetes()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def api(cluster: FakeKubernetes, tmp_path: Path) -> KubernetesApi:
+    account = tmp_path / "account"
+    account.mkdir()
+    (account / "token").write_text(f"{cluster.token}\n")
+    return KubernetesApi(
+        server=cluster.url, namespace="team", account=account, patience=5, sleep=lambda _: None
+    )
+
+
+@pytest.fixture
+def template() -> JobTemplate:
+    return JobTemplate(
+        nodes=2,
+        image="image:1",
+        runtime="qatline-tensorflow",
+        runtime_kind="ClusterTrainingRuntime",
+    )
+
+
+@pytest.fixture
+def task() -> WorkerTask:
+    return WorkerTask(
+        step="train_baseline",
+        settings={"training": {"epochs": 1}},
+        seed=3,
+        inputs={"dataset": "s3://bucket/dataset"},
+        output="s3://bucket/baseline",
+    )
