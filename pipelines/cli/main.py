@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from qat_lib.errors import ConfigError
 from qatline.components.support.credentials import mask_values
 from qatline.components.support.scrubbed_output import scrub_output
 from qatline.pipelines.cli import cluster as cli_cluster
@@ -21,7 +20,7 @@ from qatline.pipelines.cli import model as cli_model
 from qatline.pipelines.cli import records as cli_records
 from qatline.pipelines.cli import registry as cli_registry
 from qatline.pipelines.cli import runs as cli_runs
-from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
     PLACE_PANEL,
     AcceptRejectedOption,
@@ -29,13 +28,11 @@ from qatline.pipelines.cli.options import (
     ConfigSeedOption,
     DebugOption,
     JsonOption,
-    OldRunsDirOption,
     ProfileOption,
     QuietOption,
     RunArgument,
     RunsDirOption,
     SetOption,
-    runs_folder,
 )
 
 app = typer.Typer(
@@ -54,16 +51,11 @@ app.add_typer(cli_cluster.app, name="cluster", rich_help_panel="Runs")
 
 @app.command(rich_help_panel="Runs")
 def run(
-    run_id: Annotated[str | None, typer.Argument(metavar="RUN", hidden=True)] = None,
     config: ConfigOption = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
     seed: ConfigSeedOption = None,
     runs_dir: RunsDirOption = None,
-    output: OldRunsDirOption = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Deprecated: qatline resume.", hidden=True)
-    ] = False,
     no_cache: Annotated[
         bool,
         typer.Option(
@@ -82,23 +74,8 @@ def run(
     with reported(debug=debug, as_json=json_):
         from qatline.pipelines.cli import run as runner
 
-        if run_id is not None and not resume:
-            raise ConfigError(
-                f"Expected --resume with a run id, received {run_id!r} alone. To resume that run: "
-                f"qatline resume {run_id}. Options start with --."
-            )
-        if resume and no_cache:
-            raise ConfigError(
-                "Expected --resume or --no-cache, received both: a run keeps its store."
-            )
-        choice = runner.ConfigChoice(
-            config, profile or [], set_ or [], seed, runs_folder(runs_dir, output)
-        )
-        if resume:
-            say_renamed("qatline run --resume", "qatline resume")
-            result = runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
-        else:
-            result = runner.run_command(choice, cache=not no_cache, as_json=json_, quiet=quiet)
+        choice = runner.ConfigChoice(config, profile or [], set_ or [], seed, runs_dir)
+        result = runner.run_command(choice, cache=not no_cache, as_json=json_, quiet=quiet)
         runner.end_with(result, accept_rejected=accept_rejected)
 
 
@@ -177,7 +154,6 @@ def components_(
 def ui(
     run: RunArgument,
     runs_dir: RunsDirOption = None,
-    output: OldRunsDirOption = None,
     port: Annotated[int, typer.Option(help="Port of the UI.")] = 5000,
     debug: DebugOption = False,
 ) -> None:
@@ -185,7 +161,7 @@ def ui(
     with reported(debug=debug):
         from qatline.pipelines.cli.tracking_ui import open_ui
 
-        open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
+        open_ui(run, output=runs_dir or Path("runs"), port=port)
 
 
 cli_registry.add_registry_commands(app)

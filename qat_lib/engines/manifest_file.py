@@ -13,11 +13,10 @@ import numpy as np
 
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_json, manifest_path
-from qat_lib.engines.spec import BACKENDS, RENAMED, BuildSpec
+from qat_lib.engines.spec import BACKENDS, BuildSpec
 from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineLoadError
 from qat_lib.files.regular_files import read_regular
-from qat_lib.support.deprecation import with_new_names
 from qat_lib.support.mappings import map_values
 
 if TYPE_CHECKING:
@@ -174,8 +173,7 @@ def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
     from pydantic import ValidationError
 
     try:
-        current = with_new_names(manifest.spec, RENAMED)
-        _spec_schema().model_validate_json(canonical_json(current), strict=True)
+        _spec_schema().model_validate_json(canonical_json(manifest.spec), strict=True)
         spec = BuildSpec.from_dict(manifest.spec)
     except ValidationError as error:
         yield f"spec.{_first(error.errors())}"

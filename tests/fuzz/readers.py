@@ -137,11 +137,6 @@ PLAN = {
     "skipped": [{"layer": "soft", "class_name": "Softmax", "reason": "unsupported", "detail": ""}],
     "wrapped": ["conv"],
 }
-OLD_PLAN = {
-    **PLAN,
-    "quantizers": [{"name": "k", "kind": "weight", "tensor": "conv/kernel", "bits": 4}],
-    "skipped": [{"layer": "soft", "class": "Softmax", "reason": "unsupported"}],
-}
 
 
 def read_plan(path: Path) -> None:
@@ -421,7 +416,6 @@ def all_readers() -> list[Reader]:
     npz, graph = _npz(), _onnx()
     return [
         _json_reader("plan", PLAN, read_plan),
-        _json_reader("plan with old keys", OLD_PLAN, read_plan),
         _yaml_reader("spec", SPEC, read_spec),
         _json_reader("preprocessing", PREPROCESSING, read_preprocessing),
         _sealed_reader(

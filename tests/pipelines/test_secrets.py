@@ -170,7 +170,7 @@ def test_sync_refuses_a_secret_in_an_address(uri: str, tmp_path: Path) -> None:
 def test_a_resumed_tracked_run_keeps_no_secret(fake_cli: Any) -> None:
     fail(fake_cli, "train_baseline")
     shown = [
-        fake_cli("run", "--resume", "--json", **ENVIRONMENT),
+        fake_cli("resume", "--json", **ENVIRONMENT),
         fake_cli("config", "show", **ENVIRONMENT),
         fake_cli("sync", fake_cli.only_run().name, "--json", **ENVIRONMENT),
         fake_cli("compare", "--html", "compare.html", **ENVIRONMENT),

@@ -112,7 +112,7 @@ def test_json_of_a_failure_has_the_error(fake_cli: Any) -> None:
     assert "Error: step train_baseline failed" in failed.stderr
     assert "Traceback" in failed.stderr
     assert "fake_steps.py" in failed.stderr
-    resumed = fake_cli("run", "--resume", "--json")
+    resumed = fake_cli("resume", "--json")
     assert [step["status"] for step in json.loads(resumed.stdout)["steps"]] == [
         "reused",
         "executed",
@@ -147,7 +147,7 @@ def test_a_run_that_is_killed_goes_on(
     run = fake_cli.only_run()
     assert not (run / "result.json").exists()
 
-    resumed = fake_cli("run", "--resume", "--json")
+    resumed = fake_cli("resume", "--json")
     assert resumed.returncode == 0, resumed.stderr
     place = STEPS.index(step)
     result = json.loads(resumed.stdout)
@@ -202,7 +202,7 @@ def test_killed_run_blocks_no_other_run(fake_cli: Any, started: Start) -> None:
     ]
     statuses = {json.loads(path.read_text())["status"] for path in fake_cli.runs.glob("*/run.json")}
     assert statuses == {"running", "finished"}
-    assert fake_cli("run", "--resume").returncode == 0
+    assert fake_cli("resume").returncode == 0
     assert {
         json.loads(path.read_text())["status"] for path in fake_cli.runs.glob("*/run.json")
     } == {"finished"}
@@ -222,7 +222,7 @@ def test_a_run_leaves_nothing_in_the_temporary_folder(
     for pid in (process.pid, launcher):
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not is_alive(int(mark.read_text())), "the end of the step")
-    assert fake_cli("run", "--resume", TMPDIR=str(temporary)).returncode == 0
+    assert fake_cli("resume", TMPDIR=str(temporary)).returncode == 0
     assert list(temporary.iterdir()) == []
 
 
@@ -230,10 +230,10 @@ def test_a_run_folder_in_use_is_refused(fake_cli: Any, started: Start) -> None:
     started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
     wait_for((fake_cli.runs / "misbehaved-train_baseline").exists, "the step")
     run = fake_cli.only_run()
-    other = fake_cli("run", "--resume", "--set", "qat.epochs=9")
+    other = fake_cli("resume", "--set", "qat.epochs=9")
     assert other.returncode == 2
     assert "was started with" in other.stderr
-    refused = fake_cli("run", "--resume", run.name)
+    refused = fake_cli("resume", run.name)
     assert refused.returncode == 1
     assert f"The run folder {run} is held by another process" in refused.stderr
     assert json.loads((run / "run.json").read_text())["attempts"] == 1
@@ -243,19 +243,18 @@ def test_a_run_folder_in_use_is_refused(fake_cli: Any, started: Start) -> None:
     ("arguments", "message"),
     [
         (
-            ["--set", "training.epoch=1"],
+            ["run", "--set", "training.epoch=1"],
             "unknown key 'training.epoch'; did you mean 'training.epochs'?",
         ),
-        (["--resume"], "there is none to resume"),
-        (["--resume", "nope"], "received 'nope'"),
-        (["nope"], "Expected --resume with a run id"),
-        (["--resume", "--no-cache"], "Expected --resume or --no-cache"),
-        (["--config", "nope.yaml"], "Expected a config file at nope.yaml"),
-        (["--nope"], "No such option"),
+        (["resume"], "there is none to resume"),
+        (["resume", "nope"], "received 'nope'"),
+        (["run", "nope"], "unexpected extra argument"),
+        (["run", "--config", "nope.yaml"], "Expected a config file at nope.yaml"),
+        (["run", "--nope"], "No such option"),
     ],
 )
 def test_wrong_usage_ends_with_2(fake_cli: Any, arguments: list[str], message: str) -> None:
-    wrong = fake_cli("run", *arguments)
+    wrong = fake_cli(*arguments)
     assert wrong.returncode == 2
     assert message in " ".join(wrong.stderr.replace("│", " ").split())
     assert "Traceback" not in wrong.stderr

@@ -61,16 +61,6 @@ def test_manifest_round_trips(engine: Path) -> None:
     assert manifest.to_json() == manifest_path(engine).read_text()
 
 
-def test_manifest_of_the_last_release_is_read(engine: Path) -> None:
-    def rename(values: Values) -> None:
-        values["spec"]["max_batch"] = values["spec"].pop("max_batch_size")
-        values["spec"]["workspace_bytes"] = values["spec"].pop("workspace_mib")
-
-    write_sealed(engine, rename)
-    with load_engine(engine) as loaded:
-        assert loaded.manifest.spec["max_batch"] == 8
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
