@@ -86,13 +86,9 @@ def _yaml_reader(name: str, text: str, read: Callable[[Path], Any]) -> Reader:
     return Reader(name=name, file="file.yaml", files=files, valid=text.encode(), read=read)
 
 
-_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
-)
 _HOSTILE_YAML = [
     b"- &a [*a]",
     b"&a {name: *a}",
-    _BOMB.encode(),
     b"!!python/object/apply:os.system [true]",
     b"? [1, 2]\n: 3",
     b"<<: 3",

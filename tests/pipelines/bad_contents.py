@@ -242,11 +242,6 @@ def _replaced(old: bytes, new: bytes) -> Edit:
     return lambda content: content.replace(old, new)
 
 
-_ALIASES = "a0: &a0 [x]\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
-)
-
-
 def _texts() -> Iterator[Content]:
     specs = {
         "mapping": "a: 1",
@@ -262,7 +257,6 @@ def _texts() -> Iterator[Content]:
         "calibrator": "- name: logits\n  calibrator: best",
         "python": "- !!python/object/apply:os.system ['true']",
         "tab": "- name:\n\t- x",
-        "aliases": _ALIASES + "- *a11",
         "alias_list": "- &a [x]\n"
         + "".join(f"- &b{i} [{', '.join(['*a'] * 9)}]\n" for i in range(3)),
         "deep": "[" * 20_000,
@@ -280,7 +274,6 @@ def _texts() -> Iterator[Content]:
         "nan": "training: {learning_rate: .nan}",
         "duplicate": "seed: 1\nseed: 2",
         "python": "seed: !!python/object/apply:os.system ['true']",
-        "aliases": _ALIASES + "model: {options: {x: *a11}}",
         "deep": "model: {options: " + "[" * 20_000,
         "long_integer": "seed: " + "9" * 5_000,
     }
