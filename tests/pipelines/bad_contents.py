@@ -204,7 +204,7 @@ def _models(model: bytes) -> Iterator[Content]:
         )
     bomb = _edited(model, "assets/x", lambda _: bytes(700 << 20), zipfile.ZIP_DEFLATED)
     yield Content(file="model.keras", name="bomb", make=bomb, commands=("quantize",))
-    values = ("-1", "0", '"x"', "null", "NaN", "1e300", "9" * 5_000, "[]", "true")
+    values = (f"{10**12}", "-1", "0", '"x"', "null", "NaN", "1e300", "9" * 5_000, "[]", "true")
     for key in (b'"units": 2', b'"filters": 4'):
         for value in values:
             edit = _replaced(key, key.split(b" ")[0] + value.encode())
@@ -224,6 +224,7 @@ def _models(model: bytes) -> Iterator[Content]:
         (b'"inbound_nodes": [{', b'"inbound_nodes": [[{'),
         (b'"float32"', b'"float33"'),
         (b'"batch_shape": [null, 8, 8, 3]', b'"batch_shape": [null, -8, 8, 3]'),
+        (b'"kernel_size": [3, 3]', b'"kernel_size": [30000, 30000]'),
         (b'"GlorotUniform"', b'"RandomNormal2"'),
     ):
         make = _edited(model, config, _replaced(old, new))
