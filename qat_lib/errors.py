@@ -10,8 +10,7 @@
     │   └── ShapeChangedError         a calibrator's tensors changed their channels (torch.calib)
     ├── DataError                     a data set is missing, broken or inconsistent
     ├── ExportError                   the ONNX export failed, or an ONNX file can't be used
-    │   ├── VerificationError         the exported graph is not what the plan says
-    │   └── WireError                 the bytes are no ONNX protobuf, or too much (onnx_view.wire)
+    │   └── VerificationError         the exported graph is not what the plan says
     ├── EngineError                   anything about engines
     │   ├── BackendUnavailableError   the backend's library, driver or device is not there
     │   ├── EngineBuildError          the build failed

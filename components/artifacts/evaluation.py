@@ -26,11 +26,11 @@ def row_metrics(rows: Mapping[str, ResultRow], *, separator: str = "/") -> dict[
     return found
 
 
-def rows_of_metrics(metrics: Mapping[str, float], *, separator: str = "/") -> dict[str, ResultRow]:
+def rows_of_metrics(metrics: Mapping[str, float]) -> dict[str, ResultRow]:
     """Return the rows that ``row_metrics`` named; other metrics are no rows."""
     figures: dict[str, dict[str, float]] = {}
     for metric, value in metrics.items():
-        row_name, found, name = metric.partition(separator)
+        row_name, found, name = metric.partition("/")
         if found and name in ResultRow.model_fields:
             figures.setdefault(row_name, {})[name] = value
     return {name: ResultRow.model_validate(values) for name, values in figures.items()}

@@ -12,7 +12,7 @@ import numpy as np
 
 from qat_lib.errors import DataError, QatlineError
 from qat_lib.files.archives import open_archive
-from qat_lib.files.npy import load_npy, read_header
+from qat_lib.files.npy import load_npy
 from qat_lib.files.regular_files import open_regular
 from qatline.components.data.array_checks import Array, Part, check_part, check_together
 from qatline.components.data.array_source import ArraySource
@@ -36,8 +36,6 @@ PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
 """The names under which the images and labels of each part are looked for, in this order."""
 
 _MEMBERS = frozenset(f"{name}.npy" for names in PAIRS.values() for pair in names for name in pair)
-
-MAX_SAMPLES = 1 << 24
 
 
 def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
@@ -125,27 +123,14 @@ def _open_arrays(archive: zipfile.ZipFile, path: Path, scratch: Path) -> dict[st
     wanted = sorted(name for name in present if f"{name}.npy" in _MEMBERS)
     if not wanted:
         return {name: np.empty(0) for name in present}
-    for name in wanted:
-        _check_header(archive, f"{name}.npy", path)
     arrays: dict[str, Array] = {}
     for name in wanted:
         target = scratch / f"{name}.npy"
         # The archive's checksum is compared when the member has been read to its end.
         with archive.open(f"{name}.npy") as source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
-        arrays[name] = load_npy(target)
-    return arrays
-
-
-def _check_header(archive: zipfile.ZipFile, member: str, path: Path) -> None:
-    """Check an array's size against its header before unpacking."""
-    with archive.open(member) as stream:
         try:
-            header = read_header(stream, archive.getinfo(member).file_size)
+            arrays[name] = load_npy(target)
         except ValueError as error:
-            name = member.removesuffix(".npy")
             raise DataError(f"{path}: the array {name} can't be read: {error}.") from error
-    if header.shape and header.shape[0] > MAX_SAMPLES:
-        raise DataError(
-            f"{path}: {member} has {header.shape[0]:,} samples, expected at most {MAX_SAMPLES:,}"
-        )
+    return arrays

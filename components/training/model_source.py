@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from qat_lib.errors import ConfigError, UnsupportedModelError
-from qat_lib.files import limits
 from qatline.components.settings import ModelSettings
 from qatline.components.support.other_tasks import OTHER_TASKS
 from qatline.components.support.user_code import call_with, import_callable
@@ -47,25 +46,13 @@ def open_model(
 
 
 def _build(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
-    from qat_lib.files.variable_budget import variable_budget
     from qat_lib.models import build_reference_model
 
-    allowed = limits.model_bytes()
-    with variable_budget(allowed) as budget:
-        try:
-            if settings.name.startswith(APPLICATIONS):
-                return _application(settings, input_shape, classes)
-            if ":" in settings.name:
-                return _user_model(settings, input_shape, classes)
-            return build_reference_model(settings.name, input_shape, classes, **settings.options)
-        except Exception as error:
-            if budget.refused is None:
-                raise
-            raise ConfigError(
-                f"model.name {settings.name!r}: expected weights of at most {allowed:,} bytes, "
-                f"received more with {budget.refused}. Change model.options, or allow more: "
-                f"{limits.MODEL_VARIABLE}=8GiB."
-            ) from error
+    if settings.name.startswith(APPLICATIONS):
+        return _application(settings, input_shape, classes)
+    if ":" in settings.name:
+        return _user_model(settings, input_shape, classes)
+    return build_reference_model(settings.name, input_shape, classes, **settings.options)
 
 
 def _application(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:

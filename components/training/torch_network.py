@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -13,8 +12,7 @@ import torch
 from torch import nn
 
 from qat_lib.core.plan import QuantizationPlan
-from qat_lib.errors import ConfigError, UnsupportedModelError
-from qat_lib.files import limits
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch import apply_plan
 from qat_lib.torch.graph import ModuleGraph
@@ -198,25 +196,8 @@ def _build(recipe: TorchRecipe) -> Any:
     if ":" in recipe.name:
         function = import_callable("model.name", recipe.name)
         return call_with("model.name", recipe.name, function, given, recipe.options)
-    allowed = limits.model_bytes()
-    with torch.device("meta"):
-        size = _bytes(_reference(recipe, channels))
-    if size > allowed:
-        raise ConfigError(
-            f"model.name {recipe.name!r}: expected weights of at most {allowed:,} bytes, received "
-            f"{size:,}. Change model.options, or allow more: {limits.MODEL_VARIABLE}=8GiB."
-        )
-    return _reference(recipe, channels)
-
-
-def _reference(recipe: TorchRecipe, channels: int) -> nn.Module:
     options = {"channels": channels, "classes": recipe.classes, **recipe.options}
     return build_reference_model(recipe.name, **options)
-
-
-def _bytes(module: nn.Module) -> int:
-    state: Mapping[str, torch.Tensor] = module.state_dict()
-    return sum(value.numel() * value.element_size() for value in state.values())
 
 
 def _on_best_device(network: TorchNetwork) -> TorchNetwork:

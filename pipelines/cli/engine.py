@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from qat_lib.options import EnginePrecision, Hint
-from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
     BackendOption,
     DebugOption,
@@ -35,9 +35,6 @@ def build(
     max_batch_size: Annotated[
         int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")
     ] = 32,
-    max_batch: Annotated[
-        int | None, typer.Option(min=1, help="Deprecated: --max-batch-size.", hidden=True)
-    ] = None,
     float_precision: Annotated[
         EnginePrecision, typer.Option(help="Precision of non-quantized layers.")
     ] = "fp32",
@@ -76,9 +73,6 @@ def build(
     layer_timing: Annotated[
         bool, typer.Option("--layer-timing", help="Keep the data for per-layer timing.")
     ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Deprecated: --layer-timing.", hidden=True)
-    ] = False,
     verify: Annotated[
         bool,
         typer.Option(
@@ -94,14 +88,10 @@ def build(
         from qatline.pipelines.cli import model_views
         from qatline.pipelines.cli.build_progress import build_progress
 
-        if max_batch is not None:
-            say_renamed("--max-batch", "--max-batch-size")
-        if profile:
-            say_renamed("--profile of build-engine", "--layer-timing")
         spec = engines.BuildSpec(
             backend=backend,
             shapes=engines.parse_shapes(shapes) if shapes else {},
-            max_batch_size=max_batch_size if max_batch is None else max_batch,
+            max_batch_size=max_batch_size,
             float_precision=float_precision,
             threads=threads,
             hint=hint,
@@ -111,7 +101,7 @@ def build(
             timing_cache=timing_cache,
             hardware_compatible=hardware_compatible,
             version_compatible=version_compatible,
-            profile=layer_timing or profile,
+            profile=layer_timing,
         )
         with build_progress() as on_progress:
             artifact = engines.build_engine(

@@ -85,10 +85,5 @@ def _log_tail(error: Exception) -> None:
         _say(f"The end of the log:\n{tail}\n")
 
 
-def say_renamed(old: str, new: str) -> None:
-    """Tell that an option has a new name."""
-    _say(f"Warning: {old} is now {new}; the old name goes with the next release.")
-
-
 def _say(text: str) -> None:
     sys.stderr.write(scrub(text) + "\n")

@@ -29,13 +29,11 @@ from qatline.pipelines.cli.options import (
     ConfigSeedOption,
     DebugOption,
     JsonOption,
-    OldRunsDirOption,
     ProfileOption,
     QuietOption,
     RunArgument,
     RunsDirOption,
     SetOption,
-    runs_folder,
 )
 
 app = CommandLine(
@@ -59,7 +57,6 @@ def run(
     set_: SetOption = None,
     seed: ConfigSeedOption = None,
     runs_dir: RunsDirOption = None,
-    output: OldRunsDirOption = None,
     no_cache: Annotated[
         bool,
         typer.Option(
@@ -78,9 +75,7 @@ def run(
     with reported(debug=debug, as_json=json_):
         from qatline.pipelines.cli import run as runner
 
-        choice = runner.ConfigChoice(
-            config, profile or [], set_ or [], seed, runs_folder(runs_dir, output)
-        )
+        choice = runner.ConfigChoice(config, profile or [], set_ or [], seed, runs_dir)
         result = runner.run_command(choice, cache=not no_cache, as_json=json_, quiet=quiet)
         runner.end_with(result, accept_rejected=accept_rejected)
 
@@ -160,7 +155,6 @@ def components_(
 def ui(
     run: RunArgument,
     runs_dir: RunsDirOption = None,
-    output: OldRunsDirOption = None,
     port: Annotated[int, typer.Option(help="Port of the UI.")] = 5000,
     debug: DebugOption = False,
 ) -> None:
@@ -168,7 +162,7 @@ def ui(
     with reported(debug=debug):
         from qatline.pipelines.cli.tracking_ui import open_ui
 
-        open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
+        open_ui(run, output=runs_dir or Path("runs"), port=port)
 
 
 cli_registry.add_registry_commands(app)

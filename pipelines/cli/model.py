@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from qat_lib.export.options import ExportOptions
-from qat_lib.options import FloatPrecision
 from qatline.pipelines.cli.data_files import check_inputs
 from qatline.pipelines.cli.derived_options import with_export_options
 from qatline.pipelines.cli.diagnose import diagnose_file
 from qatline.pipelines.cli.engine import bench, build, check
-from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.evaluate import evaluate_command
 from qatline.pipelines.cli.finetune import finetune_file
 from qatline.pipelines.cli.options import (
@@ -49,12 +48,6 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
     options: Callable[..., ExportOptions],
     target: BackendOption = "auto",
-    remainder: Annotated[
-        FloatPrecision | None, typer.Option(help="Deprecated: --float-precision.", hidden=True)
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Deprecated: --batch-size.", hidden=True)
-    ] = None,
     plan: Annotated[
         Path | None, typer.Option(help="plan.json to verify the file against.", show_default=False)
     ] = None,
@@ -77,18 +70,12 @@ def export(
         from qat_lib.core.deployment import Deployment
         from qatline.pipelines.cli import model_views
 
-        renamed: dict[str, Any] = {"target": Deployment.on(target).backend}
-        if batch is not None:
-            renamed["batch_size"] = batch
-            say_renamed("--batch", "--batch-size")
-        if remainder is not None:
-            renamed["float_precision"] = remainder
-            say_renamed("--remainder", "--float-precision")
         network = qat_lib.load_model(model)
         inputs = None if check is None else model_views.read_inputs(check)
         if check is not None:
             check_inputs(network, inputs, check)
-        report = qat_lib.export_onnx(network, output, options=options(**renamed), plan=plan)
+        chosen = options(target=Deployment.on(target).backend)
+        report = qat_lib.export_onnx(network, output, options=chosen, plan=plan)
         content: dict[str, Any] = report.to_dict()
         parity = None
         if inputs is not None:

@@ -13,9 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from qat_lib.errors import ConfigError
 from qat_lib.options import BackendChoice, CalibratorName, CpuChoice
-from qatline.pipelines.cli.errors import say_renamed
 
 CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Where, and what to reuse", "What to show"
 
@@ -96,10 +94,6 @@ RunsDirOption = Annotated[
         show_default=False,
     ),
 ]
-OldRunsDirOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Deprecated: --runs-dir.", hidden=True),
-]
 JsonOption = Annotated[
     bool,
     typer.Option(
@@ -158,20 +152,6 @@ JournalOption = Annotated[
         help="File of intermediate results, to resume from.", show_default="beside the model"
     ),
 ]
-
-
-def runs_folder(runs_dir: Path | None, output: Path | None) -> Path | None:
-    """Return the runs folder from ``--runs-dir`` or the deprecated ``--output``.
-
-    Raises:
-        ConfigError: Both are given.
-    """
-    if output is None:
-        return runs_dir
-    if runs_dir is not None:
-        raise ConfigError("Expected --runs-dir alone. Received --output, its old name, as well.")
-    say_renamed("-o/--output of the folder of runs", "--runs-dir")
-    return output
 
 
 def print_json(content: Any) -> None:

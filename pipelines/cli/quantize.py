@@ -13,7 +13,7 @@ import typer
 from qat_lib.errors import ConfigError
 from qat_lib.options import CalibratorName, Mode, Rounding
 from qatline.pipelines.cli.data_files import check_inputs
-from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
     BackendOption,
     CpuOption,
@@ -81,13 +81,11 @@ def quantize(
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
     ] = None,
-    plan: Annotated[Path | None, typer.Option(help="Deprecated: --save-plan.", hidden=True)] = None,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Quantize and calibrate a Keras model, or show its quantization plan."""
     with reported(debug=debug, as_json=json_):
-        save_plan = _plan_to_write(save_plan, plan)
         _check_together(output, data)
         from qatline.pipelines.cli.quiet_import import import_tensorflow
 
@@ -177,13 +175,3 @@ def _check_together(output: Path | None, data: Path | None) -> None:
         )
     if output is not None and output.suffix != ".keras":
         raise ConfigError(f"--output must end with .keras. Received: {output}.")
-
-
-def _plan_to_write(save_plan: Path | None, plan: Path | None) -> Path | None:
-    """Return the file from ``--save-plan`` or its old name ``--plan``."""
-    if plan is None:
-        return save_plan
-    if save_plan is not None:
-        raise ConfigError("Expected --save-plan alone. Received --plan, its old name, as well.")
-    say_renamed("--plan of quantize", "--save-plan")
-    return plan

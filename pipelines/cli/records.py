@@ -12,11 +12,9 @@ from qatline.pipelines.cli.options import (
     PLACE_PANEL,
     DebugOption,
     JsonOption,
-    OldRunsDirOption,
     RunArgument,
     RunsDirOption,
     print_json,
-    runs_folder,
 )
 
 TrackingUriOption = Annotated[
@@ -56,7 +54,6 @@ def compare_records(
         typer.Option("--html", metavar="FILE", help="Page to write.", show_default=False),
     ] = None,
     runs_dir: RunsDirOption = None,
-    output: OldRunsDirOption = None,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -70,7 +67,7 @@ def compare_records(
 
         choice = RunChoice(
             names=runs or [],
-            output=runs_folder(runs_dir, output) or Path("runs"),
+            output=runs_dir or Path("runs"),
             experiment=experiment,
             uri=tracking_uri,
         )

@@ -98,8 +98,7 @@ def read_tracked_run(
             seconds=None if ended is None else (ended - info.start_time) / 1000,
             verdict=data.tags.get("qatline.verdict", _NONE),
             params=data.params,
-            # Runs of earlier versions have dots.
-            rows=rows_of_metrics(data.metrics, separator=".") | rows_of_metrics(data.metrics),
+            rows=rows_of_metrics(data.metrics),
             curves=_curves(client, run_id, data.metrics) if details else {},
             plan=_plan(client, run_id) if details else None,
         )

@@ -25,7 +25,6 @@ from qatline.components.training.quantization_choice import check_case_name
 from qatline.pipelines.config.cluster_settings import ClusterSettings
 from qatline.pipelines.config.errors import check_keys, describe_problems
 from qatline.pipelines.config.paths import absolute_paths, weights_beside_data
-from qatline.pipelines.config.renamed_keys import with_new_keys
 from qatline.pipelines.config.yaml_files import parse_config, read_yaml_mapping
 
 SECTIONS: tuple[str, ...] = (
@@ -173,6 +172,16 @@ class RunConfig(Settings):
         return {"seed": self.seed, **_without_nulls(sections)}
 
 
+def _with_qat_auto(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Expand ``qat: auto``, the short form of ``retrain.qat: auto``."""
+    if values.get("qat") != "auto":
+        return dict(values)
+    retrain = values.get("retrain")
+    content = retrain if isinstance(retrain, Mapping) else {}
+    rest = {name: value for name, value in values.items() if name != "qat"}
+    return {**rest, "retrain": {**content, "qat": "auto"}}
+
+
 def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunConfig:
     """Validate plain data.
 
@@ -180,7 +189,7 @@ def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunCon
         ConfigError: A key is unknown or a value is wrong; every problem is listed, each with its
             path.
     """
-    values = with_new_keys(values, source=source)
+    values = _with_qat_auto(values)
     check_keys(values, RunConfig, source=source)
     try:
         return RunConfig.model_validate(values)
@@ -217,7 +226,7 @@ def load_config(
             for key, value in content.items()
             if value is not None or key not in _EMPTY_ALLOWED
         }
-        layer = with_new_keys(layer, source=source)
+        layer = _with_qat_auto(layer)
         check_keys(layer, RunConfig, source=source)
         values = _merge(values, absolute_paths(layer, base))
     if "output" not in values:
@@ -247,7 +256,7 @@ def _file_layers(
     # A typing error in a profile is found at once, not on the day the profile is used.
     for name, layer in known.items():
         where = f"{path}, profile {name}"
-        known[name] = with_new_keys(layer or {}, source=where)
+        known[name] = _with_qat_auto(layer or {})
         check_keys(known[name], RunConfig, source=where)
     layers = [(str(path), folder, base)]
     for name in profiles:

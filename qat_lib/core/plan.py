@@ -18,7 +18,6 @@ from qat_lib.core.plan_entries import (
     checked,
     entry_from_dict,
     entry_to_dict,
-    first_form,
     refuse_unknown_keys,
     skipped_from_dict,
     skipped_to_dict,
@@ -174,11 +173,8 @@ class QuantizationPlan:
         write_text(path, self.to_json())
 
     def digest(self) -> str:
-        """Return the SHA-256 of the plan's content, in hexadecimal.
-
-        It does not depend on how this release spells the keys of the JSON.
-        """
-        text = json.dumps(first_form(self.to_dict()), sort_keys=True)
+        """Return the SHA-256 of the plan's content, in hexadecimal."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __repr__(self) -> str:

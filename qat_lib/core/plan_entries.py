@@ -127,41 +127,6 @@ def entry_to_dict(entry: QuantizerEntry) -> dict[str, Any]:
     }
 
 
-def first_form(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan's plain form with the first release's keys.
-
-    The digest is made of it, and exported files since then contain that digest. Later keys are
-    part of it only where they have a value.
-    """
-    quantizers, skipped = [], []
-    for entry in data["quantizers"]:
-        renamed = _renamed_key(entry, "num_bits", "bits")
-        quantizers.append(_without_none(renamed, "pair_axis"))
-    for layer in data["skipped"]:
-        skipped.append(_renamed_key(layer, "class_name", "class"))
-    return {**_without_none(data, "cpu"), "quantizers": quantizers, "skipped": skipped}
-
-
-def _without_none(item: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in item.items() if name != key or value is not None}
-
-
-def _renamed_key(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    return {new if key == old else key: value for key, value in item.items()}
-
-
-def _with_new_key(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Return an entry with ``new`` instead of ``old``, which earlier releases wrote."""
-    if old not in item:
-        return item
-    if new in item:
-        raise PlanError(
-            f"This is not a quantization plan: expected {new} alone. Received {old}, its old "
-            "name, as well."
-        )
-    return _renamed_key(item, old, new)
-
-
 def checked(key: str, value: Any, kind: type[_T]) -> _T:
     """Return a value of the expected type; a boolean is no number."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -187,7 +152,6 @@ def _text_or_none(key: str, value: Any) -> str | None:
 
 
 def entry_from_dict(item: dict[str, Any]) -> QuantizerEntry:
-    item = _with_new_key(item, "bits", "num_bits")
     refuse_unknown_keys("a quantizer", item, _ENTRY_KEYS)
     axes = item.get("channel_axes")
     return QuantizerEntry(
@@ -227,7 +191,6 @@ def skipped_to_dict(skipped: SkippedLayer) -> dict[str, Any]:
 
 
 def skipped_from_dict(item: dict[str, Any]) -> SkippedLayer:
-    item = _with_new_key(item, "class", "class_name")
     return SkippedLayer(
         layer=checked("layer", item["layer"], str),
         class_name=checked("class_name", item["class_name"], str),

@@ -84,11 +84,11 @@ def check_file(path: Path) -> None:
 
 
 def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
-    """Check that a backend can build ``model`` in bounded time and memory.
+    """Check tensor sizes and scales of ``model`` before a build.
 
     Raises:
-        EngineBuildError: it exceeds a limit of ``qat_lib.onnx_view.bounds``, or a scale is zero,
-            negative, subnormal or not finite.
+        EngineBuildError: a tensor is too large for engines, or a scale is zero, negative,
+            subnormal or not finite.
     """
     from qat_lib.onnx_view.bounds import check_bounds
     from qat_lib.onnx_view.graph import OnnxGraph

@@ -46,7 +46,7 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
     It runs node by node.
 
     Raises:
-        EngineBuildError: ONNX Runtime can't run the graph, or not in bounded memory.
+        EngineBuildError: ONNX Runtime can't run the graph, or a tensor is too large.
     """
     check_file(Path(onnx))
     runtime = _onnxruntime()

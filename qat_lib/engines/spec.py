@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 from qat_lib.errors import ConfigError
 from qat_lib.options import Backend, BackendChoice, EnginePrecision, Hint
-from qat_lib.support.deprecation import RenamedField, renamed_fields, with_new_names
 from qat_lib.support.mappings import map_values
 
 Shape = tuple[int, ...]
@@ -92,22 +91,6 @@ def _shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def _to_mib(size: int | None) -> int | None:
-    return None if size is None else size // 2**20
-
-
-def _to_bytes(mib: int | None) -> int | None:
-    return None if mib is None else mib * 2**20
-
-
-RENAMED = {
-    "max_batch": RenamedField("max_batch_size"),
-    "workspace_bytes": RenamedField("workspace_mib", _to_mib, _to_bytes),
-}
-"""Old names of the fields of a ``BuildSpec``, also in manifests."""
-
-
-@renamed_fields(RENAMED)
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
     """How an engine is built.
@@ -196,8 +179,8 @@ class BuildSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BuildSpec:
-        """Return the spec that ``to_dict`` described, in this release or the last."""
-        known = with_new_names(values, RENAMED)
+        """Return the spec that ``to_dict`` described."""
+        known = dict(values)
         known["shapes"] = map_values(parse_profile, known.get("shapes", {}))
         known["classes"] = tuple(known.get("classes", ()))
         if known.get("timing_cache"):

@@ -11,7 +11,6 @@ from typing import Literal, get_args, get_origin
 
 from qat_lib.errors import ExportError
 from qat_lib.options import Backend, FloatPrecision, WeightForm
-from qat_lib.support.deprecation import RenamedField, renamed_fields
 from qat_lib.support.option_fields import OptionField, about, fields_of
 
 OLDEST_OPSET = 13
@@ -32,7 +31,6 @@ def option_fields() -> list[OptionField]:
     return fields_of(ExportOptions)
 
 
-@renamed_fields({"batch": RenamedField("batch_size")})
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """How a graph is lowered; see ``qat_lib.keras.export.export.export_onnx`` for what each means.

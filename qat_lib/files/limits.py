@@ -13,7 +13,6 @@ from qat_lib.errors import ConfigError
 
 UNPACKED_VARIABLE = "QATLINE_MAX_UNPACKED"
 PIXELS_VARIABLE = "QATLINE_MAX_IMAGE_PIXELS"
-MODEL_VARIABLE = "QATLINE_MAX_MODEL"
 
 UNPACKED_FLOOR = 256 << 20
 """Bytes that any archive may unpack to."""
@@ -24,10 +23,6 @@ UNPACKED_RATIO = 16
 
 IMAGE_PIXELS = 50_000_000
 """Pixels of one image: a camera of 50 megapixels."""
-
-MODEL_BYTES = 2 << 30
-"""Bytes of the weights of a model that a config names: ConvNeXtXLarge, the largest of Keras's, has
-1.4 GB."""
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -52,18 +47,6 @@ def image_pixels() -> int:
     """
     allowed = _from_environment(PIXELS_VARIABLE)
     return IMAGE_PIXELS if allowed is None else allowed
-
-
-def model_bytes() -> int:
-    """Return a built model's weight limit in bytes.
-
-    ``QATLINE_MAX_MODEL`` sets it.
-
-    Raises:
-        ConfigError: the variable holds no size.
-    """
-    allowed = _from_environment(MODEL_VARIABLE)
-    return MODEL_BYTES if allowed is None else allowed
 
 
 def _from_environment(variable: str) -> int | None:

@@ -8,42 +8,32 @@ from typing import Any
 import keras
 
 from qat_lib.errors import ConfigError, UnsupportedModelError
-from qat_lib.files.keras_archive import KerasArchive, inspect_archive
-from qat_lib.files.variable_budget import variable_budget
+from qat_lib.files.keras_archive import check_keras_archive
 from qat_lib.keras.apply.recursion import deep_graphs
 from qat_lib.keras.structure import layers_of
 from qat_lib.keras.wrappers import WeightedBaseQuantizeWrapper  # the import registers all layers
 from qat_lib.support.foreign_errors import describe_error
 
-# Beyond the weights in the file: seeds, counters, and weights stored in half precision.
-_SPARE_BYTES = 64 << 20
-
 
 def load_model(path: str | Path) -> Any:
     """Load a ``.keras`` file, quantized or not, in safe mode, uncompiled.
 
-    What the file asks for is checked first. It may unpack to 256 MiB, or to 16 times its size where
-    that is more; the environment variable ``QATLINE_MAX_UNPACKED`` (such as ``4GiB``) sets another
-    limit.
+    The file may unpack to 256 MiB, or to 16 times its size where that is more; the environment
+    variable ``QATLINE_MAX_UNPACKED`` (such as ``4GiB``) sets another limit.
 
     Raises:
-        UnsupportedModelError: the file is missing, damaged, asks for more memory than is allowed,
-            or holds code (a Lambda layer) that safe mode refuses.
+        UnsupportedModelError: the file is missing, damaged, unpacks to more than is allowed, or
+            holds code (a Lambda layer) that safe mode refuses.
     """
     file = Path(path)
-    archive = _inspect(file)
+    _check(file)
     try:
-        with variable_budget(2 * archive.weight_bytes + _SPARE_BYTES) as budget, deep_graphs():
+        with deep_graphs():
             model = keras.models.load_model(file, compile=False, safe_mode=True)
             bind_weights(model)
     except Exception as error:  # Keras raises many kinds for a damaged file
         reason = describe_error(error)
-        if budget.refused:
-            reason = (
-                f"its configuration asks for {budget.refused}, "
-                f"but its weights take {archive.weight_bytes:,} bytes"
-            )
-        elif archive.holds_code:
+        if "Lambda" in reason and "safe_mode" in reason:
             reason = (
                 "it holds a Lambda layer, whose code safe mode does not run. "
                 "Replace it by a layer class"
@@ -66,13 +56,13 @@ def bind_weights(model: Any) -> None:
                 quantizer.bind_weight(layer.kernel_variable(kernel))
 
 
-def _inspect(file: Path) -> KerasArchive:
+def _check(file: Path) -> None:
     if file.suffix != ".keras":
         raise UnsupportedModelError(
             f"Expected a .keras file. Received: {str(file)!r}. Save the model again, as .keras."
         )
     try:
-        return inspect_archive(file)
+        check_keras_archive(file)
     except ConfigError:
         raise
     except FileNotFoundError as error:

@@ -13,9 +13,8 @@ import numpy as np
 
 from qat_lib.errors import ConfigError
 from qat_lib.files.archives import check_unpacked
-from qat_lib.files.hdf5 import stored_bytes
-from qat_lib.files.keras_archive import inspect_archive
-from qat_lib.files.npz import unpack_arrays
+from qat_lib.files.keras_archive import check_keras_archive, stored_bytes
+from qat_lib.files.npy import unpack_arrays
 from qat_lib.files.regular_files import open_regular
 from qat_lib.models.weight_files import reading_weights, refuse_unused
 
@@ -47,7 +46,7 @@ def load_weights(model: Any, path: str | Path) -> None:
 
 def _check(file: Path) -> None:
     if file.suffix == ".keras":
-        inspect_archive(file)
+        check_keras_archive(file)
         return
     with open_regular(file) as stream:
         asked = stored_bytes(stream)

@@ -11,8 +11,8 @@ import onnx.inliner
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.protos import nodes_of
-from qat_lib.onnx_view.wire import MAX_NODES
 
+MAX_NODES = 200_000
 _MAX_DEPTH = 100
 
 
@@ -21,7 +21,7 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises:
         ExportError: a function calls itself, the graph would have more than
-            ``qat_lib.onnx_view.wire.MAX_NODES`` nodes, or ONNX can't inline it.
+            ``MAX_NODES`` nodes, or ONNX can't inline it.
     """
     sizes = _Sizes(path, model)
     for function in model.functions:

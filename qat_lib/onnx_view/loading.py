@@ -1,4 +1,4 @@
-"""Read an untrusted ONNX file in bounded time and memory.
+"""Read an untrusted ONNX file.
 
 Weights in external files are not loaded: a view of the graph needs their shapes only. Every way in
 which a file can be unusable ends in one ``qat_lib.errors.ExportError`` that says what is
@@ -7,18 +7,17 @@ wrong with it. Every reader of ONNX files in this project opens them here.
 
 from __future__ import annotations
 
-import mmap
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qat_lib.errors import ExportError
+from qat_lib.files.regular_files import read_regular
 from qat_lib.onnx_view.external_data import check_external_data
 from qat_lib.onnx_view.functions import inline_functions
 from qat_lib.onnx_view.protos import message_names, nodes_of, tensors_of
 from qat_lib.onnx_view.tensor_data import check_tensor_data
-from qat_lib.onnx_view.wire import WireError, check_wire
 
 #: Protobuf's own limit for one message.
 MAX_FILE_BYTES = 2**31 - 1
@@ -30,8 +29,8 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
 
     Raises:
         ExportError: there is no such file, it is no ONNX model, it is damaged, external data is
-            missing or lies outside the model's folder, its operator set is unknown, or it is larger
-            than the limits of this module and of ``qat_lib.onnx_view.wire``.
+            missing or lies outside the model's folder, its operator set is unknown, or it has more
+            than 2 GiB.
     """
     path = Path(path)
     model = _parse(path, _read(path))
@@ -44,45 +43,12 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
 
 
 def _read(path: Path) -> bytes:
-    """Return the bytes of a file that is worth parsing."""
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise ExportError(
-                f"Expected an ONNX file. Received the directory {path}. Name the .onnx file in it."
-            )
-        if not path.is_file():  # a pipe or a device, which may never end
-            raise ExportError(
-                f"Expected an ONNX file. Received {path}, which is no regular file. Copy it into "
-                "one."
-            )
-        if size > MAX_FILE_BYTES:
-            raise ExportError(
-                f"Expected an ONNX file of less than 2 GiB. Received {path} with {size:,} bytes. "
-                "Save the weights as external data (onnx.save_model(..., "
-                "save_as_external_data=True))."
-            )
-        if size:
-            # Mapped, so that the bytes of a large file that is no ONNX are never in memory.
-            with (
-                path.open("rb") as stream,
-                mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
-            ):
-                check_wire(data)
-        return path.read_bytes()
-    except WireError as error:
-        raise _unreadable(path, error) from error
+        return read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         raise ExportError(
             f"Expected a readable ONNX file. Received {path}: {error.strerror or error}."
         ) from error
-
-
-def _unreadable(path: Path, error: Exception) -> ExportError:
-    return ExportError(
-        f"Expected an ONNX file. Received {path}, which can't be read: {error}. Export or copy it "
-        "again."
-    )
 
 
 def _parse(path: Path, data: bytes) -> onnx.ModelProto:
@@ -90,7 +56,10 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError as error:
-        raise _unreadable(path, error) from error
+        raise ExportError(
+            f"Expected an ONNX file. Received {path}, which can't be read: {error}. Export or copy "
+            "it again."
+        ) from error
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ExportError(
             f"Expected an ONNX model with a graph. Received {path} ({len(data):,} bytes), which "

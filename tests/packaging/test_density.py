@@ -10,24 +10,36 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "density.py"
 
-SOURCE = '''"""A module."""
+ONE = '''"""A module."""
+
+from house.inside.two import (
+    Box as Other,
+)
 
 # A comment.
-LIMIT = 3
-"""What it is for."""
+LIMIT = 3  # no comment line
 
 
 def pick(values):
-    """Return some.
+    import json
 
-    Of them.
-    """
-    return [x for x in values if x] if values else set(y for y in values)
+    return _first(values) or _rest(values) or _rest(None)
+
+
+def _first(values):
+    return values
+
+
+def _rest(values):
+    return values
 
 
 class Box:
     def _open(self):
-        return {1: 2}
+        return self._open()
+
+    def __len__(self):
+        return 3
 '''
 
 
@@ -39,25 +51,33 @@ def density() -> dict[str, Any]:
 @pytest.fixture
 def counts(density: dict[str, Any], tmp_path: Path) -> Any:
     (tmp_path / "inside").mkdir()
-    (tmp_path / "inside" / "one.py").write_text(SOURCE)
-    (tmp_path / "inside" / "two.py").write_text(
-        "class Box:\n    pass\n\n\nWIDE = " + "1 + " * 30 + "1\n"
-    )
-    (tmp_path / "other.py").write_text(SOURCE)
-    return density["count"](tmp_path, ("inside",))
+    (tmp_path / "inside" / "__init__.py").write_text("from house.inside.one import pick\n")
+    (tmp_path / "inside" / "one.py").write_text(ONE)
+    (tmp_path / "inside" / "two.py").write_text("class Box:\n    pass\n" + "\n" * 70)
+    (tmp_path / "other.py").write_text(ONE)
+    return density["count"](tmp_path, {"inside": "house.inside"})
 
 
-def test_lines_are_those_that_are_not_blank(counts: Any) -> None:
-    assert counts.lines == 12 + 3
-    assert counts.modules == {"inside/one.py": 18, "inside/two.py": 5}
+def test_count_measures_lines_and_helpers(counts: Any) -> None:
+    files = {"inside/__init__.py": 1, "inside/one.py": 30, "inside/two.py": 72}
+    assert (counts.modules, counts.lines) == (files, 103)
+    assert (counts.imports, counts.comments) == (1 + 3 + 1, 1)
+    # _first and _open are named once, _rest twice.
+    assert (counts.helpers, counts.once) == (3, 2)
 
 
-def test_every_comprehension_and_conditional_is_counted(counts: Any) -> None:
-    assert (counts.comprehensions, counts.conditionals) == (2, 1)
+def test_count_draws_the_graph_of_imports(counts: Any) -> None:
+    assert counts.graph == {
+        "house.inside": {"house.inside.one"},
+        "house.inside.one": {"house.inside.two"},
+        "house.inside.two": set(),
+    }
 
 
-def test_functions_are_measured_without_their_docstrings(counts: Any) -> None:
-    assert sorted(counts.functions) == [2, 2]
+def test_cycles_are_groups_that_reach_each_other(density: dict[str, Any]) -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"e2"}, "e2": {"e"}}
+    assert density["cycles"](graph) == [["a", "b", "c"], ["e", "e2"]]
+    assert density["cycles"]({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_doubles_are_public_names_that_two_modules_define(
@@ -76,11 +96,14 @@ def test_doubles_allow_name_per_front_end(density: dict[str, Any]) -> None:
 
 
 def test_figures_are_shares_of_the_lines(density: dict[str, Any], counts: Any) -> None:
-    figures = density["figures"](counts)
-    assert figures["comprehensions per 1,000 lines"] == pytest.approx(2000 / 15)
-    assert figures["lines past 100 columns, %"] == pytest.approx(100 / 15)
-    assert figures["longest module, lines"] == 18
-    assert figures["public names in two modules"] == 1
+    assert density["figures"](counts) == {
+        "import cycles": 0,
+        "lines that are imports, %": pytest.approx(500 / 103),
+        "lines that are comments, %": pytest.approx(100 / 103),
+        "private functions named once, %": pytest.approx(200 / 3),
+        "modules under 60 lines": 1,
+        "public names in two modules": 1,
+    }
 
 
 def test_main_returns_1_past_a_limit(

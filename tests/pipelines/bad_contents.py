@@ -195,18 +195,16 @@ def _models(model: bytes) -> Iterator[Content]:
             weights,
             _with_dataset(shape=(9,), dtype="f4", external=[("/etc/passwd", 0, 36)]),
         ),
-        "leads_out": ("../../out", lambda _: b"x"),
-        "absolute": ("/tmp/out", lambda _: b"x"),
     }
     for name, (member, edit) in edits.items():
-        # The configuration of a file whose weights alone are read may be any model's.
-        commands = ("quantize", "diagnose", "export") if name == "no_model" else ()
+        # Where only the weights are read, the configuration may be any.
+        commands = ("quantize", "diagnose", "export") if member == config else ()
         yield Content(
             file="model.keras", name=name, make=_edited(model, member, edit), commands=commands
         )
     bomb = _edited(model, "assets/x", lambda _: bytes(700 << 20), zipfile.ZIP_DEFLATED)
     yield Content(file="model.keras", name="bomb", make=bomb, commands=("quantize",))
-    values = ("1000000000", "-1", "0", '"x"', "null", "NaN", "1e300", "9" * 5_000, "[]", "true")
+    values = (f"{10**12}", "-1", "0", '"x"', "null", "NaN", "1e300", "9" * 5_000, "[]", "true")
     for key in (b'"units": 2', b'"filters": 4'):
         for value in values:
             edit = _replaced(key, key.split(b" ")[0] + value.encode())
@@ -242,11 +240,6 @@ def _replaced(old: bytes, new: bytes) -> Edit:
     return lambda content: content.replace(old, new)
 
 
-_ALIASES = "a0: &a0 [x]\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
-)
-
-
 def _texts() -> Iterator[Content]:
     specs = {
         "mapping": "a: 1",
@@ -262,7 +255,6 @@ def _texts() -> Iterator[Content]:
         "calibrator": "- name: logits\n  calibrator: best",
         "python": "- !!python/object/apply:os.system ['true']",
         "tab": "- name:\n\t- x",
-        "aliases": _ALIASES + "- *a11",
         "alias_list": "- &a [x]\n"
         + "".join(f"- &b{i} [{', '.join(['*a'] * 9)}]\n" for i in range(3)),
         "deep": "[" * 20_000,
@@ -280,7 +272,6 @@ def _texts() -> Iterator[Content]:
         "nan": "training: {learning_rate: .nan}",
         "duplicate": "seed: 1\nseed: 2",
         "python": "seed: !!python/object/apply:os.system ['true']",
-        "aliases": _ALIASES + "model: {options: {x: *a11}}",
         "deep": "model: {options: " + "[" * 20_000,
         "long_integer": "seed: " + "9" * 5_000,
     }

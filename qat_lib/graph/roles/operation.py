@@ -22,7 +22,6 @@ Role: TypeAlias = Literal[
     "reshape",  # keeps every element and their order
     "unary",  # computes each element from one element of one input
     "broadcasting",  # computes each element from one element of each input
-    "predicate",  # gives booleans about numbers
     "arithmetic",  # adds, subtracts, multiplies, divides or negates
     "merge",  # joins several tensors into one
     "activation",  # an activation function of a layer or a bare operator

@@ -219,7 +219,7 @@ TABLE: tuple[Operation, ...] = (
     _op("broadcasting, pointwise", onnx="Where"),
     _op("broadcasting, pointwise, float", onnx="Pow"),
     _op("broadcasting", onnx="Mod And Or"),
-    _op("broadcasting, predicate", onnx="Equal Greater GreaterOrEqual Less LessOrEqual"),
+    _op("broadcasting", onnx="Equal Greater GreaterOrEqual Less LessOrEqual"),
     *ACTIVATIONS,
     # Other functions of one value
     _op("gate, unary, pointwise, float", onnx="Erf Log"),
@@ -228,7 +228,7 @@ TABLE: tuple[Operation, ...] = (
     _op("unary, pointwise", onnx="Cast", tensorflow="Cast"),
     _op("unary, float", onnx="Sin Cos"),
     _op("unary", onnx="Floor Ceil Round Sign Not ThresholdedRelu"),
-    _op("unary, predicate", onnx="IsNaN"),
+    _op("unary", onnx="IsNaN"),
     # Normalizations
     _op(
         "pointwise, int8",

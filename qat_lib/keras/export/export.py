@@ -21,7 +21,6 @@ from qat_lib.keras.export.precision import OTHER_FLOATS
 from qat_lib.keras.structure import functional_of
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.preprocessing import Preprocessing
-from qat_lib.support.deprecation import warn_renamed
 
 
 def export_onnx(
@@ -39,8 +38,6 @@ def export_onnx(
     metadata: Mapping[str, Any] | None = None,
     plan: PlanLike | None = None,
     options: ExportOptions | None = None,
-    remainder: FloatPrecision | None = None,
-    batch: int | None = None,
 ) -> ExportReport:
     """Export a Keras model to ONNX and verify the result.
 
@@ -70,8 +67,6 @@ def export_onnx(
             quantizers.
         options: all options above that say how the graph is lowered, as one value; default None:
             those keywords. An option of your own has no keyword.
-        remainder: deprecated name of ``float_precision``.
-        batch: deprecated name of ``batch_size``.
 
     Returns:
         What was written.
@@ -91,12 +86,6 @@ def export_onnx(
         >>> qat_lib.export_onnx(model, "float.onnx").opset
         17
     """
-    if remainder is not None:
-        warn_renamed("remainder", "float_precision")
-        float_precision = remainder
-    if batch is not None:
-        warn_renamed("batch", "batch_size")
-        batch_size = batch
     keywords = ExportOptions(
         target=target,
         opset=opset,

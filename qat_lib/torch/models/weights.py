@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qat_lib.errors import ConfigError
-from qat_lib.files.npz import unpack_arrays
+from qat_lib.files.npy import unpack_arrays
 from qat_lib.models.weight_files import reading_weights, refuse_unused
 
 

@@ -65,10 +65,8 @@ def test_check_passes_only_if_it_says_so(passed: object) -> None:
 def test_row_metrics_are_named_by_row_and_figure() -> None:
     rows = {"fp32_engine": ResultRow(bytes=3, accuracy=None, backend="openvino")}
     assert row_metrics(rows, separator="_") == {"fp32_engine_bytes": 3.0}
-    metrics = row_metrics(rows, separator=".")
-    assert rows_of_metrics({**metrics, "seconds": 1.0}, separator=".") == {
-        "fp32_engine": ResultRow(bytes=3.0)
-    }
+    metrics = row_metrics(rows)
+    assert rows_of_metrics({**metrics, "seconds": 1.0}) == {"fp32_engine": ResultRow(bytes=3.0)}
 
 
 def test_row_with_few_classes_has_no_top5() -> None:

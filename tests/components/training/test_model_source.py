@@ -1,4 +1,4 @@
-"""Models that a config names and that ask for too much."""
+"""Models that a config names: inputs, outputs and probabilities."""
 
 import sys
 from pathlib import Path
@@ -13,20 +13,6 @@ from qat_lib import quantize_model
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qatline.components.settings import ModelSettings
 from qatline.components.training.model_source import check_model, gives_probabilities, open_model
-
-
-def test_open_model_bounds_the_weights_before_they_are_made() -> None:
-    settings = ModelSettings(name="keras.applications:MobileNetV2", options={"alpha": 1e5})
-    with pytest.raises(
-        ConfigError, match=r"at most 2,147,483,648 bytes, received more with a variable of shape"
-    ):
-        open_model(settings, (32, 32, 3), 10)
-
-
-def test_open_model_takes_the_limit_from_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QATLINE_MAX_MODEL", "1KiB")
-    with pytest.raises(ConfigError, match=r"at most 1,024 bytes.*QATLINE_MAX_MODEL"):
-        open_model(ModelSettings(), (8, 8, 1), 10)
 
 
 def network(

@@ -100,15 +100,11 @@ def test_plan_is_for_the_cpu_of_the_engine(folder: Path) -> None:
         assert any(e["pair_axis"] is not None or e["num_bits"] == 7 for e in weights) is pairs
 
 
-def test_export_takes_the_old_name_of_float_precision(folder: Path, tmp_path: Path) -> None:
-    command = ["export", str(folder / "m.keras"), "-o"]
-    old = runner.invoke(app, [*command, str(tmp_path / "old.onnx"), "--remainder", "fp16"])
-    assert old.exit_code == 0, old.stderr
-    assert "--remainder is now --float-precision" in old.stderr
-    new = runner.invoke(app, [*command, str(tmp_path / "new.onnx"), "--float-precision", "fp16"])
-    assert new.exit_code == 0, new.stderr
-    assert "Warning" not in new.stderr
-    assert (tmp_path / "old.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
+def test_export_takes_float_precision(folder: Path, tmp_path: Path) -> None:
+    command = ["export", str(folder / "m.keras"), "-o", str(tmp_path / "m.onnx"), "--json"]
+    done = runner.invoke(app, [*command, "--float-precision", "fp16"])
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["opset"] == 19
 
 
 def test_a_spec_and_a_case_are_honoured(folder: Path, tmp_path: Path) -> None:

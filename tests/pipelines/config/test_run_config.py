@@ -39,6 +39,15 @@ def test_layers_override_in_order(tmp_path: Path) -> None:
     assert (over.training.epochs, over.qat.epochs) == (9, 0)
 
 
+@pytest.mark.parametrize("retrain", ["", "retrain: {start: scratch}\n"])
+def test_qat_auto_is_short_for_the_key_of_retraining(tmp_path: Path, retrain: str) -> None:
+    path = write(tmp_path, f"qat: auto\n{retrain}profiles:\n  q: {{qat: auto}}\n")
+    assert load_config(path).retrain.qat == "auto"
+    assert load_config(profiles=["q"], path=path).retrain.qat == "auto"
+    assert load_config(overrides=["qat=auto"]).retrain.qat == "auto"
+    assert build_config({"qat": "auto"}).retrain.qat == "auto"
+
+
 def test_config_is_frozen_and_round_trips() -> None:
     config = load_config(overrides=["qat.learning_rate=1e-4", "model.options={width: 8}"])
     assert config.qat.learning_rate == 1e-4

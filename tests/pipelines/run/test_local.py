@@ -243,16 +243,18 @@ def test_a_run_folder_in_use_is_refused(fake_cli: Any, started: Start) -> None:
     ("arguments", "message"),
     [
         (
-            ["--set", "training.epoch=1"],
+            ["run", "--set", "training.epoch=1"],
             "unknown key 'training.epoch'; did you mean 'training.epochs'?",
         ),
-        (["nope"], "unexpected extra argument"),
-        (["--config", "nope.yaml"], "Expected a config file at nope.yaml"),
-        (["--nope"], "No such option"),
+        (["resume"], "there is none to resume"),
+        (["resume", "nope"], "received 'nope'"),
+        (["run", "nope"], "unexpected extra argument"),
+        (["run", "--config", "nope.yaml"], "Expected a config file at nope.yaml"),
+        (["run", "--nope"], "No such option"),
     ],
 )
 def test_wrong_usage_ends_with_2(fake_cli: Any, arguments: list[str], message: str) -> None:
-    wrong = fake_cli("run", *arguments)
+    wrong = fake_cli(*arguments)
     assert wrong.returncode == 2
     assert message in " ".join(wrong.stderr.replace("│", " ").split())
     assert "Traceback" not in wrong.stderr

@@ -85,23 +85,6 @@ def test_it_round_trips_through_json(plan: QuantizationPlan) -> None:
     assert QuantizationPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
-def test_first_release_keys_digest_alike() -> None:
-    old = (
-        '{"version": 1, "model": "m", "mode": "full", "quantizers": [{"name": "q", "kind": '
-        '"weight", "tensor": "conv/kernel", "bits": 4}], "skipped": [{"layer": "a", "class": '
-        '"Softmax", "reason": "r"}]}'
-    )
-    plan = QuantizationPlan.from_json(old)
-    content = plan.to_dict()
-    assert content["quantizers"][0]["num_bits"] == 4
-    assert content["skipped"][0]["class_name"] == "Softmax"
-    assert "bits" not in content["quantizers"][0]
-    assert "class" not in content["skipped"][0]
-    # What files that were exported by the first release have recorded.
-    assert plan.digest() == "242154858e500b9746bcfe43d00b028fbe0ab760117c6d114334c4ab42ed6e68"
-    assert QuantizationPlan.from_dict(content).digest() == plan.digest()
-
-
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=8)
 ENTRIES = st.builds(
     QuantizerEntry,
@@ -157,11 +140,7 @@ def test_every_plan_round_trips(plan: QuantizationPlan) -> None:
         '{"version": 1, "model": "m", "mode": "full", "skipped": [], "quantizers": '
         '[{"name": "q", "kind": "weight", "tensor": "conv/kernel", "width": 4}]}',
         '{"version": 1, "model": "m", "mode": "full", "skipped": [], "quantizers": '
-        '[{"name": "q", "kind": "weight", "tensor": "conv/kernel", "bits": 4, "num_bits": 4}]}',
-        '{"version": 1, "model": "m", "mode": "full", "skipped": [], "quantizers": '
         '[{"name": "q", "kind": "weight", "tensor": "conv/kernel", "num_bits": 17}]}',
-        '{"version": 1, "model": "m", "mode": "full", "skipped": [], "quantizers": '
-        '[{"name": "q", "kind": "weight", "tensor": "conv/kernel", "bits": 17}]}',
     ],
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:

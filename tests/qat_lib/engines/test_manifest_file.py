@@ -61,16 +61,6 @@ def test_manifest_round_trips(engine: Path) -> None:
     assert manifest.to_json() == manifest_path(engine).read_text()
 
 
-def test_manifest_of_the_last_release_is_read(engine: Path) -> None:
-    def rename(values: Values) -> None:
-        values["spec"]["max_batch"] = values["spec"].pop("max_batch_size")
-        values["spec"]["workspace_bytes"] = values["spec"].pop("workspace_mib")
-
-    write_sealed(engine, rename)
-    with load_engine(engine) as loaded:
-        assert loaded.manifest.spec["max_batch"] == 8
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -130,15 +120,9 @@ def test_layout_of_the_json_does_not_matter(engine: Path) -> None:
             r"inputs\.0\.shape\.1: input should be a valid integer",
         ),
         ("inputs.0.shape", [None, 1, 8, -8], "negative dimension"),
-        ("inputs.0.shape", [None, 1, 8, 9], "does not fit the input input"),
-        ("inputs.0.shape", [None, 1, 64], "does not fit the input input"),
+        ("inputs.0.name", "image", r"spec\.shapes has a profile for each of .*\['image'\]"),
         ("inputs.0.dtype", "object", "no NumPy number"),
         ("inputs.0.dtype", "float31", "no NumPy number"),
-        (
-            "inputs.0.name",
-            "image",
-            r"spec\.shapes has a profile for each of the inputs \['image'\]",
-        ),
         ("outputs", [], "outputs is empty"),
         ("outputs", None, "outputs: input should be a valid array. Received: None"),
         (
@@ -147,18 +131,15 @@ def test_layout_of_the_json_does_not_matter(engine: Path) -> None:
             "for the backend 'tpu', expected one of tensorrt, openvino, onnxruntime",
         ),
         ("backend", 3, "backend: input should be a valid string. Received: 3"),
-        ("backend", "openvino", "spec.backend is 'openvino'. Received: 'onnxruntime'"),
-        ("digest", "abc", "64 hexadecimal digits"),
-        ("bytes", 0, "bytes is positive"),
         ("bytes", "100", "bytes: input should be a valid integer"),
         ("bytes", True, "bytes: input should be a valid integer"),
         ("device", {}, "device.architecture is a str"),
         ("device.flags", "avx2", "device.flags is a list"),
         ("precision", {"int8_layers": 1}, "precision.weighted_layers: field required"),
-        ("source", {}, "source.sha256 is a SHA-256"),
+        ("source", {}, "source has no path"),
         ("quantized", "yes", "quantized: input should be a valid boolean"),
         ("classes", "0123", "classes: input should be a valid array"),
-        ("spec", {}, r"spec\.backend is 'onnxruntime'\. Received: 'auto'"),
+        ("spec", {}, r"spec\.backend: field required"),
         ("spec.shapes", ["input"], r"spec\.shapes: input should be an object"),
         (
             "spec.shapes",
@@ -215,13 +196,25 @@ def narrow_input(values: Values) -> None:
     values["inputs"][0]["dtype"] = "float16"
 
 
+def shrink_input(values: Values) -> None:
+    values["inputs"][0]["shape"] = [None, 1, 64]
+
+
 def widen_image(values: Values) -> None:
     values["inputs"][0]["shape"] = [None, 1, 9, 9]
     values["spec"]["shapes"]["input"] = "1x1x9x9,8x1x9x9,8x1x9x9"
 
 
 @pytest.mark.parametrize(
-    "edit", [rename_output, widen_output, second_output, narrow_input, widen_image]
+    "edit",
+    [
+        rename_output,
+        widen_output,
+        second_output,
+        narrow_input,
+        shrink_input,
+        widen_image,
+    ],
 )
 def test_manifest_of_another_engine_is_refused(
     engine_copy: Path, edit: Callable[[Values], None]

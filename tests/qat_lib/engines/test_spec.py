@@ -96,28 +96,6 @@ def test_round_trip_through_json() -> None:
     assert BuildSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
 
 
-def test_old_names_of_fields_warn_and_count() -> None:
-    with pytest.warns(DeprecationWarning, match=r"BuildSpec.max_batch is now max_batch_size"):
-        assert BuildSpec(max_batch=4) == BuildSpec(max_batch_size=4)
-    with pytest.warns(DeprecationWarning, match=r"BuildSpec.workspace_bytes is now workspace_mib"):
-        assert BuildSpec(workspace_bytes=2**30) == BuildSpec(workspace_mib=1024)
-    with pytest.warns(DeprecationWarning, match=r"workspace_bytes is now workspace_mib"):
-        assert BuildSpec(workspace_mib=2).workspace_bytes == 2**21
-    with (
-        pytest.warns(DeprecationWarning, match="workspace"),
-        pytest.raises(ConfigError, match="at least 1"),
-    ):
-        BuildSpec(workspace_bytes=10)
-
-
-def test_from_dict_reads_what_the_last_release_wrote() -> None:
-    values = BuildSpec(max_batch_size=4, workspace_mib=512).to_dict()
-    values["max_batch"] = values.pop("max_batch_size")
-    values["workspace_bytes"] = values.pop("workspace_mib") * 2**20
-    assert BuildSpec.from_dict(values) == BuildSpec(max_batch_size=4, workspace_mib=512)
-    assert BuildSpec.from_dict({**values, "workspace_bytes": None}).workspace_mib is None
-
-
 def test_dynamic_batch_gets_a_default_profile(int8_onnx: Path) -> None:
     spec = resolve(BuildSpec(max_batch_size=16), read_summary(int8_onnx))
     assert str(spec.shapes["input"]) == "1x1x8x8,16x1x8x8,16x1x8x8"

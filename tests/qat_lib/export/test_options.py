@@ -86,8 +86,3 @@ def test_option_fields_describe_every_option() -> None:
         "target",
         "embed_preprocessing",
     ]
-
-
-def test_export_options_accept_old_batch_name() -> None:
-    with pytest.warns(DeprecationWarning, match=r"ExportOptions.batch is now batch_size"):
-        assert ExportOptions(batch=3) == ExportOptions(batch_size=3)

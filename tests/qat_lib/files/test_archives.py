@@ -2,7 +2,6 @@
 
 import io
 import struct
-import warnings
 import zipfile
 from collections.abc import Callable
 
@@ -19,49 +18,12 @@ def archive(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) ->
     return stream.getvalue()
 
 
-def twice() -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as target, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        target.writestr("a", b"1")
-        target.writestr("a", b"2")
-    return stream.getvalue()
-
-
-def encrypted() -> bytes:
-    data = bytearray(archive({"a": b"1"}))
-    data[data.rindex(b"PK\x01\x02") + 8] |= 1
-    return bytes(data)
-
-
-def overlapping() -> bytes:
-    """Two members with shared content, like a bomb without nesting."""
-    data = bytearray(archive({"a": bytes(1000), "b": bytes(1000)}))
-    first, second = data.index(b"PK\x01\x02"), data.rindex(b"PK\x01\x02")
-    data[second + 20 : second + 24] = struct.pack("<I", 10**6)
-    assert first < second
-    return bytes(data)
-
-
-def long_directory() -> bytes:
-    data = bytearray(archive({"a": b"1"}))
-    end = data.rindex(b"PK\x05\x06")
-    data[end + 12 : end + 16] = struct.pack("<I", 5 << 20)
-    return bytes(data)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: b"", "no zip archive, or only a part"),
         (lambda: b"hello" * 100, "no zip archive, or only a part"),
         (lambda: archive({"a": b"1"})[:-30], "no zip archive, or only a part"),
-        (twice, "2 members named 'a', expected each name once"),
-        (encrypted, "'a' is encrypted"),
-        (overlapping, "its members overlap"),
-        (long_directory, "its directory has 5,242,880 bytes, expected at most 4,194,304"),
-        (lambda: archive({"../a": b"1"}), r"'\.\./a' leads out of it"),
-        (lambda: archive({"/a": b"1"}), "'/a' leads out of it"),
         (lambda: archive({"a": b"1"}, zipfile.ZIP_BZIP2), "compressed otherwise than by deflate"),
         (lambda: archive({"a": b"1"}, zipfile.ZIP_LZMA), "compressed otherwise than by deflate"),
         (

@@ -1,12 +1,13 @@
-"""``.npy`` files whose header lies."""
+"""Damaged ``.npy`` and ``.npz`` files."""
 
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from qat_lib.files.npy import load_npy
+from qat_lib.files.npy import load_npy, unpack_arrays
 
 
 def written(path: Path, header: str, version: int = 1, content: bytes = b"") -> Path:
@@ -27,16 +28,16 @@ def test_load_npy_maps_what_numpy_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}", "it is cut short"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 3)}", "no negative sizes"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", "no negative sizes"),
-        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "no pickled objects"),
-        ("{'descr': '<f4', 'fortran_order': False}", "its header is damaged"),
-        ("{'descr': 'what', 'fortran_order': False, 'shape': ()}", "its header is damaged"),
-        ("(" * 5_000, "its header is damaged"),
-        ("-" * 9_000 + "1", "its header is damaged"),
-        ("[" * 90 + "]" * 90, "its header is damaged"),
-        (" " * 20_000, "its header has 20,001 bytes, expected at most 10,000"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}", "greater than"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4)}", "overflow"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 3)}", "negative dimensions"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "Python objects"),
+        ("{'descr': '<f4', 'fortran_order': False}", "correct keys"),
+        ("{'descr': 'what', 'fortran_order': False, 'shape': ()}", "not a valid dtype"),
+        ("(" * 5_000, "a whole .npy file of plain numbers"),
+        ("-" * 9_000 + "1", "a whole .npy file of plain numbers"),
+        ("[" * 90 + "]" * 90, "not a dictionary"),
+        (" " * 20_000, "is large and may not be safe"),
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
@@ -49,13 +50,47 @@ def test_load_npy_refuses_other_files(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.savez(tmp_path / "x.npz", a=np.eye(2))
     for content, message in (
-        (b"", "it is empty"),
-        (b"hello world", "no .npy file"),
-        (b"\x93NUMPY", "no .npy file"),
-        (b"\x93NUMPY\x09\x00\x01\x00", "no .npy file"),
-        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "its header has 4,294,967,295 bytes"),
+        (b"", "got 0"),
+        (b"hello world", "magic string is not correct"),
+        (b"\x93NUMPY", "got 6"),
+        (b"\x93NUMPY\x09\x00\x01\x00", "format version"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "expected 4294967295 bytes"),
         ((tmp_path / "x.npz").read_bytes(), "it is an .npz archive of several arrays"),
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message):
             load_npy(path)
+
+
+def test_unpack_arrays_returns_every_array(tmp_path: Path) -> None:
+    written = {"a.weight": np.float32([[1, 2]]), "count": np.int64(3)}
+    np.savez(tmp_path / "w.npz", **written)
+    read = unpack_arrays(tmp_path / "w.npz")
+    assert list(read) == list(written)
+    for name, array in written.items():
+        np.testing.assert_array_equal(read[name], array)
+        assert read[name].dtype == array.dtype
+
+
+def test_unpack_arrays_refuses_objects_and_other_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "objects.npz", a=np.array([{}], object))
+    with pytest.raises(ValueError, match=r"its array 'a' can't be read .*allow_pickle=False"):
+        unpack_arrays(tmp_path / "objects.npz")
+    with zipfile.ZipFile(tmp_path / "members.npz", "w") as archive:
+        archive.writestr("a.npy", b"hello")
+    with pytest.raises(ValueError, match="its array 'a' can't be read"):
+        unpack_arrays(tmp_path / "members.npz")
+    (tmp_path / "text.npz").write_bytes(b"hello")
+    with pytest.raises(ValueError, match="zip"):
+        unpack_arrays(tmp_path / "text.npz")
+    with pytest.raises(FileNotFoundError):
+        unpack_arrays(tmp_path / "gone.npz")
+
+
+def test_unpack_arrays_refuses_a_cut_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", a=np.arange(1000))
+    data = bytearray((tmp_path / "w.npz").read_bytes())
+    data[500] ^= 1
+    (tmp_path / "w.npz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"its array 'a' can't be read .*CRC"):
+        unpack_arrays(tmp_path / "w.npz")

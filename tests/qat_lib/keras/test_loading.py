@@ -95,18 +95,8 @@ UNITS = b'"units": 2,'
     [
         (
             CONFIG,
-            replaced(UNITS, b'"units": 1000000000,'),
-            r"asks for a variable of shape \(144, 1000000000\)",
-        ),
-        (
-            CONFIG,
-            replaced(b'"filters": 4,', b'"filters": 99999999,'),
-            r"shape \(3, 3, 3, 99999999\)",
-        ),
-        (
-            CONFIG,
             replaced(UNITS, b'"units": ' + b"9" * 5_000 + b","),
-            "config.json is no JSON .*5000 digits",
+            "5000 digits",
         ),
         (
             CONFIG,
@@ -116,18 +106,8 @@ UNITS = b'"units": 2,'
         (CONFIG, replaced(b'"Dense"', b'"Dence"'), "keras.layers.Dence"),
         (CONFIG, lambda c: c + b" " * (17 << 20), "config.json has more than 16,777,216 bytes"),
         (CONFIG, lambda _: b"[" * 100_000, "recursion"),
-        (
-            CONFIG,
-            lambda c: c[:-1] + b', "x": ' + b"[" * 450 + b"]" * 450 + b"}",
-            "deeper than 400 levels",
-        ),
-        (CONFIG, lambda _: b"\xff", "config.json is no JSON"),
-        (CONFIG, lambda _: b"{}", "describes no model"),
-        (
-            CONFIG,
-            lambda _: b'{"config": {"layers": [' + b'{"build_config": 1},' * 20_001 + b"1]}}",
-            "describes 20,001 layers",
-        ),
+        (CONFIG, lambda _: b"\xff", "can't decode byte 0xff"),
+        (CONFIG, lambda _: b"{}", "can't be loaded"),
         (WEIGHTS, lambda w: w[: len(w) // 2], "its weights are damaged .*truncated"),
         (WEIGHTS, lambda _: b"", "its weights are damaged"),
         (
@@ -153,12 +133,6 @@ UNITS = b'"units": 2,'
             ),
             "lie in another file",
         ),
-        (
-            WEIGHTS,
-            with_hdf5(lambda f: f.__setitem__("x", h5py.ExternalLink("/tmp/other.h5", "/"))),
-            "hold a link",
-        ),
-        ("../../x", lambda _: b"x", "leads out of it"),
     ],
 )
 def test_load_model_checks_what_file_asks_for(
@@ -211,7 +185,7 @@ def test_load_weights_checks_a_file_first(saved: Path, tmp_path: Path) -> None:
     for name, message in (
         ("none.npz", "There is no weights file"),
         ("bomb.weights.h5", "unpack to 40,000,000,000"),
-        ("objects.npz", "in its array 'a' its type is object"),
+        ("objects.npz", "its array 'a' can't be read .*allow_pickle=False"),
         ("pipe.weights.h5", "it is a pipe"),
         ("x.weights.h5", "its weights are damaged"),
         ("x.txt", "Expected a weights file"),

@@ -1,6 +1,4 @@
-"""Files that are invalid, broken, or legal but excessively costly.
-
-The cost is time or memory.
+"""Files that are invalid or broken, or ask engines for too much.
 
 ``python hostile_files.py FOLDER [OPENER...]`` writes them, opens each with every function and
 command that opens ONNX files, and prints one JSON object a case: the outcome, CPU seconds and the
@@ -65,57 +63,6 @@ def written(data: bytes) -> Make:
     return lambda path: path.write_bytes(data) and None
 
 
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def field(number: int, payload: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
-
-
-def dimensions(count: int) -> bytes:
-    """A model with one inner tensor of ``count`` empty two-byte dimensions."""
-    kind = field(2, field(1, field(2, field(1, b"") * count)))
-    return field(7, field(1, field(4, b"Relu")) + field(13, field(1, b"v") + kind))
-
-
-def nested(depth: int) -> Make:
-    def branch(level: int) -> onnx.GraphProto:
-        nodes = [node("Relu", ["x"], f"out{level}")] if level == 0 else [choice(level)]
-        return helper.make_graph(nodes, "branch", [], [value(f"out{level}")])
-
-    def choice(level: int) -> onnx.NodeProto:
-        other = helper.make_graph([node("Neg", ["x"], "other")], "other", [], [value("other")])
-        branches = {"then_branch": branch(level - 1), "else_branch": other}
-        return node("If", ["condition"], f"out{level}", **branches)
-
-    scalar = [node("ReduceSum", ["x"], "s", keepdims=0), node("Cast", ["s"], "condition", to=9)]
-    return saved(*scalar, choice(depth), node("Relu", [f"out{depth}"], "y"))
-
-
-def in_a_branch(inner: Sequence[onnx.NodeProto], output: str) -> list[onnx.NodeProto]:
-    def body() -> onnx.GraphProto:
-        return helper.make_graph(inner, "branch", [], [value(output, [])])
-
-    scalar = [node("ReduceSum", ["x"], "s", keepdims=0), node("Cast", ["s"], "condition", to=9)]
-    choice = node("If", ["condition"], "chosen", then_branch=body(), else_branch=body())
-    return [*scalar, choice, node("Add", ["x", "chosen"], "y")]
-
-
-def loop(operand: str) -> onnx.NodeProto:
-    body = helper.make_graph(
-        [node("Identity", ["go"], "go_out"), node("Add", ["state", "state"], "state_out")],
-        "body",
-        [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL), value("state")],
-        [value("go_out", [], TensorProto.BOOL), value("state_out")],
-    )
-    return node("Loop", ["trips", "", operand], "y", body=body)
-
-
 def external(location: str, prepare: Callable[[Path], None] = lambda folder: None) -> Make:
     """Return what writes a model whose weight lies in the file ``location``."""
 
@@ -137,38 +84,24 @@ def scaled(scale: float) -> Make:
     return saved(quantize, node("DequantizeLinear", ["q", "scale", "zero"], "y"), constants=pair)
 
 
-def chain(count: int, op: str) -> list[onnx.NodeProto]:
-    names = ["x", *(f"t{i}" for i in range(1, count)), "y"]
-    return [node(op, [names[i]], names[i + 1]) for i in range(count)]
-
-
-def doubled(count: int) -> list[onnx.NodeProto]:
-    """A vector that is concatenated with itself again and again."""
-    return [node("Concat", [f"v{i}"] * 2, f"v{i + 1}", axis=0) for i in range(count)]
-
-
 RANGE = node("Range", ["from", "to", "step"], "r")
 BIG_RANGE = [constant("from", 0), constant("to", 10**11), constant("step", 1)]
-FLOAT_RANGE = [constant(t.name, numpy_helper.to_array(t), np.float32) for t in BIG_RANGE]
 BIG = constant("size", [100_000, 1_000_000])
-TENTHS = constant("ten", [10])
+TENS = constant("ten", [10])
 
 #: Files that nothing opens.
 BROKEN: dict[str, Make] = {
     "empty": written(b""),
     "text": written(b"not an onnx file\n"),
-    "cut off": written(graph(chain(3, "Relu")).SerializeToString()[:40]),
+    "cut off": written(graph([node("Relu", ["x"], "y")]).SerializeToString()[:40]),
     "directory": lambda path: path.mkdir(),
     "pipe": lambda path: os.mkfifo(path),
     "device": lambda path: path.symlink_to("/dev/zero"),
-    "empty nodes": written(field(7, field(1, b"") * 1_000_000) + field(8, b"\x10\x11")),
-    "empty dimensions": written(dimensions(1_000_000)),
     "cycle": saved(
         node("Add", ["x", "b"], "a"), node("Relu", ["a"], "b"), node("Relu", ["b"], "y")
     ),
     "two producers": saved(node("Relu", ["x"], "y"), node("Neg", ["x"], "y")),
     "no producer": saved(node("Relu", ["nothing"], "y")),
-    "nested ifs": nested(18),
     "data outside": external("../secret"),
     "data missing": external("none.bin"),
     "data is a pipe": external("pipe.bin", lambda folder: os.mkfifo(folder / "pipe.bin")),
@@ -177,20 +110,9 @@ BROKEN: dict[str, Make] = {
         "w.bin", lambda folder: (folder / "w.bin").write_bytes(b"1") and None
     ),
 }
-#: Files that can be read, but not built or run.
+#: Files that can be read, but not built or run: a tensor is too large, a scale unusable.
 HOSTILE: dict[str, Make] = {
-    "range": saved(RANGE, constants=FLOAT_RANGE, reduce="r"),
     "integer range": saved(RANGE, node("Cast", ["r"], "f", to=1), constants=BIG_RANGE, reduce="f"),
-    "computed range": saved(
-        node("Exp", ["log"], "to"),
-        RANGE,
-        constants=[FLOAT_RANGE[0], constant("log", 25, np.float32), FLOAT_RANGE[2]],
-        reduce="r",
-    ),
-    "range in a branch": saved(
-        *in_a_branch([RANGE, node("ReduceSum", ["r"], "rs", keepdims=0)], "rs"),
-        constants=FLOAT_RANGE,
-    ),
     "constant of shape": saved(node("ConstantOfShape", ["size"], "r"), constants=[BIG], reduce="r"),
     "expanded input": saved(
         node("Expand", ["x", "size"], "r"),
@@ -200,7 +122,7 @@ HOSTILE: dict[str, Make] = {
     "tiles": saved(
         node("Tile", ["one", "ten"], "t0"),
         *(node("Tile", [f"t{i}", "ten"], f"t{i + 1}") for i in range(11)),
-        constants=[TENTHS, constant("one", [1.0], np.float32)],
+        constants=[TENS, constant("one", [1.0], np.float32)],
         reduce="t11",
     ),
     "pads": saved(
@@ -209,21 +131,6 @@ HOSTILE: dict[str, Make] = {
         node("ReduceMax", ["p5"], "y"),
         constants=[constant("pads", [100_000, 1000, 0, 0])],
     ),
-    "doubled vector": saved(
-        *doubled(40),
-        node("Cast", ["v40"], "f", to=1),
-        constants=[constant("v0", [1])],
-        reduce="f",
-    ),
-    "endless loop": saved(loop("x"), constants=[constant("trips", 10**10)]),
-    "product of constants": saved(
-        node("ConstantOfShape", ["side"], "c"),
-        node("MatMul", ["c", "c"], "m"),
-        constants=[constant("side", [5000, 5000])],
-        reduce="m",
-    ),
-    "elementwise chain": saved(*chain(1000, "Relu")),
-    "many nodes": saved(*chain(20_100, "Softmax")),
     "scale zero": scaled(0.0),
     "scale negative": scaled(-1.0),
     "scale nan": scaled(float("nan")),

@@ -56,9 +56,9 @@ def test_load_onnx_reads_what_was_saved(tmp_path: Path) -> None:
 
 def test_load_onnx_refuses_what_is_no_file(tmp_path: Path) -> None:
     assert message(tmp_path / "none.onnx").endswith("none.onnx: No such file or directory.")
-    assert "the directory" in message(tmp_path)
+    assert "it is a folder" in message(tmp_path)
     os.mkfifo(tmp_path / "pipe.onnx")
-    assert "no regular file" in message(tmp_path / "pipe.onnx")
+    assert "it is a pipe" in message(tmp_path / "pipe.onnx")
 
 
 def test_load_onnx_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_load_onnx_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(loading, "MAX_FILE_BYTES", size)
     assert load_onnx(path).graph.name == "net"
     monkeypatch.setattr(loading, "MAX_FILE_BYTES", size - 1)
-    assert f"with {size:,} bytes" in message(path)
+    assert f"it has {size:,} bytes" in message(path)
 
 
 def test_limits_of_protobuf_and_old_operators() -> None:
@@ -80,7 +80,7 @@ def test_limits_of_protobuf_and_old_operators() -> None:
         (b"", "(0 bytes), which holds none"),
         (b"\x08\x08", "(2 bytes), which holds none"),
         (b"\x3a\x00", "(2 bytes), which holds none"),
-        (b"\x3a\x05", "which can't be read: a field at byte 2 is cut off"),
+        (b"\x3a\x05", "which can't be read: "),
         (b"\x3a\x02\x0a\x05", "which can't be read: "),
         (b"\x39" + bytes(8), "holds none"),
         (b"\x3a\x02\x12\x01", "which can't be read: "),
@@ -92,16 +92,6 @@ def test_load_onnx_refuses_bytes_that_are_no_model(
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     assert reason in message(path)
-
-
-def test_load_onnx_names_what_protobuf_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Behind the walk over the fields, which accepts everything here."""
-    monkeypatch.setattr(loading, "check_wire", lambda data: None)
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x3a\x05")
-    assert "which can't be read: " in message(path)
 
 
 def test_load_onnx_accepts_outputs_or_nodes_alone(tmp_path: Path) -> None:

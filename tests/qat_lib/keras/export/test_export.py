@@ -120,17 +120,7 @@ def test_export_has_the_defaults_that_it_documents() -> None:
         "metadata": None,
         "plan": None,
         "options": None,
-        "remainder": None,
-        "batch": None,
     }
-
-
-def test_export_takes_the_old_name_of_the_batch_size(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    with pytest.warns(DeprecationWarning, match=r"batch is now batch_size"):
-        export_onnx(dense(), path, batch=3)
-    (given,) = onnx.load(path).graph.input
-    assert given.type.tensor_type.shape.dim[0].dim_value == 3
 
 
 def test_export_reports_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,15 +152,6 @@ def test_export_raises_the_operator_set_for_half_precision_only(
     assert {each.version for each in onnx.load(tmp_path / "model.onnx").opset_import} == {opset}
     recorded = json.loads(metadata_of(tmp_path / "model.onnx")["quantizers"])
     assert recorded["half"] is (options.get("float_precision") == "fp16")
-
-
-def test_export_takes_the_old_name_of_float_precision(tmp_path: Path) -> None:
-    model = dense()
-    with pytest.warns(DeprecationWarning, match="remainder is now float_precision") as warned:
-        export_onnx(model, tmp_path / "old.onnx", remainder="fp16")
-    assert warned[0].filename == __file__
-    export_onnx(model, tmp_path / "new.onnx", float_precision="fp16")
-    assert (tmp_path / "old.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
