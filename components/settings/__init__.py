@@ -36,7 +36,7 @@ from qatline.components.settings.source_settings import (
     ModelSettings,
     PreprocessingSettings,
 )
-from qatline.components.settings.training_options import (
+from qatline.components.support.training_options import (
     ACCUMULATE_HELP,
     CHECKPOINT_HELP,
     LARGEST_BATCH,

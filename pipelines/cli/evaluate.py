@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
-    DebugOption,
     JsonOption,
     LabelsOption,
     TestDataOption,
@@ -33,23 +31,21 @@ def evaluate_command(
         float, typer.Option(min=0.01, max=3600, help="With --latency: seconds to measure.")
     ] = 2.0,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Measure the accuracy of a Keras model, ONNX file or engine.
 
     An ONNX file runs in ONNX Runtime.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.components.data.labelled import TEST_PAIRS, read_labelled
-        from qatline.pipelines.cli import accuracy_views
-        from qatline.pipelines.cli.evaluation import evaluate_file
+    from qatline.components.data.labelled import TEST_PAIRS, read_labelled
+    from qatline.pipelines.cli import accuracy_views
+    from qatline.pipelines.cli.evaluation import evaluate_file
 
-        with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
-            part = read_labelled(data, labels, Path(scratch), TEST_PAIRS)
-            found = evaluate_file(
-                model, part, data, batch_size=batch_size, seconds=seconds if latency else None
-            )
-        if json_:
-            print_json(found.to_dict())
-        else:
-            accuracy_views.show_evaluation(found)
+    with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
+        part = read_labelled(data, labels, Path(scratch), TEST_PAIRS)
+        found = evaluate_file(
+            model, part, data, batch_size=batch_size, seconds=seconds if latency else None
+        )
+    if json_:
+        print_json(found.to_dict())
+    else:
+        accuracy_views.show_evaluation(found)

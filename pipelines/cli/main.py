@@ -21,20 +21,17 @@ from qatline.pipelines.cli import model as cli_model
 from qatline.pipelines.cli import records as cli_records
 from qatline.pipelines.cli import registry as cli_registry
 from qatline.pipelines.cli import runs as cli_runs
-from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice, command
+from qatline.pipelines.cli.errors import say_renamed
 from qatline.pipelines.cli.options import (
     PLACE_PANEL,
     AcceptRejectedOption,
-    ConfigOption,
     ConfigSeedOption,
-    DebugOption,
     JsonOption,
     OldRunsDirOption,
-    ProfileOption,
     QuietOption,
     RunArgument,
     RunsDirOption,
-    SetOption,
     runs_folder,
 )
 
@@ -53,11 +50,10 @@ app.add_typer(cli_cluster.app, name="cluster", rich_help_panel="Runs")
 
 
 @app.command(rich_help_panel="Runs")
+@command
 def run(
     run_id: Annotated[str | None, typer.Argument(metavar="RUN", hidden=True)] = None,
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
     seed: ConfigSeedOption = None,
     runs_dir: RunsDirOption = None,
     output: OldRunsDirOption = None,
@@ -73,36 +69,32 @@ def run(
     accept_rejected: AcceptRejectedOption = False,
     json_: JsonOption = False,
     quiet: QuietOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Run the whole pipeline on this machine.
 
     The exit code is 0 if the engine was promoted, 3 if the gate rejected it.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli import run as runner
+    from qatline.pipelines.cli import run as runner
 
-        if run_id is not None and not resume:
-            raise ConfigError(
-                f"Expected --resume with a run id, received {run_id!r} alone. To resume that run: "
-                f"qatline resume {run_id}. Options start with --."
-            )
-        if resume and no_cache:
-            raise ConfigError(
-                "Expected --resume or --no-cache, received both: a run keeps its store."
-            )
-        choice = runner.ConfigChoice(
-            config, profile or [], set_ or [], seed, runs_folder(runs_dir, output)
+    if run_id is not None and not resume:
+        raise ConfigError(
+            f"Expected --resume with a run id, received {run_id!r} alone. To resume that run: "
+            f"qatline resume {run_id}. Options start with --."
         )
-        if resume:
-            say_renamed("qatline run --resume", "qatline resume")
-            result = runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
-        else:
-            result = runner.run_command(choice, cache=not no_cache, as_json=json_, quiet=quiet)
-        runner.end_with(result, accept_rejected=accept_rejected)
+    if resume and no_cache:
+        raise ConfigError("Expected --resume or --no-cache, received both: a run keeps its store.")
+    choice, folder = choice.seeded(seed), runs_folder(runs_dir, output)
+    if resume:
+        say_renamed("qatline run --resume", "qatline resume")
+        result = runner.resume_command(choice, folder, run_id=run_id, as_json=json_, quiet=quiet)
+    else:
+        config = choice.load(folder)
+        result = runner.run_command(config, cache=not no_cache, as_json=json_, quiet=quiet)
+    runner.end_with(result, accept_rejected=accept_rejected)
 
 
 @app.command(rich_help_panel="Runs")
+@command
 def resume(
     run_id: Annotated[
         str | None,
@@ -112,80 +104,66 @@ def resume(
             show_default=False,
         ),
     ] = None,
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
     seed: ConfigSeedOption = None,
     runs_dir: RunsDirOption = None,
     accept_rejected: AcceptRejectedOption = False,
     json_: JsonOption = False,
     quiet: QuietOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Resume an interrupted run.
 
     A given config must match the run's.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli import run as runner
+    from qatline.pipelines.cli import run as runner
 
-        choice = runner.ConfigChoice(config, profile or [], set_ or [], seed, runs_dir)
-        result = runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
-        runner.end_with(result, accept_rejected=accept_rejected)
+    choice = choice.seeded(seed)
+    result = runner.resume_command(choice, runs_dir, run_id=run_id, as_json=json_, quiet=quiet)
+    runner.end_with(result, accept_rejected=accept_rejected)
 
 
 @app.command("compile", rich_help_panel="Runs")
+@command
 def compile_(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
         "pipeline.yaml"
     ),
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
-    debug: DebugOption = False,
+    choice: ConfigChoice = DEFAULT_CONFIG,
 ) -> None:
     """Compile the pipeline to Kubeflow IR, with the config as default parameters."""
-    with reported(debug=debug):
-        from qatline.pipelines.cluster.compile import compile_pipeline
-        from qatline.pipelines.config.run_config import load_config
+    from qatline.pipelines.cluster.compile import compile_pipeline
 
-        compile_pipeline(load_config(config, profiles=profile or [], overrides=set_ or []), output)
-        typer.echo(f"Wrote {output}")
+    compile_pipeline(choice.load(), output)
+    typer.echo(f"Wrote {output}")
 
 
 @app.command("components", rich_help_panel="Runs")
+@command
 def components_(
     output: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write.")] = Path(
         "components"
     ),
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
-    debug: DebugOption = False,
+    choice: ConfigChoice = DEFAULT_CONFIG,
 ) -> None:
     """Write each step as a Kubeflow component, for pipelines of your own."""
-    with reported(debug=debug):
-        from qatline.pipelines.cluster.component_files import write_components
-        from qatline.pipelines.config.run_config import load_config
+    from qatline.pipelines.cluster.component_files import write_components
 
-        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        files = write_components(output, loaded.cluster.images)
-        typer.echo(f"Wrote {len(files)} components to {output}")
+    files = write_components(output, choice.load().cluster.images)
+    typer.echo(f"Wrote {len(files)} components to {output}")
 
 
 @app.command(rich_help_panel="Runs")
+@command
 def ui(
     run: RunArgument,
     runs_dir: RunsDirOption = None,
     output: OldRunsDirOption = None,
     port: Annotated[int, typer.Option(help="Port of the UI.")] = 5000,
-    debug: DebugOption = False,
 ) -> None:
     """Open the MLflow UI on a run."""
-    with reported(debug=debug):
-        from qatline.pipelines.cli.tracking_ui import open_ui
+    from qatline.pipelines.cli.tracking_ui import open_ui
 
-        open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
+    open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
 
 
 cli_registry.add_registry_commands(app)

@@ -14,16 +14,16 @@ import typer
 
 from qat_lib.export.options import ExportOptions
 from qat_lib.options import FloatPrecision
+from qatline.pipelines.cli.command import command
 from qatline.pipelines.cli.data_files import check_inputs
 from qatline.pipelines.cli.derived_options import with_export_options
 from qatline.pipelines.cli.diagnose import diagnose_file
 from qatline.pipelines.cli.engine import bench, build, check
-from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.errors import say_renamed
 from qatline.pipelines.cli.evaluate import evaluate_command
 from qatline.pipelines.cli.finetune import finetune_file
 from qatline.pipelines.cli.options import (
     BackendOption,
-    DebugOption,
     JsonOption,
     OnnxFile,
     print_json,
@@ -66,40 +66,38 @@ def export(
         bool, typer.Option("--layers", help="With --check: compare every layer.")
     ] = False,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Export a Keras model to ONNX and verify the file."""
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli.quiet_import import import_tensorflow
+    from qatline.pipelines.cli.quiet_import import import_tensorflow
 
-        import_tensorflow()
-        import qat_lib
-        from qat_lib.core.deployment import Deployment
-        from qatline.pipelines.cli import model_views
+    import_tensorflow()
+    import qat_lib
+    from qat_lib.core.deployment import Deployment
+    from qatline.pipelines.cli import model_views
 
-        renamed: dict[str, Any] = {"target": Deployment.on(target).backend}
-        if batch is not None:
-            renamed["batch_size"] = batch
-            say_renamed("--batch", "--batch-size")
-        if remainder is not None:
-            renamed["float_precision"] = remainder
-            say_renamed("--remainder", "--float-precision")
-        network = qat_lib.load_model(model)
-        inputs = None if check is None else model_views.read_inputs(check)
-        if check is not None:
-            check_inputs(network, inputs, check)
-        report = qat_lib.export_onnx(network, output, options=options(**renamed), plan=plan)
-        content: dict[str, Any] = report.to_dict()
-        parity = None
-        if inputs is not None:
-            parity = qat_lib.check_parity(network, output, inputs, layers=layers)
-            content["parity"] = parity.to_dict()
-        if json_:
-            print_json(content)
-        else:
-            model_views.show_export(report, parity)
-        if parity is not None and not parity.passed:
-            raise typer.Exit(1)
+    renamed: dict[str, Any] = {"target": Deployment.on(target).backend}
+    if batch is not None:
+        renamed["batch_size"] = batch
+        say_renamed("--batch", "--batch-size")
+    if remainder is not None:
+        renamed["float_precision"] = remainder
+        say_renamed("--remainder", "--float-precision")
+    network = qat_lib.load_model(model)
+    inputs = None if check is None else model_views.read_inputs(check)
+    if check is not None:
+        check_inputs(network, inputs, check)
+    report = qat_lib.export_onnx(network, output, options=options(**renamed), plan=plan)
+    content: dict[str, Any] = report.to_dict()
+    parity = None
+    if inputs is not None:
+        parity = qat_lib.check_parity(network, output, inputs, layers=layers)
+        content["parity"] = parity.to_dict()
+    if json_:
+        print_json(content)
+    else:
+        model_views.show_export(report, parity)
+    if parity is not None and not parity.passed:
+        raise typer.Exit(1)
 
 
 def verify_file(
@@ -110,31 +108,29 @@ def verify_file(
     ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "error",
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Check an ONNX file against its plan and TensorRT's parser rules.
 
     The quantizers are checked against the plan, the graph against the parser rules.
     """
-    with reported(debug=debug, as_json=json_):
-        from qat_lib.analysis.findings import fail_on as gate
-        from qat_lib.export.verify import verify_onnx
-        from qatline.pipelines.cli import model_views
+    from qat_lib.analysis.findings import fail_on as gate
+    from qat_lib.export.verify import verify_onnx
+    from qatline.pipelines.cli import model_views
 
-        findings = verify_onnx(model, plan)
-        failed = gate(findings, fail_on)
-        if json_:
-            print_json(
-                {
-                    "model": str(model),
-                    "passed": not failed,
-                    "findings": [each.to_dict() for each in findings],
-                }
-            )
-        else:
-            model_views.show_findings(model, findings)
-        if failed:
-            raise typer.Exit(1)
+    findings = verify_onnx(model, plan)
+    failed = gate(findings, fail_on)
+    if json_:
+        print_json(
+            {
+                "model": str(model),
+                "passed": not failed,
+                "findings": [each.to_dict() for each in findings],
+            }
+        )
+    else:
+        model_views.show_findings(model, findings)
+    if failed:
+        raise typer.Exit(1)
 
 
 def analyze(
@@ -173,39 +169,35 @@ def analyze(
         bool, typer.Option("--all", help="Show every finding, not one per kind.")
     ] = False,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Predict INT8 layers and fusions of an engine, without a GPU."""
-    with reported(debug=debug, as_json=json_):
-        from qat_lib.analysis import analyze_onnx, to_html
-        from qat_lib.analysis import compare as score
-        from qat_lib.analysis.findings import fail_on as gate
-        from qat_lib.files.output_files import check_output
-        from qatline.pipelines.cli import model_views
+    from qat_lib.analysis import analyze_onnx, to_html
+    from qat_lib.analysis import compare as score
+    from qat_lib.analysis.findings import fail_on as gate
+    from qat_lib.files.output_files import check_output
+    from qatline.pipelines.cli import model_views
 
-        if html is not None:
-            check_output(html, inputs=[model])
-        version: Any = int(tensorrt or 10)
-        report = analyze_onnx(
-            model, tensorrt=version, target=None if tensorrt is None else "tensorrt"
-        )
-        comparison = score(report, compare) if compare is not None else None
-        found = None if trace is None else _trace(trace, model, plan, report, compare)
-        if html is not None:
-            model_views.write_file(html, to_html(report))
-        if json_:
-            content = report.to_dict()
-            if comparison is not None:
-                content["comparison"] = comparison.to_dict()
-            if found is not None:
-                content["trace"] = found.to_dict()
-            print_json(content)
-        elif found is not None:
-            model_views.show_trace(found)
-        else:
-            model_views.show_analysis(report, comparison, all_findings=all_findings)
-        if gate(report.findings, fail_on):
-            raise typer.Exit(1)
+    if html is not None:
+        check_output(html, inputs=[model])
+    version: Any = int(tensorrt or 10)
+    report = analyze_onnx(model, tensorrt=version, target=None if tensorrt is None else "tensorrt")
+    comparison = score(report, compare) if compare is not None else None
+    found = None if trace is None else _trace(trace, model, plan, report, compare)
+    if html is not None:
+        model_views.write_file(html, to_html(report))
+    if json_:
+        content = report.to_dict()
+        if comparison is not None:
+            content["comparison"] = comparison.to_dict()
+        if found is not None:
+            content["trace"] = found.to_dict()
+        print_json(content)
+    elif found is not None:
+        model_views.show_trace(found)
+    else:
+        model_views.show_analysis(report, comparison, all_findings=all_findings)
+    if gate(report.findings, fail_on):
+        raise typer.Exit(1)
 
 
 def _trace(
@@ -218,7 +210,7 @@ def _trace(
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
-    for name, command in (
+    for name, function in (
         ("quantize", quantize),
         ("finetune", finetune_file),
         ("diagnose", diagnose_file),
@@ -231,4 +223,4 @@ def register(app: typer.Typer) -> None:
         ("check-engine", check),
         ("evaluate", evaluate_command),
     ):
-        app.command(name, rich_help_panel=_PANEL)(command)
+        app.command(name, rich_help_panel=_PANEL)(command(function))

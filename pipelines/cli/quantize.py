@@ -13,11 +13,10 @@ import typer
 from qat_lib.errors import ConfigError
 from qat_lib.options import CalibratorName, Mode, Rounding
 from qatline.pipelines.cli.data_files import check_inputs
-from qatline.pipelines.cli.errors import reported, say_renamed
+from qatline.pipelines.cli.errors import say_renamed
 from qatline.pipelines.cli.options import (
     BackendOption,
     CpuOption,
-    DebugOption,
     JsonOption,
     SpecOption,
     print_json,
@@ -83,69 +82,67 @@ def quantize(
     ] = None,
     plan: Annotated[Path | None, typer.Option(help="Deprecated: --save-plan.", hidden=True)] = None,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Quantize and calibrate a Keras model, or show its quantization plan."""
-    with reported(debug=debug, as_json=json_):
-        save_plan = _plan_to_write(save_plan, plan)
-        _check_together(output, data)
-        from qatline.pipelines.cli.quiet_import import import_tensorflow
+    save_plan = _plan_to_write(save_plan, plan)
+    _check_together(output, data)
+    from qatline.pipelines.cli.quiet_import import import_tensorflow
 
-        import_tensorflow()
-        import qat_lib
-        from qat_lib.files.output_files import check_output
-        from qatline.components.settings import QuantizationSettings
-        from qatline.components.training.quantization_choice import open_cases, read_spec
-        from qatline.pipelines.cli import model_views
+    import_tensorflow()
+    import qat_lib
+    from qat_lib.files.output_files import check_output
+    from qatline.components.settings import QuantizationSettings
+    from qatline.components.training.quantization_choice import open_cases, read_spec
+    from qatline.pipelines.cli import model_views
 
-        for written in filter(None, (output, save_plan)):
-            check_output(written, inputs=[model, *filter(None, (data, spec))])
-        settings = QuantizationSettings(
-            mode=mode,
-            spec=None if spec is None else str(spec),
-            **({"cases": case} if case else {}),
-        )
-        recipe = qat_lib.PtqRecipe(
-            mode=mode,
-            cases=open_cases(settings),
-            calibrator=calibrator,
-            percentile=percentile,
-            backend=backend,
-            cpu=cpu,
-            equalize="auto" if equalize is None else equalize,
-            # Rounding by the layers' outputs corrects each layer as it goes.
-            bias_correction=bias_correction and rounding == "nearest",
-            batch_size=batch_size,
-        )
-        network = qat_lib.load_model(model)
-        inputs = None
-        read = read_spec(settings)
-        content: dict[str, Any] = {}
+    for written in filter(None, (output, save_plan)):
+        check_output(written, inputs=[model, *filter(None, (data, spec))])
+    settings = QuantizationSettings(
+        mode=mode,
+        spec=None if spec is None else str(spec),
+        **({"cases": case} if case else {}),
+    )
+    recipe = qat_lib.PtqRecipe(
+        mode=mode,
+        cases=open_cases(settings),
+        calibrator=calibrator,
+        percentile=percentile,
+        backend=backend,
+        cpu=cpu,
+        equalize="auto" if equalize is None else equalize,
+        # Rounding by the layers' outputs corrects each layer as it goes.
+        bias_correction=bias_correction and rounding == "nearest",
+        batch_size=batch_size,
+    )
+    network = qat_lib.load_model(model)
+    inputs = None
+    read = read_spec(settings)
+    content: dict[str, Any] = {}
+    if data is not None:
+        inputs = model_views.read_inputs(data)
+        check_inputs(network, inputs, data)
+        choice = recipe.prepare(network, inputs, read)
+        network = choice.model
+        content["equalized"] = {"applied": choice.applied, "reason": choice.reason}
+    found = recipe.plan(network, read)
+    content["plan"] = found.to_dict()
+    report = None
+    if output is not None:
+        quantized = qat_lib.apply_plan(network, found)
+        report = recipe.finish(quantized, inputs)
+        if rounding == "adaround":
+            _round(quantized, inputs, batch_size, output, correct=bias_correction)
+        model_views.write_model(output, quantized)
+        _rounding_state(output).unlink(missing_ok=True)
+        content |= {"path": str(output), "samples": report.samples}
+    if save_plan is not None:
+        model_views.write_file(save_plan, found.to_json())
+    if json_:
+        print_json(content)
+    else:
         if data is not None:
-            inputs = model_views.read_inputs(data)
-            check_inputs(network, inputs, data)
-            choice = recipe.prepare(network, inputs, read)
-            network = choice.model
-            content["equalized"] = {"applied": choice.applied, "reason": choice.reason}
-        found = recipe.plan(network, read)
-        content["plan"] = found.to_dict()
-        report = None
-        if output is not None:
-            quantized = qat_lib.apply_plan(network, found)
-            report = recipe.finish(quantized, inputs)
-            if rounding == "adaround":
-                _round(quantized, inputs, batch_size, output, correct=bias_correction)
-            model_views.write_model(output, quantized)
-            _rounding_state(output).unlink(missing_ok=True)
-            content |= {"path": str(output), "samples": report.samples}
-        if save_plan is not None:
-            model_views.write_file(save_plan, found.to_json())
-        if json_:
-            print_json(content)
-        else:
-            if data is not None:
-                typer.echo(f"equalized: {'yes' if choice.applied else 'no'}: {choice.reason}")
-            model_views.show_quantization(found, output, report)
+            typer.echo(f"equalized: {'yes' if choice.applied else 'no'}: {choice.reason}")
+        model_views.show_quantization(found, output, report)
 
 
 def _round(model: Any, inputs: Any, batch_size: int, output: Path, *, correct: bool) -> None:

@@ -193,6 +193,7 @@ def load_config(
     *,
     profiles: Sequence[str] = (),
     overrides: Sequence[str] = (),
+    runs_dir: Path | None = None,
     cwd: Path | None = None,
 ) -> RunConfig:
     """Lay a YAML file, its profiles and ``a.b=value`` overrides over the defaults.
@@ -201,7 +202,8 @@ def load_config(
         path: The YAML file; None starts from the defaults.
         profiles: Names under the file's ``profiles:`` key, laid over the base in this order.
         overrides: ``a.b=value`` texts; the value is parsed as YAML.
-        cwd: What relative paths in ``overrides`` refer to. Default: the working directory.
+        runs_dir: Folder of the runs, instead of the config's ``output``.
+        cwd: What relative paths in ``overrides`` and ``runs_dir`` refer to. Default: the working directory.
 
     Raises:
         ConfigError: The file, a profile, a key or a value is wrong.
@@ -210,6 +212,8 @@ def load_config(
     values: dict[str, Any] = {}
     layers = _file_layers(path, profiles)
     layers.append(("--set", here, _parse_overrides(overrides)))
+    if runs_dir is not None:
+        layers.append(("--runs-dir", here, {"output": str(runs_dir)}))
     for source, base, content in layers:
         # A section whose every line is commented out is empty, not wrong.
         layer = {
