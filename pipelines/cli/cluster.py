@@ -203,10 +203,7 @@ for _verb in (
 @app.command("show")
 @command
 def show_schedule(
-    name: ScheduleName,
-    host: Host,
-    namespace: Namespace = "",
-    token: Token = None,
+    name: ScheduleName, host: Host, namespace: Namespace = "", token: Token = None
 ) -> None:
     """Show the schedule NAME and its latest runs."""
     details = _connect(host, namespace, token).show_schedule(name)

@@ -47,7 +47,7 @@ def finetune_file(
     import qat_lib
     from qatline.components.training import fitting
     from qatline.components.training.finetuning import final_epoch, finetune
-    from qatline.pipelines.cli import accuracy_views, model_views
+    from qatline.pipelines.cli import model_views
 
     _check_files(model, output, [data, *filter(None, (labels, teacher))])
     chosen = options()
@@ -79,7 +79,7 @@ def finetune_file(
     if json_:
         print_json(content)
     else:
-        accuracy_views.show_finetuning(output, history, kept)
+        model_views.show_finetuning(output, history, kept)
 
 
 def _settings(**values: Any) -> QATSettings:

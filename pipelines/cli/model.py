@@ -1,4 +1,4 @@
-"""Single-file commands: export, verify and analyze.
+"""Single-file commands: export, verify, analyze and evaluate.
 
 The other single-file commands are registered here, too. Each is a thin layer over one function of
 ``qat_lib``; the functions for the screen are in ``model_views``.
@@ -6,6 +6,7 @@ The other single-file commands are registered here, too. Each is a thin layer ov
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -20,12 +21,13 @@ from qatline.pipelines.cli.derived_options import with_export_options
 from qatline.pipelines.cli.diagnose import diagnose_file
 from qatline.pipelines.cli.engine import bench, build, check
 from qatline.pipelines.cli.errors import say_renamed
-from qatline.pipelines.cli.evaluate import evaluate_command
 from qatline.pipelines.cli.finetune import finetune_file
 from qatline.pipelines.cli.options import (
     BackendOption,
     JsonOption,
+    LabelsOption,
     OnnxFile,
+    TestDataOption,
     print_json,
 )
 from qatline.pipelines.cli.quantize import quantize
@@ -208,6 +210,41 @@ def _trace(
     return trace_tensor(name, model, plan, analysis=report, engine_layers=layers or ())
 
 
+def evaluate(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="Keras model, ONNX file, or engine with manifest."),
+    ],
+    data: TestDataOption,
+    labels: LabelsOption = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 32,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Also measure latency (not of Keras models).")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, max=3600, help="With --latency: seconds to measure.")
+    ] = 2.0,
+    json_: JsonOption = False,
+) -> None:
+    """Measure the accuracy of a Keras model, ONNX file or engine.
+
+    An ONNX file runs in ONNX Runtime.
+    """
+    from qatline.components.data.labelled import TEST_PAIRS, read_labelled
+    from qatline.pipelines.cli import model_views
+    from qatline.pipelines.cli.evaluation import evaluate_file
+
+    with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
+        part = read_labelled(data, labels, Path(scratch), TEST_PAIRS)
+        found = evaluate_file(
+            model, part, data, batch_size=batch_size, seconds=seconds if latency else None
+        )
+    if json_:
+        print_json(found.to_dict())
+    else:
+        model_views.show_evaluation(found)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
     for name, function in (
@@ -221,6 +258,6 @@ def register(app: typer.Typer) -> None:
         ("build-engine", build),
         ("bench-engine", bench),
         ("check-engine", check),
-        ("evaluate", evaluate_command),
+        ("evaluate", evaluate),
     ):
         app.command(name, rich_help_panel=_PANEL)(command(function))

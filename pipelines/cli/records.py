@@ -62,7 +62,7 @@ def compare_records(
 
     They may have run here or on a cluster.
     """
-    from qatline.pipelines.cli.comparison_view import show_comparison
+    from qatline.pipelines.cli.run_views import show_comparison
     from qatline.pipelines.comparison.find_runs import RunChoice
 
     choice = RunChoice(

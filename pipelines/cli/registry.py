@@ -34,7 +34,7 @@ def show_registry(
     json_: JsonOption = False,
 ) -> None:
     """Show the versions of a registered model, and who moved its champion when."""
-    from qatline.pipelines.cli.registry_view import registry_content, show_versions
+    from qatline.pipelines.cli.run_views import registry_content, show_versions
     from qatline.pipelines.run.registered import named_registry
 
     content = registry_content(named_registry(choice.load(runs_dir), name))

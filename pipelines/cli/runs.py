@@ -24,7 +24,7 @@ RunOrLatest = Annotated[
 @command
 def list_(runs_dir: RunsDirOption = None, json_: JsonOption = False) -> None:
     """List the runs, oldest first, with the INT8 engine's accuracy."""
-    from qatline.pipelines.cli.runs_view import show_runs
+    from qatline.pipelines.cli.run_views import show_runs
     from qatline.pipelines.run.overview import list_runs
 
     folder = runs_dir or Path("runs")
@@ -43,7 +43,7 @@ def show_run(
     json_: JsonOption = False,
 ) -> None:
     """Show a run: changed config values, steps, results, and where things are."""
-    from qatline.pipelines.cli.runs_view import show_details
+    from qatline.pipelines.cli.run_views import show_details
     from qatline.pipelines.run.folder import find_or_latest
     from qatline.pipelines.run.overview import RunDetails
 
@@ -68,7 +68,7 @@ def log_of_run(
     runs_dir: RunsDirOption = None,
 ) -> None:
     """Print the log of a run, or of one of its steps."""
-    from qatline.pipelines.cli.runs_view import print_log
+    from qatline.pipelines.cli.run_views import print_log
     from qatline.pipelines.run.folder import find_or_latest
 
     print_log(find_or_latest(runs_dir or Path("runs"), run), step=step, follow=follow)
