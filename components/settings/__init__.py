@@ -145,9 +145,7 @@ class QuantizationSettings(Settings):
         ),
     )
     batch_size: Batch = Field(64, description="Batch size of the calibration pass.")
-    bias_correction: bool = Field(
-        True, description="Take the mean error of quantization out of the biases."
-    )
+    bias_correction: bool = Field(True, description="Apply bias correction.")
 
     equalize: Literal["auto"] | bool = Field(
         "auto",

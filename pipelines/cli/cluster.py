@@ -42,9 +42,7 @@ def submit(
         str | None,
         typer.Option(help="Name of the run (model, data and time).", show_default=False),
     ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Reuse no step of an earlier run.")
-    ] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Disable KFP caching.")] = False,
     wait: Wait = False,
     timeout: Timeout = None,
     accept_rejected: AcceptRejectedOption = False,
@@ -82,7 +80,7 @@ def wait_(
         str | None,
         typer.Option(
             envvar="MLFLOW_TRACKING_URI",
-            help="Tracking server that has the verdict.",
+            help="MLflow server to read the verdict from.",
             show_default=False,
         ),
     ] = None,
@@ -194,7 +192,7 @@ for _verb in (
     ),
     (
         *("resume", "resume_schedule", "resumed"),
-        "Resume the paused schedule NAME; missed runs are not made up for.",
+        "Resume the paused schedule NAME without catching up on missed runs.",
     ),
 ):
     _add_verb(*_verb)

@@ -60,10 +60,10 @@ def diagnose_file(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Say which layers cost accuracy in INT8, why, and what to change.
+    """Find the layers that lose accuracy in INT8, with causes and fixes.
 
-    A model in float is quantized first, as by qatline quantize without corrections. A
-    diagnosis that was interrupted goes on when it is started again.
+    A model in float is quantized first, as by qatline quantize without corrections.
+    An interrupted diagnosis resumes where it stopped.
     """
     from qatline.pipelines.cli.quiet_import import import_tensorflow
 

@@ -162,8 +162,8 @@ def check(
         Path | None,
         typer.Option(help=".npy of real inputs, as the engine takes them.", show_default=False),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Real inputs, from the start.")] = 256,
-    requests: Annotated[int, typer.Option(min=0, help="Random requests besides.")] = 8,
+    samples: Annotated[int, typer.Option(min=1, help="Number of real inputs (first N).")] = 256,
+    requests: Annotated[int, typer.Option(min=0, help="Additional random requests.")] = 8,
     layers: Annotated[
         bool,
         typer.Option("--layers", help="Compare every layer (builds the graph once more)."),

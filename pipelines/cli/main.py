@@ -62,9 +62,7 @@ def run(
     ] = False,
     no_cache: Annotated[
         bool,
-        typer.Option(
-            "--no-cache", help="Reuse no results of earlier runs.", rich_help_panel=PLACE_PANEL
-        ),
+        typer.Option("--no-cache", help="Disable the step cache.", rich_help_panel=PLACE_PANEL),
     ] = False,
     accept_rejected: AcceptRejectedOption = False,
     json_: JsonOption = False,

@@ -219,7 +219,7 @@ def evaluate(
     labels: LabelsOption = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 32,
     latency: Annotated[
-        bool, typer.Option("--latency", help="Also measure latency (not of Keras models).")
+        bool, typer.Option("--latency", help="Also measure latency (ONNX files and engines only).")
     ] = False,
     seconds: Annotated[
         float, typer.Option(min=0.01, max=3600, help="With --latency: seconds to measure.")

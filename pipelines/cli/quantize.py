@@ -47,7 +47,7 @@ def quantize(
     ] = None,
     calibrator: Annotated[
         CalibratorName | None,
-        typer.Option(help="Method that chooses the ranges.", show_default="auto"),
+        typer.Option(help="Calibration method.", show_default="auto"),
     ] = None,
     percentile: Annotated[
         float | None,
@@ -64,18 +64,14 @@ def quantize(
     equalize: Annotated[
         bool | None,
         typer.Option(
-            help="Scale channels to similar ranges first.",
+            help="Apply cross-layer equalization first.",
             show_default="where a model with depthwise convolutions gains from it",
         ),
     ] = None,
-    bias_correction: Annotated[
-        bool, typer.Option(help="Take the mean error of quantization out of the biases.")
-    ] = True,
+    bias_correction: Annotated[bool, typer.Option(help="Apply bias correction.")] = True,
     rounding: Annotated[
         Rounding,
-        typer.Option(
-            help="adaround: choose weights' integers by their layers' outputs (for 4 bits)."
-        ),
+        typer.Option(help="Weight rounding: nearest, or AdaRound (recommended for 4 bits)."),
     ] = "nearest",
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)

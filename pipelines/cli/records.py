@@ -41,7 +41,7 @@ def compare_records(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Ids or folders, MLflow's or Kubeflow's ids (the last five).",
+            help="Run IDs or folders, MLflow run IDs, or KFP run IDs (default: last five).",
             show_default=False,
         ),
     ] = None,

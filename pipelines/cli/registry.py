@@ -87,7 +87,8 @@ def roll_back(
     reason: Annotated[
         str,
         typer.Option(
-            help="Why, for the history (shortened to about 4,000 characters).", show_default=False
+            help="Reason, recorded in the history (shortened to about 4,000 characters).",
+            show_default=False,
         ),
     ] = "",
     choice: ConfigChoice = DEFAULT_CONFIG,

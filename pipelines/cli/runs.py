@@ -63,7 +63,7 @@ def log_of_run(
         typer.Option(help="Step whose log to print, such as train_baseline.", show_default=False),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run ends.")
+        bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")
     ] = False,
     runs_dir: RunsDirOption = None,
 ) -> None:

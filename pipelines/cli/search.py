@@ -72,7 +72,7 @@ def search_file(
         float, typer.Option(min=0.01, max=3600, help="Seconds to measure each engine.")
     ] = 2.0,
     evaluations: Annotated[
-        int, typer.Option(min=1, help="Placements that are quantized and measured.")
+        int, typer.Option(min=1, help="Maximum number of placements to evaluate.")
     ] = 64,
     spec: SpecOption = None,
     calibrator: CalibratorOption = "auto",
@@ -82,8 +82,7 @@ def search_file(
     """Search which layers to leave in float so that accuracy stays within a bound.
 
     Ends with exit code 1 where no placement is within the bound, or INT8 is not at least
-    1.02 times as fast as FP16 or FP32. A search that was interrupted goes on when it is
-    started again.
+    1.02 times as fast as FP16 or FP32. An interrupted search resumes where it stopped.
     """
     from qatline.pipelines.cli.quiet_import import import_tensorflow
 
