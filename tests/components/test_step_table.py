@@ -34,8 +34,8 @@ def test_step_reads_sections_of_the_config(step: Step) -> None:
 def test_step_and_launcher_read_equal_sections(step: Step) -> None:
     config = load_config(
         overrides=[
-            "model.options={width: 8.0, head: null}",
-            "quantization.spec=[{name: conv_1, num_bits: 4.0}]",
+            "model.options={width: 8.0}",
+            "quantization.spec=[{name: conv_1, num_bits: 4}]",
             *("training.workers=2", "data.image_size=[32, 32]", "registry.name=line"),
             *("retrain.start=champion", "retrain.qat=auto", "engine.benchmark_seconds=3"),
         ]
