@@ -45,14 +45,18 @@ def component_of(step: Step, *, launched: bool = False) -> Any:
 
 def make_component(step: Step, definition: StepDefinition, *, launched: bool = False) -> Any:
     """Return the component of a step by what its function declares."""
-    name = f"{step.name}_component"
     source = component_source(step, definition, launched=launched)
     file = f"<{'launcher' if launched else 'component'} of {step.name}>"
+    return component_from(source, f"{step.name}_component", file=file, image=_IMAGES[step.image])
+
+
+def component_from(source: str, name: str, *, file: str, image: str) -> Any:
+    """Return the component whose function is ``name`` in a text; ``file`` names the text."""
     # Where kfp looks the text up; None: it is never read again from a file.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    scope: dict[str, Any] = {"dsl": dsl, "__name__": __name__}
+    scope: dict[str, Any] = {"dsl": dsl, "Any": Any, "__name__": __name__}
     exec(compile(source, file, "exec", dont_inherit=True), scope)
-    return dsl.component(base_image=_IMAGES[step.image], install_kfp_package=False)(scope[name])
+    return dsl.component(base_image=image, install_kfp_package=False)(scope[name])
 
 
 def component_source(step: Step, definition: StepDefinition, *, launched: bool = False) -> str:

@@ -4,8 +4,9 @@ Each parameter is a section of ``RunConfig`` as a dict, so a step reads what it 
 else; what a step does not read is not part of its cache key.
 """
 
-# No "from __future__ import annotations" here: KFP reads the annotations of a pipeline as objects.
+from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,6 +15,7 @@ from kfp import dsl
 
 from qat_lib.errors import StepError
 from qatline.components.step_table import STEPS, Step
+from qatline.pipelines.config.run_config import SECTIONS
 from qatline.pipelines.kfp_components import component_of, section_of
 
 
@@ -37,43 +39,27 @@ def build_pipeline(
         root: Where the artifacts are. Default: where the server says.
     """
 
-    @dsl.pipeline(
+    def qat_pipeline(*values: Any) -> None:
+        """Chain the steps; a section that is left empty has its defaults."""
+        parameters = dict(zip(("seed", *SECTIONS), values, strict=True))
+        with _ending(at_exit), _condition(check, parameters):
+            _chain(parameters, prepare, launched)
+
+    # What kfp reads: the parameters' names, types and defaults.
+    qat_pipeline.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [_parameter("seed", int, 0), *(_parameter(name, dict[str, Any], {}) for name in SECTIONS)]
+    )
+    return dsl.pipeline(
         name="qatline",
         description="From a Keras model to a checked INT8 engine.",
         pipeline_root=root,
         pipeline_config=dsl.PipelineConfig(active_deadline_seconds=timeout),
-    )
-    def qat_pipeline(
-        seed: int = 0,
-        data: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-        model: dict[str, Any] = {},  # noqa: B006
-        training: dict[str, Any] = {},  # noqa: B006
-        quantization: dict[str, Any] = {},  # noqa: B006
-        qat: dict[str, Any] = {},  # noqa: B006
-        export: dict[str, Any] = {},  # noqa: B006
-        engine: dict[str, Any] = {},  # noqa: B006
-        gate: dict[str, Any] = {},  # noqa: B006
-        registry: dict[str, Any] = {},  # noqa: B006
-        retrain: dict[str, Any] = {},  # noqa: B006
-    ) -> None:
-        """Chain the steps; a section that is left empty has its defaults."""
-        parameters = {
-            "seed": seed,
-            "data": data,
-            "model": model,
-            "training": training,
-            "quantization": quantization,
-            "qat": qat,
-            "export": export,
-            "engine": engine,
-            "gate": gate,
-            "registry": registry,
-            "retrain": retrain,
-        }
-        with _ending(at_exit), _condition(check, parameters):
-            _chain(parameters, prepare, launched)
+    )(qat_pipeline)
 
-    return qat_pipeline
+
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, positional, default=default, annotation=kind)
 
 
 def _ending(at_exit: Callable[[], dsl.PipelineTask] | None) -> AbstractContextManager[Any]:

@@ -5,16 +5,19 @@ The target of the graphs, the sign of their integers, and whether FP16 is among 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from qat_lib.core.deployment import Deployment
 from qat_lib.engines import cpu_kind
 from qat_lib.errors import BackendUnavailableError, ConfigError
-from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
-
-Settings = Mapping[str, Any]
+from qatline.components.settings import (
+    EngineSettings,
+    ExportSettings,
+    QuantizationSettings,
+    Settings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,28 +28,27 @@ class ExportChoice:
     fp16: bool
 
 
-def engine_dependencies(engine: Settings) -> dict[str, Any]:
+def engine_dependencies(engine: EngineSettings) -> EngineSettings:
     """Return the engine settings that the export depends on, with ``auto`` resolved.
 
     The rest of the section must not decide whether an export can be reused, and what ``auto`` means
     here must.
     """
-    facts = {key: engine[key] for key in ("backend", "fp16") if key in engine}
-    if facts.get("backend", "auto") == "auto":
-        try:
-            facts["backend"] = _choose("auto")
-        except BackendUnavailableError:  # the step says so, where errors are reported
-            facts["backend"] = "auto"
-    return facts
+    backend: Any = engine.backend
+    if backend == "auto":
+        # Without any, the step says so, where errors are reported.
+        with suppress(BackendUnavailableError):
+            backend = _choose("auto")
+    return EngineSettings(backend=backend, fp16=engine.fp16)
 
 
-def target_dependencies(export: Settings, engine: Settings) -> dict[str, Settings]:
+def target_dependencies(export: ExportSettings, engine: EngineSettings) -> dict[str, Settings]:
     """Return the settings that decide about the target, with ``auto`` resolved."""
-    facts = engine_dependencies(engine)
-    cpu = engine.get("cpu", "auto")
+    cpu: Any = cpu_kind() if engine.cpu == "auto" else engine.cpu
+    backend = engine_dependencies(engine).backend
     return {
-        "export": {key: export[key] for key in ("target",) if key in export},
-        "engine": {"backend": facts["backend"], "cpu": cpu_kind() if cpu == "auto" else cpu},
+        "export": ExportSettings(target=export.target),
+        "engine": EngineSettings(backend=backend, cpu=cpu),
     }
 
 

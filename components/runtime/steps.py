@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from qat_lib.errors import ConfigError, StepError
 from qatline.components.settings import Settings
+from qatline.components.settings.config_values import restore_integers
 from qatline.components.step_table import STEP_BY_NAME
 
 CHECKED = "checked"
@@ -35,7 +36,7 @@ class StepDefinition:
     checked: frozenset[str]
     takes_seed: bool
     takes_checkpoints: bool = False
-    reduce: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    reduce: Callable[[Mapping[str, Any]], Mapping[str, Settings]] = dict
     state: Callable[[Mapping[str, Settings]], Mapping[str, str]] = lambda _: {}
 
     @property
@@ -46,7 +47,8 @@ class StepDefinition:
     def parse(self, settings: Mapping[str, Any]) -> dict[str, Settings]:
         """Validate the step's sections; a missing section has its defaults.
 
-        Of each section only what the result depends on is kept.
+        Of each section only what the result depends on is kept. A section that is validated
+        already is not validated again.
 
         Raises:
             ConfigError: a value is wrong, or a section is given that the step does not read.
@@ -56,15 +58,20 @@ class StepDefinition:
                 f"step {self.name} reads the sections {sorted(self.sections)}; received also "
                 f"{unknown}"
             )
-        settings, parsed = self.reduce(settings), {}
+        parsed = {}
         for name, section in self.sections.items():
+            given = settings.get(name) or {}
             try:
-                parsed[name] = section.model_validate(restore_integers(settings.get(name) or {}))
+                parsed[name] = (
+                    given
+                    if isinstance(given, section)
+                    else section.model_validate(restore_integers(given))
+                )
             except ValueError as error:
                 raise ConfigError(
                     f"section {name} of step {self.name} is wrong: {error}"
                 ) from error
-        return parsed
+        return dict(self.reduce(parsed))
 
     def check_inputs(self, inputs: Mapping[str, str]) -> dict[str, Path]:
         """Return the input directories by parameter name.
@@ -133,19 +140,3 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
         takes_seed="seed" in known,
         takes_checkpoints="checkpoints" in known,
     )
-
-
-def restore_integers(value: Any) -> Any:
-    """Turn whole floats back into integers, at any depth.
-
-    A dict parameter of a KFP component travels as a protobuf Struct, in which ``{"depth": 3}``
-    becomes ``{"depth": 3.0}``. Where a float is wanted an integer serves as well; the other way
-    round it does not.
-    """
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {key: restore_integers(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [restore_integers(item) for item in value]
-    return value

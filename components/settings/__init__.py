@@ -36,7 +36,7 @@ from qatline.components.settings.source_settings import (
     ModelSettings,
     PreprocessingSettings,
 )
-from qatline.components.settings.training_options import (
+from qatline.components.support.training_options import (
     ACCUMULATE_HELP,
     CHECKPOINT_HELP,
     LARGEST_BATCH,
@@ -145,9 +145,7 @@ class QuantizationSettings(Settings):
         ),
     )
     batch_size: Batch = Field(64, description="Batch size of the calibration pass.")
-    bias_correction: bool = Field(
-        True, description="Take the mean error of quantization out of the biases."
-    )
+    bias_correction: bool = Field(True, description="Apply bias correction.")
 
     equalize: Literal["auto"] | bool = Field(
         "auto",

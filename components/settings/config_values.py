@@ -6,7 +6,7 @@ A config goes to files, MLflow and Kubeflow.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -33,6 +33,22 @@ def value_problem(settings: BaseModel) -> tuple[str, str] | None:
             if problem is not None:
                 return path, problem
     return None
+
+
+def restore_integers(value: Any) -> Any:
+    """Turn whole floats back into integers, at any depth.
+
+    A dict parameter of a KFP component travels as a protobuf Struct, in which ``{"depth": 3}``
+    becomes ``{"depth": 3.0}``. Where a float is wanted an integer serves as well; the other way
+    round it does not.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_INTEGER:
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: restore_integers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [restore_integers(item) for item in value]
+    return value
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -162,10 +162,9 @@ def evaluate_step(
     return row_metrics(rows, separator="_")
 
 
-def evaluate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that the result depends on: of the registry its name."""
-    name = (settings.get("registry") or {}).get("name")
-    return {**settings, "registry": {"name": name} if name else {}}
+    return {**sections, "registry": RegistrySettings(name=sections["registry"].name)}
 
 
 def evaluate_state(sections: Mapping[str, Settings]) -> dict[str, str]:

@@ -27,7 +27,7 @@ def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """
     from qatline.components.export.choice import engine_dependencies
 
-    return {**sections, "engine": engine_dependencies(sections.get("engine") or {})}
+    return {**sections, "engine": engine_dependencies(sections["engine"])}
 
 
 def export_onnx_step(

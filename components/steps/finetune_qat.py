@@ -123,9 +123,9 @@ def finetune_qat_step(
     return metrics
 
 
-def finetune_qat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def finetune_qat_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that the result depends on: of the gate the one that may skip it."""
-    if (settings.get("retrain") or {}).get("qat", _ALWAYS.qat) != "auto":
-        return {**settings, "gate": {}, "retrain": {}}
-    drop = (settings.get("gate") or {}).get("max_accuracy_drop", _GATE.max_accuracy_drop)
-    return {**settings, "gate": {"max_accuracy_drop": drop}, "retrain": {"qat": "auto"}}
+    if sections["retrain"].qat != "auto":
+        return {**sections, "gate": _GATE, "retrain": _ALWAYS}
+    gate = GateSettings(max_accuracy_drop=sections["gate"].max_accuracy_drop)
+    return {**sections, "gate": gate, "retrain": RetrainSettings(qat="auto")}

@@ -19,8 +19,7 @@ def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """
     from qatline.components.export.choice import target_dependencies
 
-    facts = target_dependencies(sections.get("export") or {}, sections.get("engine") or {})
-    return {**sections, **facts}
+    return {**sections, **target_dependencies(sections["export"], sections["engine"])}
 
 
 def quantize_model_step(

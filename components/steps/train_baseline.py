@@ -138,16 +138,14 @@ def _with_local_files(model: ModelSettings) -> ModelSettings:
     return model.model_copy(update=fetched)
 
 
-def train_baseline_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def train_baseline_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that the result depends on.
 
     Who is champion matters only where training begins with it.
     """
-    start = (settings.get("retrain") or {}).get("start", _SCRATCH.start)
-    reduced = {**settings, "retrain": {"start": start}, "registry": {}}
-    if start == "champion":
-        reduced["registry"] = {"name": (settings.get("registry") or {}).get("name")}
-    return reduced
+    retrain = RetrainSettings(start=sections["retrain"].start)
+    champion = sections["registry"].name if retrain.start == "champion" else None
+    return {**sections, "retrain": retrain, "registry": RegistrySettings(name=champion)}
 
 
 def train_baseline_state(sections: Mapping[str, Settings]) -> dict[str, str]:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qatline.pipelines.cli.cluster_options import Experiment, Host, Namespace, Token
-from qatline.pipelines.cli.cluster_schedules import add_schedule_commands
-from qatline.pipelines.cli.cluster_views import image_lines
-from qatline.pipelines.cli.errors import reported
-from qatline.pipelines.cli.options import (
-    AcceptRejectedOption,
-    CommandLine,
-    ConfigOption,
-    DebugOption,
-    ProfileOption,
-    SetOption,
-)
+from qatline.pipelines.cli.cluster_views import image_lines, schedule_lines
+from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice, command
+from qatline.pipelines.cli.options import AcceptRejectedOption, CommandLine
+
+if TYPE_CHECKING:
+    from qatline.pipelines.cluster.server import Cluster
 
 app = CommandLine(
     no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server."
 )
 
+Host = Annotated[str, typer.Option(envvar="KFP_ENDPOINT", help="URL of the KFP API.")]
+Namespace = Annotated[str, typer.Option(help="Namespace (multi-user servers).", show_default=False)]
+Token = Annotated[
+    str | None, typer.Option(envvar="KFP_TOKEN", help="Bearer token.", show_default=False)
+]
+Experiment = Annotated[str, typer.Option(help="KFP experiment.")]
+ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Schedule name.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end of the run.")]
 Timeout = Annotated[
     str | None,
@@ -32,52 +33,45 @@ Timeout = Annotated[
 
 
 @app.command()
+@command
 def submit(
     host: Host,
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
     experiment: Experiment = "qatline",
     name: Annotated[
         str | None,
         typer.Option(help="Name of the run (model, data and time).", show_default=False),
     ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Reuse no step of an earlier run.")
-    ] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Disable KFP caching.")] = False,
     wait: Wait = False,
     timeout: Timeout = None,
     accept_rejected: AcceptRejectedOption = False,
     namespace: Namespace = "",
     token: Token = None,
-    debug: DebugOption = False,
 ) -> None:
     """Submit one run."""
-    with reported(debug=debug):
-        from datetime import datetime
+    from datetime import datetime
 
-        from qatline.pipelines.cluster.names import run_name
-        from qatline.pipelines.cluster.run_identity import has_server
-        from qatline.pipelines.cluster.server import connect
-        from qatline.pipelines.config.run_config import load_config
+    from qatline.pipelines.cluster.names import run_name
+    from qatline.pipelines.cluster.run_identity import has_server
 
-        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        limit = _seconds(timeout)
-        cluster = connect(host, namespace=namespace, token=token)
-        run = cluster.submit(
-            loaded,
-            experiment=experiment,
-            name=name or run_name(loaded, datetime.now()),
-            caching=not no_cache,
-        )
-        typer.echo(run.url)
-        if wait:
-            cluster.wait(run.run_id, typer.echo, timeout=limit)
-            server = loaded.tracking.uri if has_server(loaded) else None
-            _end_with_verdict(server, run.run_id, accept_rejected)
+    loaded, limit = choice.load(), _seconds("--timeout", timeout)
+    cluster = _connect(host, namespace, token)
+    run = cluster.submit(
+        loaded,
+        experiment=experiment,
+        name=name or run_name(loaded, datetime.now()),
+        caching=not no_cache,
+    )
+    typer.echo(run.url)
+    if wait:
+        cluster.wait(run.run_id, typer.echo, timeout=limit)
+        server = loaded.tracking.uri if has_server(loaded) else None
+        _end_with_verdict(server, run.run_id, accept_rejected)
 
 
 @app.command("wait")
+@command
 def wait_(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or address.")],
     host: Host,
@@ -86,57 +80,48 @@ def wait_(
         str | None,
         typer.Option(
             envvar="MLFLOW_TRACKING_URI",
-            help="Tracking server that has the verdict.",
+            help="MLflow server to read the verdict from.",
             show_default=False,
         ),
     ] = None,
     accept_rejected: AcceptRejectedOption = False,
     namespace: Namespace = "",
     token: Token = None,
-    debug: DebugOption = False,
 ) -> None:
     """Wait for the end of a run and show its steps as they change.
 
     Exit codes: 0 succeeded, 1 failed or canceled, 3 rejected by the gate (as the tracking server
     says), 124 not in time.
     """
-    with reported(debug=debug):
-        from qatline.pipelines.cluster.progress import run_id_of
-        from qatline.pipelines.cluster.server import connect
+    from qatline.pipelines.cluster.progress import run_id_of
 
-        wanted, limit = run_id_of(run), _seconds(timeout)
-        cluster = connect(host, namespace=namespace, token=token)
-        cluster.wait(wanted, typer.echo, timeout=limit)
-        _end_with_verdict(tracking_uri, wanted, accept_rejected)
+    wanted, limit = run_id_of(run), _seconds("--timeout", timeout)
+    _connect(host, namespace, token).wait(wanted, typer.echo, timeout=limit)
+    _end_with_verdict(tracking_uri, wanted, accept_rejected)
 
 
 @app.command()
+@command
 def image(
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
     output: Annotated[
         Path, typer.Option("--output-dir", "-o", help="Folder to write; new or empty.")
     ] = Path("cluster-image"),
-    debug: DebugOption = False,
 ) -> None:
     """Write a Dockerfile for images with your modules, files and TensorRT."""
-    with reported(debug=debug):
-        from qatline.components.support.user_code import find_user_modules
-        from qatline.pipelines.cluster.image import write_image_context
-        from qatline.pipelines.config.run_config import load_config
+    from qatline.components.support.user_code import find_user_modules
+    from qatline.pipelines.cluster.image import write_image_context
 
-        find_user_modules()
-        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        context = write_image_context(loaded, output)
-        typer.echo("\n".join(image_lines(loaded.cluster.images, context)))
+    find_user_modules()
+    loaded = choice.load()
+    context = write_image_context(loaded, output)
+    typer.echo("\n".join(image_lines(loaded.cluster.images, context)))
 
 
 @app.command()
+@command
 def runtime(
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File to write (standard output).", show_default=False),
@@ -146,27 +131,100 @@ def runtime(
         str,
         typer.Option(help="Service account of the runs (pipeline-runner).", show_default=False),
     ] = "",
-    debug: DebugOption = False,
 ) -> None:
     """Print what training.workers needs in a cluster, for kubectl apply."""
-    with reported(debug=debug):
-        from qatline.pipelines.cli.model_views import write_file
-        from qatline.pipelines.cluster.runtime import runtime_manifests
-        from qatline.pipelines.config.run_config import load_config
+    from qatline.pipelines.cli.model_views import write_file
+    from qatline.pipelines.cluster.runtime import runtime_manifests
 
-        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        text = runtime_manifests(loaded.cluster, namespace=namespace, account=service_account)
-        if output is None:
-            typer.echo(text, nl=False)
-        else:
-            write_file(output, text)
-            typer.echo(f"Wrote {output}")
+    loaded = choice.load()
+    text = runtime_manifests(loaded.cluster, namespace=namespace, account=service_account)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_file(output, text)
+        typer.echo(f"Wrote {output}")
 
 
-add_schedule_commands(app)
+@app.command()
+@command
+def schedule(
+    name: ScheduleName,
+    host: Host,
+    cron: Annotated[
+        str, typer.Option(help="Six fields, seconds first: '0 0 2 * * *'.", show_default=False)
+    ] = "",
+    every: Annotated[
+        str | None,
+        typer.Option(help="Interval instead of --cron: 30m, 6h, 1d.", show_default=False),
+    ] = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
+    experiment: Experiment = "qatline",
+    max_concurrency: Annotated[int, typer.Option(help="Maximum concurrent runs, 1 to 10.")] = 1,
+    namespace: Namespace = "",
+    token: Token = None,
+) -> None:
+    """Create or update the schedule NAME (idempotent)."""
+    from qatline.pipelines.cluster.schedule import Schedule
+
+    wanted = Schedule(
+        name=name, cron=cron, every=_seconds("--every", every) or 0, max_concurrency=max_concurrency
+    )
+    loaded, server = choice.load(), _connect(host, namespace, token)
+    done = server.apply_schedule(loaded, wanted, experiment=experiment)
+    typer.echo(f"Schedule {name}: {done}")
 
 
-def _seconds(text: str | None) -> int | None:
+def _add_verb(name: str, method: str, done: str, text: str) -> None:
+    @app.command(name, help=text)
+    @command
+    def change(
+        name: ScheduleName, host: Host, namespace: Namespace = "", token: Token = None
+    ) -> None:
+        getattr(_connect(host, namespace, token), method)(name)
+        typer.echo(f"Schedule {name}: {done}")
+
+
+for _verb in (
+    ("unschedule", "delete_schedule", "removed", "Remove the schedule NAME."),
+    (
+        *("pause", "pause_schedule", "paused"),
+        "Pause the schedule NAME; runs that have started go on.",
+    ),
+    (
+        *("resume", "resume_schedule", "resumed"),
+        "Resume the paused schedule NAME without catching up on missed runs.",
+    ),
+):
+    _add_verb(*_verb)
+
+
+@app.command("show")
+@command
+def show_schedule(
+    name: ScheduleName, host: Host, namespace: Namespace = "", token: Token = None
+) -> None:
+    """Show the schedule NAME and its latest runs."""
+    details = _connect(host, namespace, token).show_schedule(name)
+    typer.echo("\n".join(schedule_lines(details)))
+
+
+@app.command()
+@command
+def schedules(host: Host, namespace: Namespace = "", token: Token = None) -> None:
+    """List the schedules."""
+    for each in _connect(host, namespace, token).schedules():
+        paused = "\tpaused" if each.paused else ""
+        when = each.cron or each.when
+        typer.echo(f"{each.name}\t{when}\tmax {each.max_concurrency}{paused}")
+
+
+def _connect(host: str, namespace: str, token: str | None) -> Cluster:
+    from qatline.pipelines.cluster.server import connect
+
+    return connect(host, namespace=namespace, token=token)
+
+
+def _seconds(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     from qat_lib.errors import ConfigError
@@ -175,7 +233,7 @@ def _seconds(text: str | None) -> int | None:
     try:
         return parse_seconds(text)
     except ValueError as error:
-        raise ConfigError(f"--timeout: {error}") from error
+        raise ConfigError(f"{option}: {error}") from error
 
 
 def _end_with_verdict(uri: str | None, run_id: str, accept_rejected: bool) -> None:

@@ -8,33 +8,21 @@ from typing import Annotated
 
 import typer
 
+from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice, command
 from qatline.pipelines.cli.errors import reported
-from qatline.pipelines.cli.options import (
-    CommandLine,
-    ConfigOption,
-    DebugOption,
-    ProfileOption,
-    SetOption,
-)
+from qatline.pipelines.cli.options import CommandLine
 
 app = CommandLine(no_args_is_help=True, help="Show a config, or write its schema for an editor.")
 
 
 @app.command()
-def show(
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
-    debug: DebugOption = False,
-) -> None:
+@command
+def show(choice: ConfigChoice = DEFAULT_CONFIG) -> None:
     """Print the resolved config as YAML: defaults, file, profiles, then --set."""
     import yaml
 
-    with reported(debug=debug):
-        from qatline.pipelines.config.run_config import load_config
-
-        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        sys.stdout.write(yaml.safe_dump(loaded.to_dict(), sort_keys=False, allow_unicode=True))
+    content = choice.load().to_dict()
+    sys.stdout.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 @app.command()

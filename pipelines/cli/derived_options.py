@@ -11,7 +11,7 @@ import typer
 
 from qat_lib.export.options import ExportOptions, option_fields
 from qat_lib.support.option_fields import OptionField, fields_of
-from qatline.components.settings.training_options import FinetuningOptions
+from qatline.components.support.training_options import FinetuningOptions
 
 
 def with_export_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -10,12 +10,10 @@ import typer
 
 from qat_lib.errors import ConfigError
 from qatline.pipelines.cli.data_files import check_inputs
-from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
     BackendOption,
     CalibratorOption,
     CpuOption,
-    DebugOption,
     InputDataOption,
     JournalOption,
     JsonOption,
@@ -61,50 +59,48 @@ def diagnose_file(
         bool, typer.Option("--all", help="Show every layer and minor findings.")
     ] = False,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
-    """Say which layers cost accuracy in INT8, why, and what to change.
+    """Find the layers that lose accuracy in INT8, with causes and fixes.
 
-    A model in float is quantized first, as by qatline quantize without corrections. A
-    diagnosis that was interrupted goes on when it is started again.
+    A model in float is quantized first, as by qatline quantize without corrections.
+    An interrupted diagnosis resumes where it stopped.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli.quiet_import import import_tensorflow
+    from qatline.pipelines.cli.quiet_import import import_tensorflow
 
-        import_tensorflow()
-        import qat_lib
-        from qat_lib.files.output_files import check_output
-        from qat_lib.keras.diagnosis import PLAIN, diagnosis_page
-        from qatline.pipelines.cli import model_views
-        from qatline.pipelines.cli.build_progress import build_progress
+    import_tensorflow()
+    import qat_lib
+    from qat_lib.files.output_files import check_output
+    from qat_lib.keras.diagnosis import PLAIN, diagnosis_page
+    from qatline.pipelines.cli import model_views
+    from qatline.pipelines.cli.build_progress import build_progress
 
-        read = [model, data, *filter(None, (spec,))]
-        for written in filter(None, (html, save_spec, journal)):
-            check_output(written, inputs=read)
-        network = qat_lib.load_model(model)
-        inputs = model_views.read_inputs(data)
-        check_inputs(network, inputs, data)
-        base = None if spec is None else qat_lib.QuantizationSpec.load(spec)
-        recipe = replace(PLAIN, calibrator=calibrator, backend=backend, cpu=cpu)
-        network = _quantized(network, inputs, recipe, base)
-        with build_progress() as on_progress:
-            found = qat_lib.diagnose(
-                network,
-                inputs,
-                samples=samples,
-                batch_size=batch_size,
-                measure=measure,
-                journal=journal or default_journal(model, "diagnosis"),
-                on_progress=on_progress,
-            )
-        if html is not None:
-            model_views.write_file(html, diagnosis_page(found))
-        if save_spec is not None:
-            model_views.write_file(save_spec, found.spec(base).to_yaml())
-        if json_:
-            print_json(found.to_dict())
-        else:
-            _show(found, every)
+    read = [model, data, *filter(None, (spec,))]
+    for written in filter(None, (html, save_spec, journal)):
+        check_output(written, inputs=read)
+    network = qat_lib.load_model(model)
+    inputs = model_views.read_inputs(data)
+    check_inputs(network, inputs, data)
+    base = None if spec is None else qat_lib.QuantizationSpec.load(spec)
+    recipe = replace(PLAIN, calibrator=calibrator, backend=backend, cpu=cpu)
+    network = _quantized(network, inputs, recipe, base)
+    with build_progress() as on_progress:
+        found = qat_lib.diagnose(
+            network,
+            inputs,
+            samples=samples,
+            batch_size=batch_size,
+            measure=measure,
+            journal=journal or default_journal(model, "diagnosis"),
+            on_progress=on_progress,
+        )
+    if html is not None:
+        model_views.write_file(html, diagnosis_page(found))
+    if save_spec is not None:
+        model_views.write_file(save_spec, found.spec(base).to_yaml())
+    if json_:
+        print_json(found.to_dict())
+    else:
+        _show(found, every)
 
 
 def default_journal(model: Path, what: str) -> Path:

@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 
 from qat_lib.options import EnginePrecision, Hint
-from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
     BackendOption,
-    DebugOption,
     EngineFile,
     JsonOption,
     OnnxFile,
@@ -80,43 +78,41 @@ def build(
         ),
     ] = True,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Build an engine from an ONNX file."""
-    with reported(debug=debug, as_json=json_):
-        from qat_lib import engines
-        from qatline.pipelines.cli import model_views
-        from qatline.pipelines.cli.build_progress import build_progress
+    from qat_lib import engines
+    from qatline.pipelines.cli import model_views
+    from qatline.pipelines.cli.build_progress import build_progress
 
-        spec = engines.BuildSpec(
-            backend=backend,
-            shapes=engines.parse_shapes(shapes) if shapes else {},
-            max_batch_size=max_batch_size,
-            float_precision=float_precision,
-            threads=threads,
-            hint=hint,
-            properties=engines.parse_properties(properties or []),
-            workspace_mib=engines.parse_size(workspace) // 2**20 if workspace else None,
-            optimization_level=optimization_level,
-            timing_cache=timing_cache,
-            hardware_compatible=hardware_compatible,
-            version_compatible=version_compatible,
-            profile=layer_timing,
+    spec = engines.BuildSpec(
+        backend=backend,
+        shapes=engines.parse_shapes(shapes) if shapes else {},
+        max_batch_size=max_batch_size,
+        float_precision=float_precision,
+        threads=threads,
+        hint=hint,
+        properties=engines.parse_properties(properties or []),
+        workspace_mib=engines.parse_size(workspace) // 2**20 if workspace else None,
+        optimization_level=optimization_level,
+        timing_cache=timing_cache,
+        hardware_compatible=hardware_compatible,
+        version_compatible=version_compatible,
+        profile=layer_timing,
+    )
+    with build_progress() as on_progress:
+        artifact = engines.build_engine(
+            model, spec, output=output, verify=verify, on_progress=on_progress
         )
-        with build_progress() as on_progress:
-            artifact = engines.build_engine(
-                model, spec, output=output, verify=verify, on_progress=on_progress
-            )
-        if json_:
-            print_json(
-                {
-                    "path": str(artifact.path),
-                    **json.loads(artifact.manifest.to_json()),
-                    "warnings": list(artifact.warnings),
-                }
-            )
-        else:
-            model_views.show_engine(artifact)
+    if json_:
+        print_json(
+            {
+                "path": str(artifact.path),
+                **json.loads(artifact.manifest.to_json()),
+                "warnings": list(artifact.warnings),
+            }
+        )
+    else:
+        model_views.show_engine(artifact)
 
 
 def bench(
@@ -129,25 +125,23 @@ def bench(
     ] = 2.0,
     layers: Annotated[bool, typer.Option("--layers", help="Also time each layer.")] = False,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Measure latency and throughput of an engine."""
-    with reported(debug=debug, as_json=json_):
-        from qat_lib.engines import load_engine
-        from qatline.pipelines.cli import model_views
+    from qat_lib.engines import load_engine
+    from qatline.pipelines.cli import model_views
 
-        with load_engine(engine) as loaded:
-            latencies = [
-                loaded.benchmark(batch_size=size, seconds=seconds) for size in batch_size or [1]
-            ]
-            timed = loaded.layers(timed=True) if layers else []
-            if json_:
-                content = {"latencies": [each.to_dict() for each in latencies]}
-                print_json(
-                    {**content, "layers": [each.to_dict() for each in timed]} if layers else content
-                )
-            else:
-                model_views.show_latencies(loaded.manifest, latencies, timed)
+    with load_engine(engine) as loaded:
+        latencies = [
+            loaded.benchmark(batch_size=size, seconds=seconds) for size in batch_size or [1]
+        ]
+        timed = loaded.layers(timed=True) if layers else []
+        if json_:
+            content = {"latencies": [each.to_dict() for each in latencies]}
+            print_json(
+                {**content, "layers": [each.to_dict() for each in timed]} if layers else content
+            )
+        else:
+            model_views.show_latencies(loaded.manifest, latencies, timed)
 
 
 def check(
@@ -157,44 +151,42 @@ def check(
         Path | None,
         typer.Option(help=".npy of real inputs, as the engine takes them.", show_default=False),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Real inputs, from the start.")] = 256,
-    requests: Annotated[int, typer.Option(min=0, help="Random requests besides.")] = 8,
+    samples: Annotated[int, typer.Option(min=1, help="Number of real inputs (first N).")] = 256,
+    requests: Annotated[int, typer.Option(min=0, help="Additional random requests.")] = 8,
     layers: Annotated[
         bool,
         typer.Option("--layers", help="Compare every layer (builds the graph once more)."),
     ] = False,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Compare an engine's answers with ONNX Runtime's, without optimizations.
 
     Ends with exit code 1, and names the first layer that departs, where they differ too much.
     """
-    with reported(debug=debug, as_json=json_):
-        from dataclasses import asdict
+    from dataclasses import asdict
 
-        from qat_lib.engines.check import check_engine
-        from qat_lib.errors import ConfigError, EngineLoadError
-        from qatline.pipelines.cli import model_views
-        from qatline.pipelines.cli.build_progress import build_progress
+    from qat_lib.engines.check import check_engine
+    from qat_lib.errors import ConfigError, EngineLoadError
+    from qatline.pipelines.cli import model_views
+    from qatline.pipelines.cli.build_progress import build_progress
 
-        if data is None and not requests:
-            raise ConfigError("Expected --data, or --requests of 1 or more. Received neither.")
-        inputs = None if data is None else model_views.read_inputs(data)[:samples]
-        with build_progress() as on_progress:
-            found = check_engine(
-                engine,
-                onnx,
-                requests=requests,
-                inputs=inputs,
-                layers="always" if layers else "failed",
-                on_progress=on_progress,
-            )
-        if found.largest_difference is None:
-            raise EngineLoadError(found.message)
-        if json_:
-            print_json(asdict(found))
-        else:
-            model_views.show_check(found)
-        if not found.passed:
-            raise typer.Exit(1)
+    if data is None and not requests:
+        raise ConfigError("Expected --data, or --requests of 1 or more. Received neither.")
+    inputs = None if data is None else model_views.read_inputs(data)[:samples]
+    with build_progress() as on_progress:
+        found = check_engine(
+            engine,
+            onnx,
+            requests=requests,
+            inputs=inputs,
+            layers="always" if layers else "failed",
+            on_progress=on_progress,
+        )
+    if found.largest_difference is None:
+        raise EngineLoadError(found.message)
+    if json_:
+        print_json(asdict(found))
+    else:
+        model_views.show_check(found)
+    if not found.passed:
+        raise typer.Exit(1)

@@ -11,9 +11,7 @@ import typer
 
 from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
 from qatline.pipelines.cli.derived_options import with_finetuning_options
-from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
-    DebugOption,
     JsonOption,
     LabelsOption,
     TrainingDataOption,
@@ -41,49 +39,47 @@ def finetune_file(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Fine-tune a quantized Keras model (QAT) and keep the best epoch."""
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli.quiet_import import import_tensorflow
+    from qatline.pipelines.cli.quiet_import import import_tensorflow
 
-        import_tensorflow()
-        import qat_lib
-        from qatline.components.training import fitting
-        from qatline.components.training.finetuning import final_epoch, finetune
-        from qatline.pipelines.cli import accuracy_views, model_views
+    import_tensorflow()
+    import qat_lib
+    from qatline.components.training import fitting
+    from qatline.components.training.finetuning import final_epoch, finetune
+    from qatline.pipelines.cli import model_views
 
-        _check_files(model, output, [data, *filter(None, (labels, teacher))])
-        chosen = options()
-        if teacher is None:
-            chosen["distillation"] = 0.0
-        settings = _settings(**chosen)
-        fitting.make_deterministic(seed)
-        network = qat_lib.load_model(model)
-        soft = None if teacher is None else qat_lib.load_model(teacher)
-        with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
-            parts = _read(network, data, labels, Path(scratch), seed)
-            _check_augment(settings, parts)
-            history = _with_progress(
-                lambda progress: finetune(
-                    network, parts, settings, seed=seed, progress=progress, teacher=soft
-                )
+    _check_files(model, output, [data, *filter(None, (labels, teacher))])
+    chosen = options()
+    if teacher is None:
+        chosen["distillation"] = 0.0
+    settings = _settings(**chosen)
+    fitting.make_deterministic(seed)
+    network = qat_lib.load_model(model)
+    soft = None if teacher is None else qat_lib.load_model(teacher)
+    with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
+        parts = _read(network, data, labels, Path(scratch), seed)
+        _check_augment(settings, parts)
+        history = _with_progress(
+            lambda progress: finetune(
+                network, parts, settings, seed=seed, progress=progress, teacher=soft
             )
-        model_views.write_model(output, network)
-        first, kept = history[0], final_epoch(history)
-        content = {
-            "path": str(output),
-            "samples": parts.samples,
-            "validation_samples": len(parts.validating.labels),
-            "kept_epoch": kept.epoch,
-            "validation_accuracy": kept.val_accuracy,
-            "validation_accuracy_before": first.val_accuracy,
-            "epochs": [epoch.to_dict() for epoch in history],
-        }
-        if json_:
-            print_json(content)
-        else:
-            accuracy_views.show_finetuning(output, history, kept)
+        )
+    model_views.write_model(output, network)
+    first, kept = history[0], final_epoch(history)
+    content = {
+        "path": str(output),
+        "samples": parts.samples,
+        "validation_samples": len(parts.validating.labels),
+        "kept_epoch": kept.epoch,
+        "validation_accuracy": kept.val_accuracy,
+        "validation_accuracy_before": first.val_accuracy,
+        "epochs": [epoch.to_dict() for epoch in history],
+    }
+    if json_:
+        print_json(content)
+    else:
+        model_views.show_finetuning(output, history, kept)
 
 
 def _settings(**values: Any) -> QATSettings:

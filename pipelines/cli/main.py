@@ -20,20 +20,16 @@ from qatline.pipelines.cli import model as cli_model
 from qatline.pipelines.cli import records as cli_records
 from qatline.pipelines.cli import registry as cli_registry
 from qatline.pipelines.cli import runs as cli_runs
-from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice, command
 from qatline.pipelines.cli.options import (
     PLACE_PANEL,
     AcceptRejectedOption,
     CommandLine,
-    ConfigOption,
     ConfigSeedOption,
-    DebugOption,
     JsonOption,
-    ProfileOption,
     QuietOption,
     RunArgument,
     RunsDirOption,
-    SetOption,
 )
 
 app = CommandLine(
@@ -51,36 +47,32 @@ app.add_typer(cli_cluster.app, name="cluster", rich_help_panel="Runs")
 
 
 @app.command(rich_help_panel="Runs")
+@command
 def run(
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
     seed: ConfigSeedOption = None,
     runs_dir: RunsDirOption = None,
     no_cache: Annotated[
         bool,
-        typer.Option(
-            "--no-cache", help="Reuse no results of earlier runs.", rich_help_panel=PLACE_PANEL
-        ),
+        typer.Option("--no-cache", help="Disable the step cache.", rich_help_panel=PLACE_PANEL),
     ] = False,
     accept_rejected: AcceptRejectedOption = False,
     json_: JsonOption = False,
     quiet: QuietOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Run the whole pipeline on this machine.
 
     The exit code is 0 if the engine was promoted, 3 if the gate rejected it.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli import run as runner
+    from qatline.pipelines.cli import run as runner
 
-        choice = runner.ConfigChoice(config, profile or [], set_ or [], seed, runs_dir)
-        result = runner.run_command(choice, cache=not no_cache, as_json=json_, quiet=quiet)
-        runner.end_with(result, accept_rejected=accept_rejected)
+    config = choice.seeded(seed).load(runs_dir)
+    result = runner.run_command(config, cache=not no_cache, as_json=json_, quiet=quiet)
+    runner.end_with(result, accept_rejected=accept_rejected)
 
 
 @app.command(rich_help_panel="Runs")
+@command
 def resume(
     run_id: Annotated[
         str | None,
@@ -90,79 +82,65 @@ def resume(
             show_default=False,
         ),
     ] = None,
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
     seed: ConfigSeedOption = None,
     runs_dir: RunsDirOption = None,
     accept_rejected: AcceptRejectedOption = False,
     json_: JsonOption = False,
     quiet: QuietOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Resume an interrupted run.
 
     A given config must match the run's.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli import run as runner
+    from qatline.pipelines.cli import run as runner
 
-        choice = runner.ConfigChoice(config, profile or [], set_ or [], seed, runs_dir)
-        result = runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
-        runner.end_with(result, accept_rejected=accept_rejected)
+    choice = choice.seeded(seed)
+    result = runner.resume_command(choice, runs_dir, run_id=run_id, as_json=json_, quiet=quiet)
+    runner.end_with(result, accept_rejected=accept_rejected)
 
 
 @app.command("compile", rich_help_panel="Runs")
+@command
 def compile_(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
         "pipeline.yaml"
     ),
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
-    debug: DebugOption = False,
+    choice: ConfigChoice = DEFAULT_CONFIG,
 ) -> None:
     """Compile the pipeline to Kubeflow IR, with the config as default parameters."""
-    with reported(debug=debug):
-        from qatline.pipelines.cluster.compile import compile_pipeline
-        from qatline.pipelines.config.run_config import load_config
+    from qatline.pipelines.cluster.compile import compile_pipeline
 
-        compile_pipeline(load_config(config, profiles=profile or [], overrides=set_ or []), output)
-        typer.echo(f"Wrote {output}")
+    compile_pipeline(choice.load(), output)
+    typer.echo(f"Wrote {output}")
 
 
 @app.command("components", rich_help_panel="Runs")
+@command
 def components_(
     output: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write.")] = Path(
         "components"
     ),
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
-    debug: DebugOption = False,
+    choice: ConfigChoice = DEFAULT_CONFIG,
 ) -> None:
     """Write each step as a Kubeflow component, for pipelines of your own."""
-    with reported(debug=debug):
-        from qatline.pipelines.cluster.component_files import write_components
-        from qatline.pipelines.config.run_config import load_config
+    from qatline.pipelines.cluster.component_files import write_components
 
-        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        files = write_components(output, loaded.cluster.images)
-        typer.echo(f"Wrote {len(files)} components to {output}")
+    files = write_components(output, choice.load().cluster.images)
+    typer.echo(f"Wrote {len(files)} components to {output}")
 
 
 @app.command(rich_help_panel="Runs")
+@command
 def ui(
     run: RunArgument,
     runs_dir: RunsDirOption = None,
     port: Annotated[int, typer.Option(help="Port of the UI.")] = 5000,
-    debug: DebugOption = False,
 ) -> None:
     """Open the MLflow UI on a run."""
-    with reported(debug=debug):
-        from qatline.pipelines.cli.tracking_ui import open_ui
+    from qatline.pipelines.cli.tracking_ui import open_ui
 
-        open_ui(run, output=runs_dir or Path("runs"), port=port)
+    open_ui(run, output=runs_dir or Path("runs"), port=port)
 
 
 cli_registry.add_registry_commands(app)

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from qat_lib.engines.check import EngineCheck
     from qat_lib.export import ExportReport, ParityReport
     from qat_lib.keras.calibration import CalibrationReport
+    from qatline.components.artifacts.models import Epoch
+    from qatline.pipelines.cli.evaluation import FileEvaluation
 
+_NONE = "-"
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
@@ -168,7 +171,7 @@ def show_analysis(
         "adds": comparison.add_score,
     }
     for name, value in scores.items():
-        table.add_row(f"{name} as predicted", "-" if value is None else f"{value:.1%}")
+        table.add_row(f"{name} as predicted", _NONE if value is None else f"{value:.1%}")
     table.add_row("layers", f"{comparison.engine_layers} (predicted {comparison.predicted_layers})")
     table.add_row(
         "conversions",
@@ -222,7 +225,7 @@ def show_latencies(
     if layers:
         table = plain_table("layer", "kind", "precision", "ms")
         for layer in sorted(layers, key=lambda each: -(each.time_ms or 0.0)):
-            time = "-" if layer.time_ms is None else f"{layer.time_ms:.3f}"
+            time = _NONE if layer.time_ms is None else f"{layer.time_ms:.3f}"
             table.add_row(escape(layer.name), escape(layer.kind), layer.precision, time)
         console.print(table)
 
@@ -241,6 +244,39 @@ def show_check(found: EngineCheck) -> None:
             cells = (escape(each.layer), f"{each.difference:.2g}", f"{each.bound:.2g}")
             table.add_row(*cells, style=style)
         console.print(table)
+
+
+def show_finetuning(output: Path, history: Sequence[Epoch], kept: Epoch) -> None:
+    """Show each epoch of a fine-tuning, and which one was kept."""
+    console = _console()
+    table = plain_table("epoch", "loss", "accuracy", "val. loss", "val. accuracy", "kept")
+    for epoch in history:
+        losses = [
+            _NONE if value is None else f"{value:.4f}" for value in (epoch.loss, epoch.val_loss)
+        ]
+        shares = [_percent(epoch.accuracy), _percent(epoch.val_accuracy)]
+        cells = (losses[0], shares[0], losses[1], shares[1], "yes" if epoch is kept else "")
+        table.add_row(f"{epoch.epoch:.0f}", *cells)
+    console.print(table)
+    if not kept.epoch:
+        console.print("No epoch beats the model as it came by more than noise: it is kept.")
+    console.print(f"Wrote {escape(str(output))}", soft_wrap=True)
+
+
+def show_evaluation(found: FileEvaluation) -> None:
+    """Show a model's accuracy and, if measured, its latency."""
+    console = _console()
+    console.print(
+        f"{escape(str(found.model))}: {found.backend}, {found.samples} samples, "
+        f"{found.classes} classes",
+        soft_wrap=True,
+    )
+    console.print(f"accuracy {_percent(found.accuracy)}")
+    if found.top5 is not None:
+        console.print(f"top-5    {_percent(found.top5)}")
+    if found.latency_ms_p50 is not None and found.latency_ms_p99 is not None:
+        times = map(format_milliseconds, (found.latency_ms_p50, found.latency_ms_p99))
+        console.print(f"latency  {' / '.join(times)} ms (p50 / p99, batch {found.latency_batch})")
 
 
 def _times(percentiles: Percentiles) -> list[str]:
@@ -280,3 +316,7 @@ def plain_table(*headings: str, text: bool = False) -> Table:
 
 def _console() -> Console:
     return Console(highlight=False)
+
+
+def _percent(share: float | None) -> str:
+    return _NONE if share is None else f"{share:.2%}"

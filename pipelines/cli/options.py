@@ -15,7 +15,7 @@ import typer.core
 
 from qat_lib.options import BackendChoice, CalibratorName, CpuChoice
 
-CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Where, and what to reuse", "What to show"
+CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Storage and caching", "What to show"
 
 
 class PlainCommand(typer.core.TyperCommand):
@@ -137,7 +137,7 @@ InputDataOption = Annotated[
 SpecOption = Annotated[
     Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
 ]
-CalibratorOption = Annotated[CalibratorName, typer.Option(help="Method that chooses the ranges.")]
+CalibratorOption = Annotated[CalibratorName, typer.Option(help="Calibration method.")]
 BackendOption = Annotated[
     BackendChoice,
     typer.Option(help="Backend that will run the engine; auto: the best one on this machine."),

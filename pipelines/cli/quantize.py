@@ -13,11 +13,9 @@ import typer
 from qat_lib.errors import ConfigError
 from qat_lib.options import CalibratorName, Mode, Rounding
 from qatline.pipelines.cli.data_files import check_inputs
-from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
     BackendOption,
     CpuOption,
-    DebugOption,
     JsonOption,
     SpecOption,
     print_json,
@@ -48,7 +46,7 @@ def quantize(
     ] = None,
     calibrator: Annotated[
         CalibratorName | None,
-        typer.Option(help="Method that chooses the ranges.", show_default="auto"),
+        typer.Option(help="Calibration method.", show_default="auto"),
     ] = None,
     percentile: Annotated[
         float | None,
@@ -65,85 +63,79 @@ def quantize(
     equalize: Annotated[
         bool | None,
         typer.Option(
-            help="Scale channels to similar ranges first.",
+            help="Apply cross-layer equalization first.",
             show_default="where a model with depthwise convolutions gains from it",
         ),
     ] = None,
-    bias_correction: Annotated[
-        bool, typer.Option(help="Take the mean error of quantization out of the biases.")
-    ] = True,
+    bias_correction: Annotated[bool, typer.Option(help="Apply bias correction.")] = True,
     rounding: Annotated[
         Rounding,
-        typer.Option(
-            help="adaround: choose weights' integers by their layers' outputs (for 4 bits)."
-        ),
+        typer.Option(help="Weight rounding: nearest, or AdaRound (recommended for 4 bits)."),
     ] = "nearest",
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
     ] = None,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Quantize and calibrate a Keras model, or show its quantization plan."""
-    with reported(debug=debug, as_json=json_):
-        _check_together(output, data)
-        from qatline.pipelines.cli.quiet_import import import_tensorflow
+    _check_together(output, data)
+    from qatline.pipelines.cli.quiet_import import import_tensorflow
 
-        import_tensorflow()
-        import qat_lib
-        from qat_lib.files.output_files import check_output
-        from qatline.components.settings import QuantizationSettings
-        from qatline.components.training.quantization_choice import open_cases, read_spec
-        from qatline.pipelines.cli import model_views
+    import_tensorflow()
+    import qat_lib
+    from qat_lib.files.output_files import check_output
+    from qatline.components.settings import QuantizationSettings
+    from qatline.components.training.quantization_choice import open_cases, read_spec
+    from qatline.pipelines.cli import model_views
 
-        for written in filter(None, (output, save_plan)):
-            check_output(written, inputs=[model, *filter(None, (data, spec))])
-        settings = QuantizationSettings(
-            mode=mode,
-            spec=None if spec is None else str(spec),
-            **({"cases": case} if case else {}),
-        )
-        recipe = qat_lib.PtqRecipe(
-            mode=mode,
-            cases=open_cases(settings),
-            calibrator=calibrator,
-            percentile=percentile,
-            backend=backend,
-            cpu=cpu,
-            equalize="auto" if equalize is None else equalize,
-            # Rounding by the layers' outputs corrects each layer as it goes.
-            bias_correction=bias_correction and rounding == "nearest",
-            batch_size=batch_size,
-        )
-        network = qat_lib.load_model(model)
-        inputs = None
-        read = read_spec(settings)
-        content: dict[str, Any] = {}
+    for written in filter(None, (output, save_plan)):
+        check_output(written, inputs=[model, *filter(None, (data, spec))])
+    settings = QuantizationSettings(
+        mode=mode,
+        spec=None if spec is None else str(spec),
+        **({"cases": case} if case else {}),
+    )
+    recipe = qat_lib.PtqRecipe(
+        mode=mode,
+        cases=open_cases(settings),
+        calibrator=calibrator,
+        percentile=percentile,
+        backend=backend,
+        cpu=cpu,
+        equalize="auto" if equalize is None else equalize,
+        # Rounding by the layers' outputs corrects each layer as it goes.
+        bias_correction=bias_correction and rounding == "nearest",
+        batch_size=batch_size,
+    )
+    network = qat_lib.load_model(model)
+    inputs = None
+    read = read_spec(settings)
+    content: dict[str, Any] = {}
+    if data is not None:
+        inputs = model_views.read_inputs(data)
+        check_inputs(network, inputs, data)
+        choice = recipe.prepare(network, inputs, read)
+        network = choice.model
+        content["equalized"] = {"applied": choice.applied, "reason": choice.reason}
+    found = recipe.plan(network, read)
+    content["plan"] = found.to_dict()
+    report = None
+    if output is not None:
+        quantized = qat_lib.apply_plan(network, found)
+        report = recipe.finish(quantized, inputs)
+        if rounding == "adaround":
+            _round(quantized, inputs, batch_size, output, correct=bias_correction)
+        model_views.write_model(output, quantized)
+        _rounding_state(output).unlink(missing_ok=True)
+        content |= {"path": str(output), "samples": report.samples}
+    if save_plan is not None:
+        model_views.write_file(save_plan, found.to_json())
+    if json_:
+        print_json(content)
+    else:
         if data is not None:
-            inputs = model_views.read_inputs(data)
-            check_inputs(network, inputs, data)
-            choice = recipe.prepare(network, inputs, read)
-            network = choice.model
-            content["equalized"] = {"applied": choice.applied, "reason": choice.reason}
-        found = recipe.plan(network, read)
-        content["plan"] = found.to_dict()
-        report = None
-        if output is not None:
-            quantized = qat_lib.apply_plan(network, found)
-            report = recipe.finish(quantized, inputs)
-            if rounding == "adaround":
-                _round(quantized, inputs, batch_size, output, correct=bias_correction)
-            model_views.write_model(output, quantized)
-            _rounding_state(output).unlink(missing_ok=True)
-            content |= {"path": str(output), "samples": report.samples}
-        if save_plan is not None:
-            model_views.write_file(save_plan, found.to_json())
-        if json_:
-            print_json(content)
-        else:
-            if data is not None:
-                typer.echo(f"equalized: {'yes' if choice.applied else 'no'}: {choice.reason}")
-            model_views.show_quantization(found, output, report)
+            typer.echo(f"equalized: {'yes' if choice.applied else 'no'}: {choice.reason}")
+        model_views.show_quantization(found, output, report)
 
 
 def _round(model: Any, inputs: Any, batch_size: int, output: Path, *, correct: bool) -> None:

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from qatline.pipelines.cli.errors import reported
+from qatline.pipelines.cli.command import command
 from qatline.pipelines.cli.options import (
     PLACE_PANEL,
-    DebugOption,
     JsonOption,
     RunArgument,
     RunsDirOption,
@@ -31,8 +30,8 @@ TrackingUriOption = Annotated[
 
 def add_record_commands(app: typer.Typer) -> None:
     """Add the commands to ``qatline``."""
-    app.command("compare", rich_help_panel="Runs")(compare_records)
-    app.command("sync", rich_help_panel="Runs")(sync_record)
+    app.command("compare", rich_help_panel="Runs")(command(compare_records))
+    app.command("sync", rich_help_panel="Runs")(command(sync_record))
 
 
 def compare_records(
@@ -40,7 +39,7 @@ def compare_records(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Ids or folders, MLflow's or Kubeflow's ids (the last five).",
+            help="Run IDs or folders, MLflow run IDs, or KFP run IDs (default: last five).",
             show_default=False,
         ),
     ] = None,
@@ -55,23 +54,21 @@ def compare_records(
     ] = None,
     runs_dir: RunsDirOption = None,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Compare runs: differing config values and metrics, from MLflow.
 
     They may have run here or on a cluster.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli.comparison_view import show_comparison
-        from qatline.pipelines.comparison.find_runs import RunChoice
+    from qatline.pipelines.cli.run_views import show_comparison
+    from qatline.pipelines.comparison.find_runs import RunChoice
 
-        choice = RunChoice(
-            names=runs or [],
-            output=runs_dir or Path("runs"),
-            experiment=experiment,
-            uri=tracking_uri,
-        )
-        show_comparison(choice, html=html, as_json=json_)
+    choice = RunChoice(
+        names=runs or [],
+        output=runs_dir or Path("runs"),
+        experiment=experiment,
+        uri=tracking_uri,
+    )
+    show_comparison(choice, html=html, as_json=json_)
 
 
 def sync_record(
@@ -79,21 +76,19 @@ def sync_record(
     tracking_uri: TrackingUriOption = None,
     runs_dir: RunsDirOption = None,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Record a run in MLflow from its folder, after the store was away.
 
     What the store holds already stays as it is.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.run.folder import find_run
-        from qatline.pipelines.run.sync import sync_run
+    from qatline.pipelines.run.folder import find_run
+    from qatline.pipelines.run.sync import sync_run
 
-        done = sync_run(find_run(runs_dir or Path("runs"), run), uri=tracking_uri)
-        if json_:
-            print_json(done.to_dict())
-            return
-        new, old = ", ".join(done.recorded) or "none", ", ".join(done.present) or "none"
-        typer.echo(f"Run {done.run_id} is recorded in {done.tracking.uri}")
-        typer.echo(f"Steps recorded now: {new}")
-        typer.echo(f"Steps recorded before: {old}")
+    done = sync_run(find_run(runs_dir or Path("runs"), run), uri=tracking_uri)
+    if json_:
+        print_json(done.to_dict())
+        return
+    new, old = ", ".join(done.recorded) or "none", ", ".join(done.present) or "none"
+    typer.echo(f"Run {done.run_id} is recorded in {done.tracking.uri}")
+    typer.echo(f"Steps recorded now: {new}")
+    typer.echo(f"Steps recorded before: {old}")

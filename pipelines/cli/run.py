@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,7 +14,8 @@ from rich.text import Text
 
 from qatline.components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from qatline.components.tracking.tracker import MODE_VARIABLE, URI_VARIABLE, tracking_mode
-from qatline.pipelines.config.run_config import RunConfig, build_config, load_config
+from qatline.pipelines.cli.command import ConfigChoice
+from qatline.pipelines.config.run_config import RunConfig
 from qatline.pipelines.run.folder import create_run, find_run
 from qatline.pipelines.run.local import MAIN_PIPELINE, RunOutcome, execute, resume_run
 from qatline.pipelines.run.preflight import check_before_training
@@ -28,49 +27,8 @@ REJECTED_CODE = 3
 """Exit code of a run whose engine the gate rejected."""
 
 
-@dataclass(frozen=True)
-class ConfigChoice:
-    """The options that choose a config.
-
-    Attributes:
-        config: the YAML file; None for the defaults.
-        profiles: profiles of the file.
-        overrides: ``section.key=value`` texts.
-        seed: the last override, of the seed; None for none.
-        runs_dir: the folder of the runs; None for the config's.
-    """
-
-    config: Path | None
-    profiles: Sequence[str]
-    overrides: Sequence[str]
-    seed: int | None
-    runs_dir: Path | None
-
-    @property
-    def _texts(self) -> list[str]:
-        return [*self.overrides, *([] if self.seed is None else [f"seed={self.seed}"])]
-
-    def load(self) -> RunConfig:
-        """Return the config.
-
-        Raises:
-            ConfigError: A key is unknown or a value is wrong.
-        """
-        loaded = load_config(self.config, profiles=self.profiles, overrides=self._texts)
-        if self.runs_dir is None:
-            return loaded
-        place = str(self.runs_dir.absolute())
-        return build_config({**loaded.to_dict(), "output": place}, source="--runs-dir")
-
-    @property
-    def names_values(self) -> bool:
-        """Whether anything is chosen but the folder of the runs."""
-        others = (text for text in self._texts if not text.startswith("output="))
-        return self.config is not None or bool(self.profiles) or any(others)
-
-
 def run_command(
-    choice: ConfigChoice, *, cache: bool, as_json: bool, quiet: bool, pipeline: str = MAIN_PIPELINE
+    config: RunConfig, *, cache: bool, as_json: bool, quiet: bool, pipeline: str = MAIN_PIPELINE
 ) -> RunResult:
     """Run the pipeline, show the result, and return it.
 
@@ -78,7 +36,6 @@ def run_command(
         QatlineError: Anything that a user can act on; the caller turns it into a message and an
             exit code.
     """
-    config = choice.load()
     _check_environment(config)
     if pipeline == MAIN_PIPELINE:
         check_before_training(config)
@@ -89,7 +46,7 @@ def run_command(
 
 
 def resume_command(
-    choice: ConfigChoice, *, run_id: str | None, as_json: bool, quiet: bool
+    choice: ConfigChoice, runs_dir: Path | None, *, run_id: str | None, as_json: bool, quiet: bool
 ) -> RunResult:
     """Resume a run, by default the latest unfinished; show the result, and return it.
 
@@ -97,7 +54,7 @@ def resume_command(
         ConfigError: There is no such run, or the choice names another config than the run's.
         QatlineError: Anything else that a user can act on.
     """
-    config = choice.load()
+    config = choice.load(runs_dir)
     _check_environment(config)
     folder = find_run(Path(config.output), run_id)
     console, view = _screen(as_json=as_json, quiet=quiet)

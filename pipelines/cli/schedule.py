@@ -10,14 +10,8 @@ from typing import Annotated
 import typer
 
 from qat_lib.errors import ConfigError
-from qatline.pipelines.cli.errors import reported
-from qatline.pipelines.cli.options import (
-    ConfigOption,
-    DebugOption,
-    ProfileOption,
-    RunsDirOption,
-    SetOption,
-)
+from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice
+from qatline.pipelines.cli.options import RunsDirOption
 
 
 def schedule_here(
@@ -25,44 +19,31 @@ def schedule_here(
     local: Annotated[
         bool, typer.Option("--local", help="On this machine; print crontab line and timer.")
     ] = False,
-    config: ConfigOption = None,
-    profile: ProfileOption = None,
-    set_: SetOption = None,
+    choice: ConfigChoice = DEFAULT_CONFIG,
     runs_dir: RunsDirOption = None,
-    debug: DebugOption = False,
 ) -> None:
     """Print a crontab line and a systemd timer that retrain on this machine.
 
     A run that finds the same data, code and settings ends early.
     """
-    with reported(debug=debug):
-        from qatline.pipelines.cli.run import ConfigChoice
-        from qatline.pipelines.run.local_schedule import LocalSchedule
+    from qatline.pipelines.run.local_schedule import LocalSchedule
 
-        if not local:
-            raise ConfigError(
-                "Expected --local, which schedules on this machine. On a cluster: "
-                "qatline cluster schedule."
-            )
-        overrides = [*(set_ or []), "retrain.only_new=true"]
-        loaded = ConfigChoice(config, profile or [], overrides, None, runs_dir).load()
-        output = Path(loaded.output)
-        command = [_program(), "run", "--quiet"]
-        if config is not None:
-            command += ["--config", str(config.absolute())]
-        for name in profile or []:
-            command += ["--profile", name]
-        for text in overrides:
-            command += ["--set", text]
-        command += ["--runs-dir", str(output)]
-        planned = LocalSchedule(
-            cron=cron, command=command, folder=Path.cwd(), log=output / "schedule.log"
+    if not local:
+        raise ConfigError(
+            "Expected --local, which schedules on this machine. On a cluster: "
+            "qatline cluster schedule."
         )
-        timer = planned.timer()
-        typer.echo(f"# crontab -e\n{planned.crontab()}\n")
-        typer.echo(f"# ~/.config/systemd/user/qatline.service\n{planned.service()}")
-        typer.echo(f"# ~/.config/systemd/user/qatline.timer\n{timer}")
-        typer.echo("# systemctl --user enable --now qatline.timer")
+    choice = choice.overridden("retrain.only_new=true")
+    output = Path(choice.load(runs_dir).output)
+    command = [_program(), "run", "--quiet", *choice.arguments(), "--runs-dir", str(output)]
+    planned = LocalSchedule(
+        cron=cron, command=command, folder=Path.cwd(), log=output / "schedule.log"
+    )
+    timer = planned.timer()
+    typer.echo(f"# crontab -e\n{planned.crontab()}\n")
+    typer.echo(f"# ~/.config/systemd/user/qatline.service\n{planned.service()}")
+    typer.echo(f"# ~/.config/systemd/user/qatline.timer\n{timer}")
+    typer.echo("# systemctl --user enable --now qatline.timer")
 
 
 def _program() -> str:

@@ -10,12 +10,10 @@ import typer
 
 from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
 from qatline.pipelines.cli.diagnose import default_journal
-from qatline.pipelines.cli.errors import reported
 from qatline.pipelines.cli.options import (
     BackendOption,
     CalibratorOption,
     CpuOption,
-    DebugOption,
     JournalOption,
     JsonOption,
     LabelsOption,
@@ -74,68 +72,65 @@ def search_file(
         float, typer.Option(min=0.01, max=3600, help="Seconds to measure each engine.")
     ] = 2.0,
     evaluations: Annotated[
-        int, typer.Option(min=1, help="Placements that are quantized and measured.")
+        int, typer.Option(min=1, help="Maximum number of placements to evaluate.")
     ] = 64,
     spec: SpecOption = None,
     calibrator: CalibratorOption = "auto",
     journal: JournalOption = None,
     json_: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Search which layers to leave in float so that accuracy stays within a bound.
 
     Ends with exit code 1 where no placement is within the bound, or INT8 is not at least
-    1.02 times as fast as FP16 or FP32. A search that was interrupted goes on when it is
-    started again.
+    1.02 times as fast as FP16 or FP32. An interrupted search resumes where it stopped.
     """
-    with reported(debug=debug, as_json=json_):
-        from qatline.pipelines.cli.quiet_import import import_tensorflow
+    from qatline.pipelines.cli.quiet_import import import_tensorflow
 
-        import_tensorflow()
-        import qat_lib
-        from qat_lib.files.output_files import check_output
-        from qat_lib.keras.search import parse_drop
-        from qatline.pipelines.cli import model_views
-        from qatline.pipelines.cli.build_progress import build_progress
+    import_tensorflow()
+    import qat_lib
+    from qat_lib.files.output_files import check_output
+    from qat_lib.keras.search import parse_drop
+    from qatline.pipelines.cli import model_views
+    from qatline.pipelines.cli.build_progress import build_progress
 
-        read = [model, data, *filter(None, (spec, labels, calibration))]
-        for written in filter(None, (output, journal)):
-            check_output(written, inputs=read)
-        bound = parse_drop(max_drop)
-        network = qat_lib.load_model(model)
-        with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
-            inputs, truth = _read(network, data, labels, Path(scratch), samples)
-        ranges = None
-        if calibration is not None:
-            ranges = model_views.read_inputs(calibration)
-            check_inputs(network, ranges, calibration)
-        with build_progress() as on_progress:
-            found = qat_lib.search(
-                network,
-                inputs,
-                truth,
-                max_drop=bound,
-                calibration=ranges,
-                metric=metric,
-                objective=objective,
-                recipe=qat_lib.PtqRecipe(calibrator=calibrator, backend=backend, cpu=cpu),
-                spec=None if spec is None else qat_lib.QuantizationSpec.load(spec),
-                backend=backend if engines else None,
-                batch_size=batch_size,
-                seconds=seconds,
-                evaluations=evaluations,
-                journal=journal or default_journal(model, "search"),
-                on_progress=on_progress,
-            )
-        if output is not None and found.found:
-            check_output(output)
-            found.save(output)
-        if json_:
-            print_json(found.to_dict())
-        else:
-            _show(found, model, output)
-        if not found.found:
-            raise typer.Exit(1)
+    read = [model, data, *filter(None, (spec, labels, calibration))]
+    for written in filter(None, (output, journal)):
+        check_output(written, inputs=read)
+    bound = parse_drop(max_drop)
+    network = qat_lib.load_model(model)
+    with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
+        inputs, truth = _read(network, data, labels, Path(scratch), samples)
+    ranges = None
+    if calibration is not None:
+        ranges = model_views.read_inputs(calibration)
+        check_inputs(network, ranges, calibration)
+    with build_progress() as on_progress:
+        found = qat_lib.search(
+            network,
+            inputs,
+            truth,
+            max_drop=bound,
+            calibration=ranges,
+            metric=metric,
+            objective=objective,
+            recipe=qat_lib.PtqRecipe(calibrator=calibrator, backend=backend, cpu=cpu),
+            spec=None if spec is None else qat_lib.QuantizationSpec.load(spec),
+            backend=backend if engines else None,
+            batch_size=batch_size,
+            seconds=seconds,
+            evaluations=evaluations,
+            journal=journal or default_journal(model, "search"),
+            on_progress=on_progress,
+        )
+    if output is not None and found.found:
+        check_output(output)
+        found.save(output)
+    if json_:
+        print_json(found.to_dict())
+    else:
+        _show(found, model, output)
+    if not found.found:
+        raise typer.Exit(1)
 
 
 def _read(

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from qatline.components.registry.access import run_registry
-from qatline.components.runtime.steps import restore_integers
 from qatline.components.support.scrubbed_output import scrub_output
 from qatline.components.tracking.pipeline_run import pipeline_run
 from qatline.components.tracking.store import open_client, translated
@@ -47,7 +46,7 @@ def check_new(sections: Mapping[str, Any]) -> bool:
         TrackingError: The store is away or refuses.
     """
     scrub_output()
-    config = build_config(restore_integers(sections), source="pipeline")
+    config = build_config(sections, source="pipeline")
     fingerprint = inputs_fingerprint(config)
     client = open_client(os.environ.get(URI_VARIABLE, ""))
     parent, experiment = pipeline_run(client)

@@ -1,41 +1,27 @@
-"""The Kubeflow component that looks for anything new; kfp takes its source from this file."""
+"""The Kubeflow component that looks for anything new."""
 
-# No "from __future__ import annotations" here: KFP reads the annotations as objects.
+from __future__ import annotations
 
 from typing import Any
 
-from kfp import dsl
-
 from qatline.components.support.images import IMAGE
+from qatline.pipelines.config.run_config import SECTIONS
+from qatline.pipelines.kfp_components import component_from
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def check_new_component(
-    seed: int,
-    data: dict[str, Any],
-    model: dict[str, Any],
-    training: dict[str, Any],
-    quantization: dict[str, Any],
-    qat: dict[str, Any],
-    export: dict[str, Any],
-    engine: dict[str, Any],
-    gate: dict[str, Any],
-    registry: dict[str, Any],
-    retrain: dict[str, Any],
-) -> bool:
-    from qatline.pipelines.cluster.check_new import check_new
-
-    sections = {
-        "seed": seed,
-        "data": data,
-        "model": model,
-        "training": training,
-        "quantization": quantization,
-        "qat": qat,
-        "export": export,
-        "engine": engine,
-        "gate": gate,
-        "registry": registry,
-        "retrain": retrain,
-    }
-    return check_new(sections)
+def check_new_component() -> Any:
+    """Return the component; its parameters are the seed and the sections of the config."""
+    lines = [
+        "def check_new_component(",
+        "    seed: int,",
+        *map("    {}: dict[str, Any],".format, SECTIONS),
+        ") -> bool:",
+        "    from qatline.pipelines.cluster.check_new import check_new",
+        "",
+        "    sections = {",
+        *(f'        "{name}": {name},' for name in ("seed", *SECTIONS)),
+        "    }",
+        "    return check_new(sections)",
+    ]
+    source = "\n".join(lines) + "\n"
+    return component_from(source, "check_new_component", file="<check for new>", image=IMAGE)

@@ -85,7 +85,7 @@ def check_task_maker(config: RunConfig) -> Callable[[Mapping[str, Any]], Any] | 
     def make(parameters: Mapping[str, Any]) -> Any:
         from qatline.pipelines.cluster.new_component import check_new_component
 
-        task = check_new_component(**parameters)
+        task = check_new_component()(**parameters)
         task.set_caching_options(False)
         identify_run(task, config)
         request(task, _reading_pod(config), config.cluster.images.train)

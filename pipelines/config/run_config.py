@@ -21,29 +21,14 @@ from qat_lib.options import BackendChoice
 from qatline.components import settings
 from qatline.components.export.choice import sign_problem, target_problem
 from qatline.components.settings import Settings
+from qatline.components.settings.config_values import restore_integers
 from qatline.components.training.quantization_choice import check_case_name
 from qatline.pipelines.config.cluster_settings import ClusterSettings
 from qatline.pipelines.config.errors import check_keys, describe_problems
 from qatline.pipelines.config.paths import absolute_paths, weights_beside_data
 from qatline.pipelines.config.yaml_files import parse_config, read_yaml_mapping
 
-SECTIONS: tuple[str, ...] = (
-    "data",
-    "model",
-    "training",
-    "quantization",
-    "qat",
-    "export",
-    "engine",
-    "gate",
-    "registry",
-    "retrain",
-)
-"""The sections that are parameters of the pipeline; the others concern the place where it runs."""
-
-
 _LARGEST_BATCH = 4  # GiB of input images
-_EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking", "cluster"))
 
 
 class RunConfig(Settings):
@@ -155,6 +140,12 @@ class RunConfig(Settings):
         """Return the whole config as plain data, every default written out."""
         return self.model_dump(mode="json")
 
+    def sections(self) -> dict[str, Settings]:
+        """Return the sections that are parameters of the pipeline, as its steps read them."""
+        workers = self.qat.workers or self.training.workers
+        sections: dict[str, Settings] = {name: getattr(self, name) for name in SECTIONS}
+        return {**sections, "qat": self.qat.model_copy(update={"workers": workers})}
+
     def pipeline_parameters(self) -> dict[str, Any]:
         """Return the arguments of the pipeline.
 
@@ -164,12 +155,21 @@ class RunConfig(Settings):
         in every section. The options of a model are the builder's, where null means something: they
         go as JSON text.
         """
-        sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
-        sections["qat"]["workers"] = self.qat.workers or self.training.workers
+        sections = {
+            name: section.model_dump(mode="json") for name, section in self.sections().items()
+        }
         options = sections["model"]["options"]
         if _holds_null(options):
             sections["model"]["options"] = json.dumps(options)
         return {"seed": self.seed, **_without_nulls(sections)}
+
+
+SECTIONS = tuple(
+    name for name in RunConfig.model_fields if name not in ("seed", "output", "tracking", "cluster")
+)
+"""The sections that are parameters of the pipeline; the others concern the place where it runs."""
+
+_EMPTY_ALLOWED = frozenset(RunConfig.model_fields) - {"seed", "output"}
 
 
 def _with_qat_auto(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +189,8 @@ def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunCon
         ConfigError: A key is unknown or a value is wrong; every problem is listed, each with its
             path.
     """
-    values = _with_qat_auto(values)
+    # As the steps get them: what the launcher looks up in the store is what they have put there.
+    values = restore_integers(_with_qat_auto(values))
     check_keys(values, RunConfig, source=source)
     try:
         return RunConfig.model_validate(values)
@@ -202,6 +203,7 @@ def load_config(
     *,
     profiles: Sequence[str] = (),
     overrides: Sequence[str] = (),
+    runs_dir: Path | None = None,
     cwd: Path | None = None,
 ) -> RunConfig:
     """Lay a YAML file, its profiles and ``a.b=value`` overrides over the defaults.
@@ -210,7 +212,8 @@ def load_config(
         path: The YAML file; None starts from the defaults.
         profiles: Names under the file's ``profiles:`` key, laid over the base in this order.
         overrides: ``a.b=value`` texts; the value is parsed as YAML.
-        cwd: What relative paths in ``overrides`` refer to. Default: the working directory.
+        runs_dir: Folder of the runs, instead of the config's ``output``.
+        cwd: What relative paths in ``overrides`` and ``runs_dir`` refer to. Default: the working directory.
 
     Raises:
         ConfigError: The file, a profile, a key or a value is wrong.
@@ -219,6 +222,8 @@ def load_config(
     values: dict[str, Any] = {}
     layers = _file_layers(path, profiles)
     layers.append(("--set", here, _parse_overrides(overrides)))
+    if runs_dir is not None:
+        layers.append(("--runs-dir", here, {"output": str(runs_dir)}))
     for source, base, content in layers:
         # A section whose every line is commented out is empty, not wrong.
         layer = {

@@ -131,9 +131,10 @@ def launch(folder: RunFolder) -> None:
 
 def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
     """Run a pipeline's steps, or take all of them from the store."""
-    parameters = config.pipeline_parameters()
-    # What a step depends on may be in the tracking store, such as the champion: it is open here.
-    stored = find_stored(STEPS, parameters) if name == MAIN_PIPELINE else None
+    stored = None
+    if name == MAIN_PIPELINE:
+        # What a step depends on may be in the tracking store, such as the champion: it is open.
+        stored = find_stored(STEPS, config.sections(), seed=config.seed)
     if stored is not None:
         emit("pipeline_started", "", steps=[each.step.name for each in stored])
         take_stored(stored, outputs, seed=config.seed)
@@ -142,7 +143,7 @@ def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
     pipeline = load_pipeline(name)
     emit("pipeline_started", "", steps=step_names(pipeline))
     with served_tracking():
-        run_pipeline(pipeline, parameters, outputs)
+        run_pipeline(pipeline, config.pipeline_parameters(), outputs)
 
 
 def _nothing_new(config: RunConfig) -> str:

@@ -6,9 +6,8 @@ import hashlib
 import json
 
 from qatline.components.registry.registry import INPUTS, PROMOTED, REJECTED, ROLLED_BACK, Registry
-from qatline.components.settings.settings_base import Settings
 from qatline.components.store.fingerprints import code_digest, library_versions, settings_files
-from qatline.pipelines.config.run_config import SECTIONS, RunConfig
+from qatline.pipelines.config.run_config import RunConfig
 
 _JUDGED = frozenset({PROMOTED, REJECTED, ROLLED_BACK})
 _NO_INPUT = frozenset({"registry", "retrain"})
@@ -25,8 +24,7 @@ def inputs_fingerprint(config: RunConfig) -> str:
         DataError: a file can't be read.
     """
     plain = {}
-    for name in SECTIONS:
-        section: Settings = getattr(config, name)
+    for name, section in config.sections().items():
         if name not in _NO_INPUT:
             plain[name] = section.model_dump(mode="json")
     content = {

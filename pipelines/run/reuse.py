@@ -27,23 +27,24 @@ class StoredStep:
     inputs: Mapping[str, str]
 
 
-def find_stored(steps: Sequence[Step], parameters: Mapping[str, Any]) -> list[StoredStep] | None:
+def find_stored(
+    steps: Sequence[Step], sections: Mapping[str, Any], *, seed: int
+) -> list[StoredStep] | None:
     """Return the steps with their arguments if the store has all their results, else None.
 
     Args:
         steps: steps of a pipeline in order; each reads artifacts of earlier ones by their names.
-        parameters: the pipeline's arguments: ``seed`` and a dict for each section.
+        sections: the sections of the config.
+        seed: seed of the run.
     """
     artifacts: dict[str, str] = {}
     found = []
     for step in steps:
         definition = load_step(step.name)
-        settings = {name: parameters.get(name, {}) for name in definition.sections}
+        settings = {name: sections.get(name, {}) for name in definition.sections}
         inputs = {name: artifacts[name] for name in definition.inputs if name in artifacts}
         try:
-            path = stored_result(
-                step.name, settings=settings, seed=parameters["seed"], inputs=inputs
-            )
+            path = stored_result(step.name, settings=settings, seed=seed, inputs=inputs)
         except QatlineError:  # the step itself says it better
             return None
         if path is None:

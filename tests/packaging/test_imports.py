@@ -48,9 +48,8 @@ FLOORS = {
     ),
     "qatline.pipelines": (
         "__init__ steps",
-        "kfp_components",
+        "config kfp_components",
         "qat_pipeline",
-        "config",
         "run",
         "cluster comparison",
         "cli",

@@ -37,19 +37,18 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_engine_dependencies_are_backend_and_fp16(machine: str | None) -> None:
-    assert engine_dependencies({"backend": "auto", "fp16": "never", "threads": 3}) == {
-        "backend": machine or "auto",
-        "fp16": "never",
+    backend: Any = machine or "auto"
+    given = EngineSettings(fp16="never", threads=3)
+    assert engine_dependencies(given) == EngineSettings(backend=backend, fp16="never")
+    given = EngineSettings(backend="onnxruntime")
+    assert engine_dependencies(given) == given
+    engine = EngineSettings(backend="openvino", fp16="never", cpu="avx2")
+    assert target_dependencies(ExportSettings(opset=18), engine) == {
+        "export": ExportSettings(),
+        "engine": EngineSettings(backend="openvino", cpu="avx2"),
     }
-    assert engine_dependencies({}) == {"backend": machine or "auto"}
-    assert engine_dependencies({"backend": "onnxruntime"}) == {"backend": "onnxruntime"}
-    assert target_dependencies(
-        {"target": "auto", "opset": 17}, {"backend": "openvino", "fp16": "auto", "cpu": "avx2"}
-    ) == {
-        "export": {"target": "auto"},
-        "engine": {"backend": "openvino", "cpu": "avx2"},
-    }
-    assert target_dependencies({}, {})["engine"]["cpu"] == cpu_kind()
+    default = EngineSettings(backend=backend, cpu=cpu_kind())
+    assert target_dependencies(ExportSettings(), EngineSettings())["engine"] == default
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

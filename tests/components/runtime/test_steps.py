@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from qat_lib.errors import ConfigError, StepError
-from qatline.components.runtime.steps import define_step, load_step, restore_integers
+from qatline.components.runtime.steps import define_step, load_step
 from qatline.components.settings import DataSettings, QATSettings
 from qatline.components.step_table import STEP_BY_NAME
 from qatline.components.support.events import Progress
@@ -64,12 +64,9 @@ def test_settings_survive_kfp_round_trip() -> None:
     assert step.parse({})["qat"] == QATSettings()
 
 
-def test_integers_are_restored_at_any_depth() -> None:
-    restored = restore_integers(
-        {"a": [1.0, {"b": 2.0}], "c": 0.5, "d": True, "e": "3.0", "f": None}
-    )
-    assert restored == {"a": [1, {"b": 2}], "c": 0.5, "d": True, "e": "3.0", "f": None}
-    assert isinstance(restored["a"][0], int)
+def test_valid_section_is_not_validated_again() -> None:
+    wrong = QATSettings.model_construct(epochs=-1)
+    assert define_step("fit", fit).parse({"qat": wrong})["qat"] is wrong
 
 
 @pytest.mark.parametrize(

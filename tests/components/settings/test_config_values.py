@@ -6,6 +6,7 @@ from qatline.components.settings import ModelSettings
 from qatline.components.settings.config_values import (
     LARGEST_INTEGER,
     SECRET_REFERENCES,
+    restore_integers,
     value_problem,
 )
 from qatline.pipelines.config.cluster_settings import ClusterSettings
@@ -39,3 +40,12 @@ def test_references_to_secrets_are_no_secrets() -> None:
     )
     assert value_problem(settings) is None
     assert ClusterSettings.model_fields["secret_env"].json_schema_extra == SECRET_REFERENCES
+
+
+def test_integers_are_restored_at_any_depth() -> None:
+    restored = restore_integers(
+        {"a": [1.0, {"b": 2.0}], "c": 0.5, "d": True, "e": "3.0", "f": None}
+    )
+    assert restored == {"a": [1, {"b": 2}], "c": 0.5, "d": True, "e": "3.0", "f": None}
+    assert isinstance(restored["a"][0], int)
+    assert isinstance(restore_integers(1e20), float)

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qat_lib.engines import choose_backend, cpu_kind
+from qat_lib.engines import choose_backend
 from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError, VerificationError
 from qatline.components.export.choice import (
     choose_integers,
-    engine_dependencies,
-    target_dependencies,
 )
 from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qatline.components.steps.export_onnx import export_onnx_step
@@ -136,13 +134,6 @@ def test_the_target_follows_the_backend_of_the_engines(digits_dataset, steps, tm
     run(digits_dataset, steps, tmp_path / "auto", progress, engine={"backend": "auto"})
     summary = json.loads((tmp_path / "auto" / "export.json").read_text())
     assert summary["ptq"]["target"] == choose_backend("auto")
-    assert engine_dependencies({"backend": "auto", "threads": 2}) == {
-        "backend": choose_backend("auto")
-    }
-    assert engine_dependencies({"backend": "tensorrt", "fp16": "always"}) == {
-        "backend": "tensorrt",
-        "fp16": "always",
-    }
 
 
 def test_unsigned_model_is_analyzed_as_signed(digits_dataset, steps, tmp_path, progress):
@@ -219,18 +210,6 @@ def test_choose_integers_without_backend_is_signed(monkeypatch):
     sections = ExportSettings(), EngineSettings()
     assert not choose_integers(QuantizationSettings(), *sections)["unsigned"]
     assert choose_integers(QuantizationSettings(unsigned="always"), *sections)["unsigned"]
-
-
-def test_target_dependencies_select_target_settings():
-    facts = target_dependencies(
-        {"target": "auto", "opset": 18}, {"backend": "openvino", "fp16": "always", "threads": 2}
-    )
-    engine = {"backend": "openvino", "cpu": cpu_kind()}
-    assert facts == {"export": {"target": "auto"}, "engine": engine}
-    assert target_dependencies({}, {}) == {
-        "export": {},
-        "engine": {"backend": choose_backend("auto"), "cpu": cpu_kind()},
-    }
 
 
 def test_export_refuses_target_unfit_for_backend(digits_dataset, steps, tmp_path, progress):

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from qat_lib.export.options import ExportOptions
-from qatline.components.settings.training_options import FinetuningOptions
+from qatline.components.support.training_options import FinetuningOptions
 from qatline.pipelines.cli.derived_options import with_export_options, with_finetuning_options
 
 seen: list[Any] = []

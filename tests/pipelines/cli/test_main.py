@@ -80,7 +80,7 @@ def test_run_help_fits_a_screen() -> None:
     lines = done.stdout.rstrip().splitlines()
     assert len(lines) <= 40
     assert max(len(line) for line in lines) <= 80
-    for group in ("What to run", "Where, and what to reuse", "What to show"):
+    for group in ("What to run", "Storage and caching", "What to show"):
         assert f"\n{group}:\n" in done.stdout
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from qatline.pipelines.cli.main import app
-from qatline.pipelines.cli.runs_view import show_runs
+from qatline.pipelines.cli.run_views import show_runs
 from qatline.pipelines.config.run_config import load_config
 from qatline.pipelines.run.folder import RunFolder, create_run
 from qatline.pipelines.run.overview import RunSummary

@@ -28,7 +28,7 @@ def test_schedule_prints_one_command_in_both_forms(
     assert words[words.index("--runs-dir") + 1] == str(tmp_path / "runs")
     service = re.search(r"ExecStart=(.*)", done.stdout)
     assert service is not None
-    assert shlex.split(service[1]) == words[words.index("qatline") : words.index(">>")]
+    assert shlex.split(service[1]) == words[words.index("run") - 1 : words.index(">>")]
     assert "OnCalendar=Mon *-*-* 03:30:00" in done.stdout
 
 

@@ -56,6 +56,11 @@ def test_config_is_frozen_and_round_trips() -> None:
         config.seed = 3  # type: ignore[misc]
 
 
+def test_config_has_numbers_as_steps_get_them() -> None:
+    options = load_config(overrides=["model.options={a: 1.0, b: 0.5}"]).model.options
+    assert [(type(value), value) for value in options.values()] == [(int, 1), (float, 0.5)]
+
+
 def test_pipeline_parameters_hold_no_null_and_no_place() -> None:
     parameters = load_config().pipeline_parameters()
     assert {"seed", "data", "model", "qat", "gate"} <= set(parameters)

@@ -9,14 +9,14 @@ import pytest
 from qatline.components.runtime import step as step_module
 from qatline.components.runtime.step import run_component
 from qatline.components.runtime.steps import define_step
-from qatline.components.settings import QATSettings
+from qatline.components.settings import GateSettings, QATSettings
 from qatline.components.step_table import Step
 from qatline.components.store.manifest import MANIFEST_NAME
 from qatline.components.support.events import Progress
 from qatline.pipelines.run import reuse
 from qatline.pipelines.run.reuse import find_stored, take_stored
 
-PARAMETERS = {"seed": 3, "qat": {"epochs": 2.0}, "unused": {"a": 1}}
+SECTIONS = {"qat": QATSettings(epochs=2), "gate": GateSettings()}
 CALLS: list[str] = []
 
 
@@ -67,7 +67,7 @@ def run_all(folder: Path, **qat: Any) -> None:
 def test_stored_run_is_taken_without_its_functions(tmp_path: Path) -> None:
     run_all(tmp_path / "first")
     assert CALLS == ["prepare_data", "finetune_qat"]
-    found = find_stored(STEPS, PARAMETERS)
+    found = find_stored(STEPS, SECTIONS, seed=3)
     assert found is not None
     (tmp_path / "events").unlink()
     take_stored(found, tmp_path / "outputs", seed=3)
@@ -84,31 +84,31 @@ def test_stored_run_is_taken_without_its_functions(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("parameters", [{"seed": 4}, {"qat": {"epochs": 5}}])
-def test_run_with_a_new_step_is_not_taken(tmp_path: Path, parameters: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("seed", "epochs"), [(4, 2), (3, 5)])
+def test_run_with_a_new_step_is_not_taken(tmp_path: Path, seed: int, epochs: int) -> None:
     run_all(tmp_path / "first")
-    assert find_stored(STEPS, {**PARAMETERS, **parameters}) is None
+    assert find_stored(STEPS, {"qat": QATSettings(epochs=epochs)}, seed=seed) is None
 
 
 def test_run_without_a_store_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_all(tmp_path / "first")
     monkeypatch.delenv("QATLINE_STORE")
-    assert find_stored(STEPS, PARAMETERS) is None
+    assert find_stored(STEPS, SECTIONS, seed=3) is None
 
 
 def test_wrong_settings_are_left_to_the_step(tmp_path: Path) -> None:
     run_all(tmp_path / "first")
-    assert find_stored(STEPS, {**PARAMETERS, "qat": {"epochs": -1}}) is None
+    assert find_stored(STEPS, {"qat": {"epochs": -1}}, seed=3) is None
 
 
 def test_result_that_was_damaged_is_computed_again(tmp_path: Path) -> None:
     run_all(tmp_path / "first")
-    found = find_stored(STEPS, PARAMETERS)
+    found = find_stored(STEPS, SECTIONS, seed=3)
     assert found is not None
     (model,) = (tmp_path / "store" / "finetune_qat").glob("*/model")
     model.unlink()
     model.write_text("xx")
-    assert find_stored(STEPS, PARAMETERS) == found  # files are not looked at here
+    assert find_stored(STEPS, SECTIONS, seed=3) == found  # files are not looked at here
     take_stored(found, tmp_path / "outputs", seed=3)
     assert CALLS[2:] == ["finetune_qat"]
     (again,) = (tmp_path / "outputs").glob("*/*/qat/model")
@@ -119,4 +119,4 @@ def test_unfinished_entry_of_the_store_is_no_result(tmp_path: Path) -> None:
     run_all(tmp_path / "first")
     (manifest,) = (tmp_path / "store" / "finetune_qat").glob(f"*/{MANIFEST_NAME}")
     manifest.unlink()
-    assert find_stored(STEPS, PARAMETERS) is None
+    assert find_stored(STEPS, SECTIONS, seed=3) is None

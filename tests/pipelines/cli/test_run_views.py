@@ -1,4 +1,4 @@
-"""``qatline compare``: a table, a page, JSON."""
+"""What ``qatline compare`` shows: a table, a page, JSON."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from compared_runs import three_runs
 from typer.testing import CliRunner
 
-from qatline.pipelines.cli import comparison_view
 from qatline.pipelines.cli.main import app
+from qatline.pipelines.comparison import find_runs
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, bool]]:
         found.append((choice, details))
         return three_runs()
 
-    monkeypatch.setattr(comparison_view, "find_runs", find)
+    monkeypatch.setattr(find_runs, "find_runs", find)
     return found
 
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from qat_lib.support.option_fields import fields_of
 from qatline.components.settings import QATSettings
-from qatline.components.settings.training_options import FinetuningOptions
+from qatline.components.support.training_options import FinetuningOptions
 
 
 def test_settings_have_every_option_with_its_default() -> None:
