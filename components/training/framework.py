@@ -17,6 +17,7 @@ from qatline.components.artifacts.layer_costs import LayerCosts
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
+from qatline.components.support.frameworks import FrameworkTraits
 from qatline.components.training.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
@@ -82,11 +83,11 @@ class Framework(Protocol):
     float32 ``(samples, height, width, channels)``.
 
     Attributes:
-        title: its name in messages.
+        traits: its title, packages and optional features.
         layer_check: how a user compares an exported file with its model layer by layer.
     """
 
-    title: str
+    traits: FrameworkTraits
     layer_check: str
 
     def make_deterministic(self, seed: int) -> None:

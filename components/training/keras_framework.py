@@ -13,6 +13,7 @@ import qat_lib.keras.correction
 from qatline.components.artifacts.layer_costs import LayerCost, LayerCosts
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
+from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.training import fitting, model_source
 from qatline.components.training.framework import Framework, TrainingData
 
@@ -29,7 +30,7 @@ _DIAGNOSED = 16
 class KerasFramework:
     """Keras on TensorFlow; a model is a ``keras.Model``."""
 
-    title = "Keras"
+    traits = FRAMEWORKS["keras"]
     layer_check = "qatline export model.keras -o x.onnx --check inputs.npy --layers"
 
     def make_deterministic(self, seed: int) -> None:

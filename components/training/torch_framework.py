@@ -16,6 +16,7 @@ from qat_lib.torch.capture import Example
 from qat_lib.torch.quantizers import read_quantizers
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
+from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.training import torch_fitting, torch_network
 from qatline.components.training.framework import Framework, TrainingData
 from qatline.components.training.torch_network import TorchNetwork
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class TorchFramework:
     """PyTorch; a model is a ``TorchNetwork``, whose images have their channels first."""
 
-    title = "PyTorch"
+    traits = FRAMEWORKS["torch"]
     layer_check = "qat_lib.torch.check_parity(module, path, images, layers=True)"
 
     def make_deterministic(self, seed: int) -> None:
