@@ -54,7 +54,7 @@ class TorchFramework:
 
     def gives_probabilities(self, model: TorchNetwork) -> bool:
         """Whether its last operation is a softmax."""
-        return torch_network.ends_in_softmax(model.module)
+        return torch_network.ends_in_softmax(model)
 
     def fit(
         self,
@@ -82,7 +82,7 @@ class TorchFramework:
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer."""
         return qat_lib.torch.plan_quantization(
-            model.module, mode, spec, cases, example_input=model.example, unsigned=unsigned, cpu=cpu
+            model.traced, mode, spec, cases, example_input=model.example, unsigned=unsigned, cpu=cpu
         )
 
     def apply(self, model: TorchNetwork, plan: QuantizationPlan) -> TorchNetwork:

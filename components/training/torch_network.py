@@ -6,11 +6,12 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import ConfigError, UnsupportedModelError
@@ -20,6 +21,7 @@ from qat_lib.torch import apply_plan
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.models import build_reference_model, load_weights
+from qat_lib.torch.tracing import trace_module
 from qatline.components.artifacts.models import ModelFolder, TorchRecipe
 from qatline.components.settings import ModelSettings
 from qatline.components.store.fingerprints import user_code_digest
@@ -38,6 +40,11 @@ class TorchNetwork:
 
     module: nn.Module
     recipe: TorchRecipe
+
+    @cached_property
+    def traced(self) -> fx.GraphModule:
+        """The module's graph; it shares the module's parameters."""
+        return trace_module(self.module, 1)
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +134,7 @@ def check_network(network: TorchNetwork) -> None:
             f"classes: expected ({recipe.classes},). Change the last layer, or data.classes. "
             f"{OTHER_TASKS}"
         )
-    graph = ModuleGraph(module)
+    graph = ModuleGraph(network.traced)
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:
         raise UnsupportedModelError(
             f"The pipeline trains models with one input and one output. {recipe.name!r} has "
@@ -135,9 +142,9 @@ def check_network(network: TorchNetwork) -> None:
         )
 
 
-def ends_in_softmax(module: nn.Module) -> bool:
+def ends_in_softmax(network: TorchNetwork) -> bool:
     """Whether the outputs went through a softmax, rather than being logits."""
-    graph = ModuleGraph(module)
+    graph = ModuleGraph(network.traced)
     (result,) = graph.outputs
     call = graph.producer(result)
     while call.traits.is_quantizer or isinstance(call.operation, nn.Identity):
@@ -184,8 +191,7 @@ def load_network(folder: ModelFolder) -> TorchNetwork:
 
 def apply_to_network(network: TorchNetwork, plan: QuantizationPlan) -> TorchNetwork:
     """Return a quantized copy of a network."""
-    module = apply_plan(network.module, plan, example_input=network.example)
-    return replace(network, module=module)
+    return replace(network, module=apply_plan(network.traced, plan))
 
 
 def _build(recipe: TorchRecipe) -> Any:
@@ -221,5 +227,6 @@ def _bytes(module: nn.Module) -> int:
 
 def _on_best_device(network: TorchNetwork) -> TorchNetwork:
     """Move a network to the GPU where there is one."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return replace(network, module=cast("nn.Module", network.module.to(device)))
+    if not torch.cuda.is_available():
+        return network
+    return replace(network, module=cast("nn.Module", network.module.to(torch.device("cuda"))))

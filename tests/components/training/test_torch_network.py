@@ -14,14 +14,17 @@ import pytest
 
 from qat_lib.errors import ConfigError, StepError, UnsupportedModelError
 from qatline.components.artifacts import Baseline, Quantized
+from qatline.components.artifacts.models import TorchRecipe
 from qatline.components.settings import ModelSettings
 from qatline.components.store.manifest import describe
 
 torch = pytest.importorskip("torch")
 
+from qat_lib.torch.tracing import GraphTracer  # noqa: E402
 from qatline.components.training import torch_network  # noqa: E402
 from qatline.components.training.torch_framework import TorchFramework  # noqa: E402
 from qatline.components.training.torch_network import (  # noqa: E402
+    TorchNetwork,
     ends_in_softmax,
     load_network,
     open_network,
@@ -227,7 +230,7 @@ def test_ends_in_softmax_sees_a_softmax(users: str, softmax: bool, quantized: bo
         network = framework.apply(
             network, framework.plan(network, "full", None, [], unsigned=False)
         )
-    assert ends_in_softmax(network.module) is softmax
+    assert ends_in_softmax(network) is softmax
 
 
 def test_ends_in_softmax_sees_the_function() -> None:
@@ -235,7 +238,22 @@ def test_ends_in_softmax_sees_the_function() -> None:
         def forward(self, x: Any) -> Any:
             return torch.softmax(x, dim=1)
 
-    assert ends_in_softmax(Model())
+    recipe = TorchRecipe(name="a:b", options={}, image_shape=SHAPE, classes=2, code="")
+    assert ends_in_softmax(TorchNetwork(module=Model(), recipe=recipe))
+
+
+def test_network_is_traced_once(users: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    trace = GraphTracer.trace
+    monkeypatch.setattr(
+        GraphTracer, "trace", lambda self, root: modes.append(root.training) or trace(self, root)
+    )
+    network, _ = open_network(settings(f"{users}:build"), SHAPE, 2)
+    framework = TorchFramework()
+    framework.gives_probabilities(network)
+    plan = framework.plan(network, "full", None, [], unsigned=False)
+    framework.gives_probabilities(framework.apply(network, plan))
+    assert modes == [False, True]
 
 
 def test_networks_go_to_the_gpu_where_there_is_one(
