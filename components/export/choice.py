@@ -76,7 +76,7 @@ def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoic
 def choose_integers(
     quantization: QuantizationSettings, export: ExportSettings, engine: EngineSettings
 ) -> dict[str, Any]:
-    """Return ``unsigned`` and ``cpu`` of a plan: how the engine computes with integers.
+    """Return ``backend``, ``cpu`` and ``unsigned`` of a ``qat_lib.PtqRecipe``.
 
     Where no backend works on this machine, ``auto`` takes signed ones, which every backend runs.
 
@@ -88,12 +88,14 @@ def choose_integers(
         target = choose_export(export, engine).target
     except BackendUnavailableError:
         cpu = cpu_kind() if engine.cpu == "auto" else engine.cpu
-        return {"unsigned": quantization.unsigned == "always", "cpu": cpu}
+        unsigned = quantization.unsigned == "always"
+        return {"backend": "onnxruntime", "cpu": cpu, "unsigned": unsigned}
     if (problem := sign_problem(quantization.unsigned, target, place.backend)) is not None:
         raise ConfigError(problem)
     # A signed graph runs in every backend, also on a CPU.
-    unsigned = place.unsigned and get_backend(target).supports("unsigned")
-    return {"unsigned": unsigned and quantization.unsigned != "never", "cpu": place.cpu}
+    possible = place.unsigned and get_backend(target).supports("unsigned")
+    unsigned = possible and quantization.unsigned != "never"
+    return {"backend": place.backend, "cpu": place.cpu, "unsigned": unsigned}
 
 
 def sign_problem(unsigned: str, target: str, backend: str) -> str | None:

@@ -20,11 +20,13 @@ from qatline.components.store.manifest import describe
 
 torch = pytest.importorskip("torch")
 
+import qat_lib.torch  # noqa: E402
 from qat_lib.torch.tracing import GraphTracer  # noqa: E402
 from qatline.components.training import torch_network  # noqa: E402
 from qatline.components.training.torch_framework import TorchFramework  # noqa: E402
 from qatline.components.training.torch_network import (  # noqa: E402
     TorchNetwork,
+    apply_to_network,
     ends_in_softmax,
     load_network,
     open_network,
@@ -145,12 +147,9 @@ def test_a_written_network_is_read_as_it_was(users: str, tmp_path: Path, quantiz
     folder.path.mkdir()
     network, _ = open_network(settings(f"{users}:build"), SHAPE, 2)
     if quantized:
-        framework = TorchFramework()
-        plan = framework.plan(network, "full", None, [], unsigned=True)
-        network = framework.apply(network, plan)
-        framework.calibrate(
-            network, [(X, None)], "max", percentile=99, freeze=True, on_batch=lambda done: None
-        )
+        plan = qat_lib.torch.plan_quantization(network.traced, unsigned=True)
+        network = apply_to_network(network, plan)
+        qat_lib.torch.calibrate(network.module, network.tensor(X), "max")
         folder.write_plan(plan)
     save_network(network, folder)
     found = load_network(folder)
@@ -226,10 +225,8 @@ def test_ends_in_softmax_sees_a_softmax(users: str, softmax: bool, quantized: bo
     given = settings(f"{users}:build", options={"softmax": softmax})
     network, _ = open_network(given, SHAPE, 2)
     if quantized:
-        framework = TorchFramework()
-        network = framework.apply(
-            network, framework.plan(network, "full", None, [], unsigned=False)
-        )
+        plan = qat_lib.torch.plan_quantization(network.traced)
+        network = apply_to_network(network, plan)
     assert ends_in_softmax(network) is softmax
 
 
@@ -251,8 +248,8 @@ def test_network_is_traced_once(users: str, monkeypatch: pytest.MonkeyPatch) -> 
     network, _ = open_network(settings(f"{users}:build"), SHAPE, 2)
     framework = TorchFramework()
     framework.gives_probabilities(network)
-    plan = framework.plan(network, "full", None, [], unsigned=False)
-    framework.gives_probabilities(framework.apply(network, plan))
+    plan = qat_lib.torch.plan_quantization(framework.bare(network))
+    framework.gives_probabilities(apply_to_network(network, plan))
     assert modes == [False, True]
 
 
