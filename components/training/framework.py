@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from qat_lib.export.finish import ExportReport
     from qat_lib.export.options import ExportOptions
     from qat_lib.export.parity_report import ParityReport
-
-_HOMES: Mapping[FrameworkName, str] = {
-    "keras": "qatline.components.training.keras_framework",
-    "torch": "qatline.components.training.torch_framework",
-}
 
 
 class TrainingData(Protocol):
@@ -168,8 +163,8 @@ def choose_framework(name: FrameworkName) -> Framework:
     Raises:
         MissingPackageError: a package is not installed.
     """
-    framework: Framework = importlib.import_module(_HOMES[name]).FRAMEWORK
-    return framework
+    home = importlib.import_module(f"qatline.components.training.{name}_framework")
+    return cast(Framework, home.FRAMEWORK)
 
 
 def framework_of(folder: ModelFolder) -> Framework:
