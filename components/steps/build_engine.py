@@ -58,11 +58,11 @@ def build_engine_step(
         )
     backend = _backend(engine, exported, progress)
     spec = build_spec(engine, dataset, backend=backend)
+    fallback = get_backend(backend).fallback if engine.backend == "auto" else None
     try:
         builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
     except EngineBuildError as error:
-        fallback = get_backend(backend).fallback
-        if engine.backend != "auto" or fallback is None:
+        if fallback is None:
             raise
         # All of them, so that FP32 and INT8 stay comparable.
         progress.warn(f"{error} {get_backend(fallback).title} builds all engines instead.")

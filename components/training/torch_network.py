@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files import limits
 from qat_lib.support.foreign_errors import describe_error
@@ -168,7 +167,7 @@ def load_network(folder: ModelFolder) -> TorchNetwork:
     """
     network, plan = build_network(folder.recipe()), folder.plan()
     if plan is not None:
-        network = apply_to_network(network, plan)
+        network = replace(network, module=apply_plan(network.traced, plan))
     file = folder.model_file
     try:
         # No code: only tensors are taken from the file.
@@ -187,11 +186,6 @@ def load_network(folder: ModelFolder) -> TorchNetwork:
     ) as error:
         raise folder.damaged(file.name, describe_error(error)) from error
     return _on_best_device(network)
-
-
-def apply_to_network(network: TorchNetwork, plan: QuantizationPlan) -> TorchNetwork:
-    """Return a quantized copy of a network."""
-    return replace(network, module=apply_plan(network.traced, plan))
 
 
 def _build(recipe: TorchRecipe) -> Any:

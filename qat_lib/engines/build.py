@@ -92,8 +92,8 @@ def build_engine(
     model = read_model(onnx)
     graph = summarize_graph(onnx, model)
     chosen = choose_backend(spec.backend)
-    fallback = get_backend(chosen).fallback
-    if spec.backend == "auto" and fallback is not None:
+    fallback = get_backend(chosen).fallback if spec.backend == "auto" else None
+    if fallback is not None:
         given: dict[str, Any] = {"output": output, "verify": verify, "seed": seed}
         given |= {"on_progress": on_progress, "cancelled": cancelled}
         try:

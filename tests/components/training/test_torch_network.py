@@ -6,6 +6,7 @@ import pickle
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from qatline.components.training import torch_network  # noqa: E402
 from qatline.components.training.torch_framework import TorchFramework  # noqa: E402
 from qatline.components.training.torch_network import (  # noqa: E402
     TorchNetwork,
-    apply_to_network,
     ends_in_softmax,
     load_network,
     open_network,
@@ -148,7 +148,7 @@ def test_a_written_network_is_read_as_it_was(users: str, tmp_path: Path, quantiz
     network, _ = open_network(settings(f"{users}:build"), SHAPE, 2)
     if quantized:
         plan = qat_lib.torch.plan_quantization(network.traced, unsigned=True)
-        network = apply_to_network(network, plan)
+        network = replace(network, module=qat_lib.torch.apply_plan(network.traced, plan))
         qat_lib.torch.calibrate(network.module, network.tensor(X), "max")
         folder.write_plan(plan)
     save_network(network, folder)
@@ -226,7 +226,7 @@ def test_ends_in_softmax_sees_a_softmax(users: str, softmax: bool, quantized: bo
     network, _ = open_network(given, SHAPE, 2)
     if quantized:
         plan = qat_lib.torch.plan_quantization(network.traced)
-        network = apply_to_network(network, plan)
+        network = replace(network, module=qat_lib.torch.apply_plan(network.traced, plan))
     assert ends_in_softmax(network) is softmax
 
 
@@ -249,7 +249,9 @@ def test_network_is_traced_once(users: str, monkeypatch: pytest.MonkeyPatch) -> 
     framework = TorchFramework()
     framework.gives_probabilities(network)
     plan = qat_lib.torch.plan_quantization(framework.bare(network))
-    framework.gives_probabilities(apply_to_network(network, plan))
+    framework.gives_probabilities(
+        replace(network, module=qat_lib.torch.apply_plan(network.traced, plan))
+    )
     assert modes == [False, True]
 
 
