@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from qat_lib.keras.folding import folded_weights
     from qat_lib.keras.graph.layer_graph import LayerGraph
     from qat_lib.keras.loading import load_model
-    from qat_lib.keras.ptq import PtqRecipe
     from qat_lib.keras.quantize import quantize_model
     from qat_lib.keras.quantizers import TensorQuantizer, fake_quantize, model_quantizers
     from qat_lib.keras.search import PlacementResult, search
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     )
     from qat_lib.planner import plan_quantization
     from qat_lib.preprocessing import Preprocessing
+    from qat_lib.ptq import PtqRecipe
     from qat_lib.utils import (
         CreateAssetsFolders,
         convert_keras_model_to_onnx,
@@ -200,7 +200,7 @@ _HOMES = {
     "QuantizerEntry": "qat_lib.core.plan",
     "SkippedLayer": "qat_lib.core.plan",
     "plan_quantization": "qat_lib.planner",
-    "PtqRecipe": "qat_lib.keras.ptq",
+    "PtqRecipe": "qat_lib.ptq",
     "Preprocessing": "qat_lib.preprocessing",
     "model_quantizers": "qat_lib.keras.quantizers",
     "quantize_model": "qat_lib.keras.quantize",

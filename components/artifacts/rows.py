@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from qatline.components.artifacts.variants import CANDIDATE_VARIANT, HALF, Variant
+from qatline.components.support.frameworks import FRAMEWORKS
 
 REFERENCE = "fp32"
 """FP32 in its framework, on the test part; the row's ``backend`` is the framework's name."""
@@ -38,13 +39,10 @@ FLOAT_ENGINES: Mapping[str, str] = {
 }
 """Precision by row of the float engines, which INT8 must outrun."""
 
-_REFERENCES: Mapping[str, str] = {"torch": "FP32 PyTorch"}
-"""Title of the reference by framework, where it is not Keras."""
-
 
 def reference_title(framework: str | None) -> str:
     """Return the title of the reference of a run with this framework."""
-    return _REFERENCES.get(framework or "", ROWS[REFERENCE])
+    return f"FP32 {FRAMEWORKS.get(framework or '', FRAMEWORKS['keras']).title}"
 
 
 def row_title(name: str, backend: str | None = None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qat_lib.core.deployment import Deployment
-from qat_lib.engines import cpu_kind
+from qat_lib.engines import cpu_kind, get_backend
 from qat_lib.errors import BackendUnavailableError, ConfigError
 from qatline.components.settings import (
     EngineSettings,
@@ -67,17 +67,18 @@ def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoic
     if backend == "auto" and export.target == "auto":
         backend = _choose("auto")
     target = backend if export.target == "auto" else export.target
-    if (problem := target_problem(target, backend)) is not None:
+    if (problem := sign_problem("auto", target, backend)) is not None:
         raise ConfigError(problem)
     export.model_copy(update={"target": target}).options()
-    wanted = engine.fp16 == "always" or (engine.fp16 == "auto" and backend == "tensorrt")
-    return ExportChoice(target=target, fp16=wanted)
+    typed = backend != "auto" and get_backend(backend).supports("typed_graphs")
+    fp16 = engine.fp16 == "always" or (engine.fp16 == "auto" and typed)
+    return ExportChoice(target=target, fp16=fp16)
 
 
 def choose_integers(
     quantization: QuantizationSettings, export: ExportSettings, engine: EngineSettings
 ) -> dict[str, Any]:
-    """Return ``unsigned`` and ``cpu`` of a plan: how the engine computes with integers.
+    """Return ``backend``, ``cpu`` and ``unsigned`` of a ``qat_lib.PtqRecipe``.
 
     Where no backend works on this machine, ``auto`` takes signed ones, which every backend runs.
 
@@ -89,34 +90,33 @@ def choose_integers(
         target = choose_export(export, engine).target
     except BackendUnavailableError:
         cpu = cpu_kind() if engine.cpu == "auto" else engine.cpu
-        return {"unsigned": quantization.unsigned == "always", "cpu": cpu}
+        unsigned = quantization.unsigned == "always"
+        return {"backend": "onnxruntime", "cpu": cpu, "unsigned": unsigned}
     if (problem := sign_problem(quantization.unsigned, target, place.backend)) is not None:
         raise ConfigError(problem)
-    # A graph for TensorRT runs in every backend, also on a CPU.
-    unsigned = quantization.unsigned != "never" and place.unsigned and target != "tensorrt"
-    return {"unsigned": unsigned, "cpu": place.cpu}
-
-
-def target_problem(target: str, backend: str) -> str | None:
-    """Return why the export target does not fit the backend, or None."""
-    if (target, backend) != ("openvino", "tensorrt"):
-        return None
-    return (
-        "export.target=openvino stores unsigned activations, which TensorRT refuses. Received: "
-        "engine.backend=tensorrt. Set export.target to auto or tensorrt."
-    )
+    # A signed graph runs in every backend, also on a CPU.
+    possible = place.unsigned and get_backend(target).supports("unsigned")
+    unsigned = possible and quantization.unsigned != "never"
+    return {"backend": place.backend, "cpu": place.cpu, "unsigned": unsigned}
 
 
 def sign_problem(unsigned: str, target: str, backend: str) -> str | None:
-    """Return why the signedness does not fit target or backend, or None."""
-    if unsigned != "always" or "tensorrt" not in (target, backend):
-        return None
-    where = "engine.backend" if backend == "tensorrt" else "export.target"
-    return (
-        "quantization.unsigned=always gives unsigned activations, which TensorRT refuses. "
-        f"Received: {where}=tensorrt. Set quantization.unsigned to auto or never, or backend and "
-        "target to openvino."
-    )
+    """Return why target and backend do not fit the integers' sign or each other, or None."""
+    for setting, name in (("engine.backend", backend), ("export.target", target)):
+        if name == "auto" or (chosen := get_backend(name)).supports("unsigned"):
+            continue
+        if target != "auto" and get_backend(target).supports("unsigned_graphs"):
+            return (
+                f"export.target={target} stores unsigned activations, which {chosen.title} "
+                f"refuses. Received: {setting}={name}. Set export.target to auto or {name}."
+            )
+        if unsigned == "always":
+            return (
+                "quantization.unsigned=always gives unsigned activations, which "
+                f"{chosen.title} refuses. Received: {setting}={name}. Set quantization.unsigned "
+                "to auto or never, or backend and target to openvino."
+            )
+    return None
 
 
 def _choose(wanted: str) -> str:

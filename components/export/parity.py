@@ -62,7 +62,7 @@ def compare_with_model(
     passed = bool(report.largest_difference <= HALF_BOUND * report.magnitude)
     if not passed:
         raise VerificationError(
-            f"{path.name} in FP16 differs from {framework.title} by up to {report.largest_difference:.3g}; "
+            f"{path.name} in FP16 differs from {framework.traits.title} by up to {report.largest_difference:.3g}; "
             f"expected at most {HALF_BOUND:g} of the largest output, {report.magnitude:.3g}. In "
             "FP32 it agrees: export it with export.float_precision=fp32 or engine.fp16=never."
         )

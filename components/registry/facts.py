@@ -8,6 +8,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qat_lib.engines import get_backend
+from qat_lib.engines.spec import BACKENDS
 from qatline.components.artifacts.gate_advice import describe_verdict
 from qatline.components.artifacts.promotion import Verdict
 from qatline.components.artifacts.result_row import ResultRow
@@ -106,10 +108,10 @@ def this_user() -> str:
 
 
 def _target_sentence(target: str) -> str:
-    if target == "tensorrt":
-        return "Exported for TensorRT; it runs in every backend."
-    if not target:
+    if target not in BACKENDS:
         return "The backend that it was exported for is unknown."
+    if not (backend := get_backend(target)).supports("unsigned"):
+        return f"Exported for {backend.title}; it runs in every backend."
     return f"Exported for {target}: a model for CPUs, not for TensorRT."
 
 

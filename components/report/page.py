@@ -28,6 +28,7 @@ from qatline.components.report import results as result_table
 from qatline.components.report.sources import ReportFolders, RunData, read_run
 from qatline.components.settings import GateSettings
 from qatline.components.support.credentials import mask_values
+from qatline.components.support.frameworks import FRAMEWORKS
 
 _log = logging.getLogger(__name__)
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -89,7 +90,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
     picture, nodes = attempt("the graph", lambda: _graph(run), ("", 0))
     return {
         "reference": reference_title(run.measurements.row(REFERENCE).backend),
-        "framework": "PyTorch" if run.model.framework == "torch" else "Keras",
+        "framework": FRAMEWORKS[run.model.framework].title,
         "model": run.model.name or run.plan.model or "model",
         "source": "" if run.dataset is None else run.dataset.source or run.dataset.kind,
         "samples": run.measurements.samples,

@@ -11,6 +11,7 @@ from qat_lib.files.text_files import parse_json
 from qat_lib.options import Framework
 from qatline.components.settings.settings_base import Settings
 from qatline.components.storage.stored_file import is_archive
+from qatline.components.support.frameworks import FRAMEWORKS
 
 Side = Annotated[int, Field(ge=1, le=8_192)]
 
@@ -178,7 +179,8 @@ class ModelSettings(Settings):
                 "model.weights: expected imagenet or a file on this machine or s3://bucket/key, "
                 f"received {weights}"
             )
-        if self.framework == "torch" and not (self.weights or ".npz").endswith(".npz"):
+        has_files = FRAMEWORKS[self.framework].supports("model files")
+        if not has_files and not (self.weights or ".npz").endswith(".npz"):
             raise ValueError(
                 "model.weights: expected a .npz file with the names of the module's state_dict() "
                 f"(model.framework=torch), received {self.weights}"
@@ -188,7 +190,7 @@ class ModelSettings(Settings):
 
 def _name_problem(name: str, framework: Framework) -> str | None:
     """Return what was expected instead of an invalid model name."""
-    if framework == "torch" and (
+    if not FRAMEWORKS[framework].supports("model files") and (
         name.endswith((".keras", ".pt", ".pth")) or name.startswith("keras.applications:")
     ):
         return "expected a reference network of PyTorch or module:function (model.framework=torch)"

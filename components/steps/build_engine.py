@@ -64,17 +64,17 @@ def build_engine_step(
         )
     backend = _backend(engine, exported, progress)
     spec = build_spec(engine, dataset, backend=backend)
-    has_other = engine.backend == "auto" and backend == "openvino"
+    fallback = get_backend(backend).fallback if engine.backend == "auto" else None
     try:
         builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
-        if has_other and dataset is not None:
+        if fallback is not None and dataset is not None:
             _compare_on_images(exported, engines, builds, dataset, seed=seed)
     except EngineBuildError as error:
-        if not has_other:
+        if fallback is None:
             raise
         # All of them, so that FP32 and INT8 stay comparable.
-        progress.warn(f"{error} ONNX Runtime builds all engines instead.")
-        spec = replace(spec, backend="onnxruntime")
+        progress.warn(f"{error} {get_backend(fallback).title} builds all engines instead.")
+        spec = replace(spec, backend=fallback)
         builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
     engines.write_summary(BuildSummary(backend=spec.backend, variants=builds))
     metrics: dict[str, float] = {}
@@ -159,8 +159,9 @@ def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> 
     if engine.backend != "auto" or not graph.is_file():
         return choose_backend(engine.backend)
     best, target = choose_backend("auto"), read_summary(graph).metadata.get("target")
-    # Every backend takes a graph for TensorRT.
-    if target in (None, "tensorrt", best) or target not in BACKENDS:
+    if target in (None, best) or target not in BACKENDS:
+        return best
+    if not get_backend(target).supports("unsigned"):  # every backend takes a signed graph
         return best
     progress.warn(
         f"The graphs were exported for {target}, so {target} builds the engines, although {best} "

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qat_lib.engines import get_backend
 from qatline.components.artifacts import Baseline, Dataset, Exported, FineTuned, Quantized
 from qatline.components.artifacts.exported import ExportRecord, FindingRecord
 from qatline.components.artifacts.models import ModelFolder
@@ -92,7 +93,7 @@ def export_onnx_step(
             progress.warn(f"{variant}: {finding.code} {finding.node}: {finding.message}")
         exported.write_summary(summary)
     progress.update("exporting", len(jobs), len(jobs))
-    if export.target == "tensorrt":
+    if not get_backend(choice.target).supports("unsigned"):
         return metrics | _analyze(exported.graph(CANDIDATE_VARIANT), exported)
     # A graph for another backend is not legal in TensorRT and does not have to be: the same model
     # exported for TensorRT is analyzed.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qat_lib.lockstep.bias import RoundingReport
 from qatline.components.artifacts import Baseline, Dataset, Quantized
+from qatline.components.artifacts.layer_costs import LayerCost, LayerCosts
 from qatline.components.artifacts.models import accuracies
 from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qatline.components.support.events import Progress
+
+_DIAGNOSED = 16
+"""Samples on which the costs of layers are measured."""
 
 
 def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,6 +62,7 @@ def quantize_model_step(
     """
     import math
 
+    from qat_lib.ptq import PtqRecipe
     from qatline.components.data.reader import numpy_batches
     from qatline.components.export.choice import choose_integers
     from qatline.components.training.framework import framework_of
@@ -66,85 +72,84 @@ def quantize_model_step(
 
     framework = framework_of(Baseline(baseline))
     framework.make_deterministic(seed)
-    integers = choose_integers(quantization, export, engine)
+    recipe = PtqRecipe(
+        mode=quantization.mode,
+        cases=open_cases(quantization),
+        calibrator=quantization.calibrator,
+        percentile=quantization.percentile,
+        equalize=quantization.equalize,
+        bias_correction=quantization.bias_correction,
+        rounding=quantization.rounding,
+        **choose_integers(quantization, export, engine),
+    )
     network = framework.load(Baseline(baseline))
 
-    def calibration_data() -> Iterator[Any]:
-        return numpy_batches(dataset, "calibration", quantization.batch_size)
+    def calibration_data() -> Iterable[Any]:
+        batches = numpy_batches(dataset, "calibration", quantization.batch_size)
+        return framework.inputs(network, batches)
 
-    spec = read_spec(quantization)
-
-    def planned(candidate: Any) -> Any:
-        plan = framework.plan(
-            candidate, quantization.mode, spec, open_cases(quantization), **integers
-        )
-        return plan.with_range_policy(quantization.range_policy)
-
-    def tried(candidate: Any, batches: Any) -> Any:
-        quantized = framework.apply(candidate, planned(candidate))
-        framework.calibrate(
-            quantized,
-            batches,
-            quantization.calibrator,
-            percentile=quantization.percentile,
-            freeze=True,
-            on_batch=lambda _: None,
-        )
-        if quantization.bias_correction:
-            framework.correct_bias(quantized, batches, on_layer=lambda *_: None)
-        return quantized
-
-    network, is_equalized = framework.equalize(
-        network, quantization.equalize, calibration_data(), tried
-    )
-    plan = planned(network)
-    quantized = framework.apply(network, plan)
+    spec, policy = read_spec(quantization), quantization.range_policy
+    choice = recipe.prepare(framework.bare(network), calibration_data(), spec)
+    plan = recipe.plan(choice.model, spec).with_range_policy(policy)
+    quantized = recipe.apply(choice.model, plan)
     batches = math.ceil(Dataset(dataset).info().splits["calibration"] / quantization.batch_size)
-    report = framework.calibrate(
+    report = recipe.calibrate(
         quantized,
         calibration_data(),
-        quantization.calibrator,
-        percentile=quantization.percentile,
-        freeze=quantization.range_policy == "frozen",
+        freeze=policy == "frozen",
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
     costs = None
-    if quantization.diagnose_layers:
-        costs = framework.diagnose(quantized, calibration_data(), quantization.diagnose_layers)
-    corrected = rounded = 0
-    if quantization.rounding == "adaround":
-        rounded, corrected = framework.adaround(
-            quantized,
-            calibration_data(),
-            correct=quantization.bias_correction,
-            on_layer=lambda done, of: progress.update("rounding", done, of),
-        )
-    elif quantization.bias_correction:
-        corrected = framework.correct_bias(
-            quantized,
-            calibration_data(),
-            on_layer=lambda done, of: progress.update("bias correction", done, of),
-        )
+    if quantization.diagnose_layers and framework.traits.supports("diagnosis"):
+        costs = layer_costs(quantized, calibration_data(), quantization.diagnose_layers)
+    phase = "rounding" if quantization.rounding == "adaround" else "bias correction"
+    corrected = recipe.correct(
+        quantized,
+        calibration_data(),
+        on_layer=lambda done, of: progress.update(phase, done, of),
+    )
+    network = framework.with_bare(network, quantized)
     metrics = {
         **accuracies(
-            test=split_accuracy(framework, quantized, dataset, "test"),
-            validation=split_accuracy(framework, quantized, dataset, "validation"),
+            test=split_accuracy(framework, network, dataset, "test"),
+            validation=split_accuracy(framework, network, dataset, "validation"),
         ),
         "quantizers": float(len(plan.quantizers)),
         "unsigned_quantizers": float(sum(entry.unsigned for entry in plan.quantizers)),
         "skipped_layers": float(len(plan.skipped)),
         "calibration_samples": float(report.samples),
-        "corrected_biases": float(corrected),
-        "equalized": float(is_equalized),
+        "corrected_biases": float(len(corrected.shifts)),
+        "equalized": float(choice.applied),
     }
-    if quantization.rounding == "adaround":
-        metrics["rounded_layers"] = float(rounded)
+    if isinstance(corrected, RoundingReport):
+        metrics["rounded_layers"] = float(len(corrected.errors))
     ptq = Quantized(out)
-    framework.save(quantized, ptq)
+    framework.save(network, ptq)
     ptq.write_plan(plan)
     ptq.write_spec(spec.to_list() if spec else [])
-    ptq.write_ranges(describe_ranges(framework.quantizers(quantized), plan, report))
+    ptq.write_ranges(describe_ranges(framework.quantizers(network), plan, report))
     if costs is not None:
         ptq.write_costs(costs)
     ptq.write_metrics(metrics)
     return metrics
+
+
+def layer_costs(model: Any, data: Iterable[Any], layers: int) -> LayerCosts:
+    """Return what the noisiest layers of a quantized model cost."""
+    import qat_lib
+
+    found = qat_lib.diagnose(model, data, samples=_DIAGNOSED, layers=layers)
+    causes: dict[str, str] = {}
+    for finding in found.findings:
+        for reader in () if finding.minor else finding.change:
+            causes.setdefault(reader.name, f"{finding.cause} of {finding.layer}")
+    rows = [
+        LayerCost(
+            layer=row.layer,
+            weights=None if row.weights is None else row.weights.only,
+            inputs=None if row.inputs is None else row.inputs.only,
+            cause=causes.get(row.layer, ""),
+        )
+        for row in found.layers
+    ]
+    return LayerCosts(measure=found.measure, total=found.total, samples=found.samples, layers=rows)

@@ -62,6 +62,7 @@ def train_baseline_step(
         SpecError: the quantization spec does not fit the model.
         StorageError: a model or weights in S3 can't be fetched.
     """
+    from qat_lib.ptq import PtqRecipe
     from qatline.components.training.champion_start import champion_network
     from qatline.components.training.checkpoints import open_checkpoint
     from qatline.components.training.framework import choose_framework
@@ -79,13 +80,10 @@ def train_baseline_step(
         _with_local_files(model), info.image_shape, len(info.classes)
     )
     if quantization.spec is not None:
-        framework.plan(
-            network,
-            quantization.mode,
-            read_spec(quantization),
-            open_cases(quantization),
-            unsigned=False,
+        recipe = PtqRecipe(
+            mode=quantization.mode, cases=open_cases(quantization), backend="tensorrt"
         )
+        recipe.plan(framework.bare(network), read_spec(quantization))
     if retrain.start == "champion" and not trained:
         begun = champion_network(registry, framework, info, warn=progress.warn)
         network = network if begun is None else begun

@@ -17,11 +17,13 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import qat_lib
 from qat_lib.errors import ConfigError, DataError
+from qat_lib.options import Backend
 from qat_lib.support.digests import sha256_of
+from qatline.components.support.frameworks import FRAMEWORKS
 
 OWN_FOLDERS = (Path(qat_lib.__file__).parent, Path(__file__).parents[1])
 """Folders of the packages that compute results."""
@@ -31,11 +33,8 @@ LIBRARIES = (
     "numpy",
     "onnx",
     "tf2onnx",
-    "openvino",
-    "onnxruntime",
-    "tensorrt",
-    "torch",
-    "onnxscript",
+    *get_args(Backend),
+    *FRAMEWORKS["torch"].packages,
 )
 # Settings that may hold the path of a file or a folder whose content matters.
 PATH_SETTINGS = (

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from qat_lib.export.ranges import RangeOwner
-from qat_lib.options import Cpu, Mode
 from qat_lib.options import Framework as FrameworkName
-from qatline.components.artifacts.layer_costs import LayerCosts
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
+from qatline.components.support.frameworks import FrameworkTraits
 from qatline.components.training.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
-    from qat_lib.calibrators.report import CalibrationReport
-    from qat_lib.core.plan import QuantizationPlan
-    from qat_lib.core.spec import QuantizationSpec
     from qat_lib.export.finish import ExportReport
     from qat_lib.export.options import ExportOptions
     from qat_lib.export.parity_report import ParityReport
-
-_HOMES: Mapping[FrameworkName, str] = {
-    "keras": "qatline.components.training.keras_framework",
-    "torch": "qatline.components.training.torch_framework",
-}
 
 
 class TrainingData(Protocol):
@@ -82,11 +73,11 @@ class Framework(Protocol):
     float32 ``(samples, height, width, channels)``.
 
     Attributes:
-        title: its name in messages.
+        traits: its title, packages and optional features.
         layer_check: how a user compares an exported file with its model layer by layer.
     """
 
-    title: str
+    traits: FrameworkTraits
     layer_check: str
 
     def make_deterministic(self, seed: int) -> None:
@@ -131,88 +122,14 @@ class Framework(Protocol):
     def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
         """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""
 
-    def plan(
-        self,
-        model: Any,
-        mode: Mode,
-        spec: QuantizationSpec | None,
-        cases: Sequence[Any],
-        *,
-        unsigned: bool,
-        cpu: Cpu | None = None,
-    ) -> QuantizationPlan:
-        """Decide which tensors get a quantizer; see ``qat_lib.plan_quantization``."""
+    def bare(self, model: Any) -> Any:
+        """Return a model as ``qat_lib.PtqRecipe`` takes it."""
 
-    def equalize(
-        self,
-        model: Any,
-        setting: Literal["auto"] | bool,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        quantize: Callable[[Any, Any], Any],
-    ) -> tuple[Any, bool]:
-        """Return the float model to quantize, and whether its channels were equalized.
+    def inputs(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Iterable[Any]:
+        """Return batches of the data as the bare model takes them."""
 
-        ``quantize`` makes a quantized model of a float one and batches; see
-        ``qat_lib.keras.correction.choose_equalization``.
-
-        Raises:
-            ConfigError: the framework has no equalization.
-        """
-
-    def diagnose(
-        self, model: Any, batches: Iterable[tuple[np.ndarray, Any]], layers: int
-    ) -> LayerCosts | None:
-        """Return what the noisiest layers cost; None where the framework can't tell."""
-
-    def apply(self, model: Any, plan: QuantizationPlan) -> Any:
-        """Return a quantized copy of a model."""
-
-    def calibrate(
-        self,
-        model: Any,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        method: str,
-        *,
-        percentile: float,
-        freeze: bool,
-        on_batch: Callable[[int], None],
-    ) -> CalibrationReport:
-        """Set the ranges of a quantized model; see ``qat_lib.calibrate``."""
-
-    def correct_bias(
-        self,
-        model: Any,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        *,
-        on_layer: Callable[[int, int], None],
-    ) -> int:
-        """Correct the biases of a quantized model; see ``qat_lib.correct_bias``.
-
-        Return how many were corrected.
-        """
-
-    def adaround(
-        self,
-        model: Any,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        *,
-        correct: bool,
-        on_layer: Callable[[int, int], None],
-    ) -> tuple[int, int]:
-        """Round the weights of a quantized model by its outputs; see ``qat_lib.adaround``.
-
-        Args:
-            model: a quantized and calibrated model, changed in place.
-            batches: the calibration data.
-            correct: whether biases are corrected as well.
-            on_layer: called with the number of layers done, and of all.
-
-        Returns:
-            How many layers were rounded, and how many biases corrected.
-
-        Raises:
-            ConfigError: the framework has no such rounding.
-        """
+    def with_bare(self, model: Any, bare: Any) -> Any:
+        """Return a model with another bare one, such as its quantized form."""
 
     def quantizers(self, model: Any) -> Mapping[str, RangeOwner]:
         """Return the quantizers of a model by name."""
@@ -246,8 +163,8 @@ def choose_framework(name: FrameworkName) -> Framework:
     Raises:
         MissingPackageError: a package is not installed.
     """
-    framework: Framework = importlib.import_module(_HOMES[name]).FRAMEWORK
-    return framework
+    home = importlib.import_module(f"qatline.components.training.{name}_framework")
+    return cast(Framework, home.FRAMEWORK)
 
 
 def framework_of(folder: ModelFolder) -> Framework:

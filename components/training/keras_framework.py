@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import qat_lib
-import qat_lib.keras.correction
-from qatline.components.artifacts.layer_costs import LayerCost, LayerCosts
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
+from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.training import fitting, model_source
 from qatline.components.training.framework import Framework, TrainingData
 
 if TYPE_CHECKING:
-    from qat_lib.core.plan import QuantizationPlan
-    from qat_lib.core.spec import QuantizationSpec
     from qat_lib.export.options import ExportOptions
-    from qat_lib.options import Cpu
-
-_DIAGNOSED = 16
-"""Samples on which the costs of layers are measured."""
 
 
 class KerasFramework:
     """Keras on TensorFlow; a model is a ``keras.Model``."""
 
-    title = "Keras"
+    traits = FRAMEWORKS["keras"]
     layer_check = "qatline export model.keras -o x.onnx --check inputs.npy --layers"
 
     def make_deterministic(self, seed: int) -> None:
@@ -68,93 +61,21 @@ class KerasFramework:
         """Return the outputs of inference."""
         return fitting.predict(model, batches)
 
-    def plan(
-        self,
-        model: Any,
-        mode: Any,
-        spec: QuantizationSpec | None,
-        cases: Sequence[Any],
-        *,
-        unsigned: bool,
-        cpu: Cpu | None = None,
-    ) -> QuantizationPlan:
-        """Decide which tensors get a quantizer."""
-        return qat_lib.plan_quantization(model, mode, spec, cases, unsigned=unsigned, cpu=cpu)
+    def bare(self, model: Any) -> Any:
+        """Return the model itself."""
+        return model
 
-    def apply(self, model: Any, plan: QuantizationPlan) -> Any:
-        """Return a quantized copy of a model."""
-        return qat_lib.apply_plan(model, plan)
-
-    def calibrate(
+    def inputs(
         self,
-        model: Any,
+        model: Any,  # noqa: ARG002
         batches: Iterable[tuple[np.ndarray, Any]],
-        method: str,
-        *,
-        percentile: float,
-        freeze: bool,
-        on_batch: Callable[[int], None],
-    ) -> Any:
-        """Set the ranges of a quantized model."""
-        return qat_lib.calibrate(
-            model, batches, method, percentile=percentile, freeze=freeze, on_batch=on_batch
-        )
+    ) -> Iterable[Any]:
+        """Return the batches themselves."""
+        return batches
 
-    def diagnose(
-        self, model: Any, batches: Iterable[tuple[np.ndarray, Any]], layers: int
-    ) -> LayerCosts:
-        """Return what the noisiest layers of a quantized model cost."""
-        found = qat_lib.diagnose(model, batches, samples=_DIAGNOSED, layers=layers)
-        causes: dict[str, str] = {}
-        for finding in found.findings:
-            for reader in () if finding.minor else finding.change:
-                causes.setdefault(reader.name, f"{finding.cause} of {finding.layer}")
-        rows = []
-        for row in found.layers:
-            rows.append(
-                LayerCost(
-                    layer=row.layer,
-                    weights=None if row.weights is None else row.weights.only,
-                    inputs=None if row.inputs is None else row.inputs.only,
-                    cause=causes.get(row.layer, ""),
-                )
-            )
-        return LayerCosts(
-            measure=found.measure, total=found.total, samples=found.samples, layers=rows
-        )
-
-    def equalize(
-        self,
-        model: Any,
-        setting: Literal["auto"] | bool,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        quantize: Callable[[Any, Any], Any],
-    ) -> tuple[Any, bool]:
-        """Return a float model, equalized if asked for or better, and whether it is."""
-        choice = qat_lib.keras.correction.choose_equalization(model, batches, setting, quantize)
-        return choice.model, choice.applied
-
-    def correct_bias(
-        self,
-        model: Any,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        *,
-        on_layer: Callable[[int, int], None],
-    ) -> int:
-        """Correct the biases of a quantized model."""
-        return len(qat_lib.correct_bias(model, batches, on_layer=on_layer).shifts)
-
-    def adaround(
-        self,
-        model: Any,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        *,
-        correct: bool,
-        on_layer: Callable[[int, int], None],
-    ) -> tuple[int, int]:
-        """Round the weights of a quantized model by its outputs."""
-        report = qat_lib.adaround(model, batches, correct=correct, on_layer=on_layer)
-        return len(report.errors), len(report.shifts)
+    def with_bare(self, model: Any, bare: Any) -> Any:  # noqa: ARG002
+        """Return the other model itself."""
+        return bare
 
     def quantizers(self, model: Any) -> Mapping[str, Any]:
         """Return the quantizers of a model by name."""

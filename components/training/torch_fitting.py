@@ -73,7 +73,7 @@ def fit_network(
     """
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
-    loss = Loss(source.classes, label_smoothing, ends_in_softmax(network.module))
+    loss = Loss(source.classes, label_smoothing, ends_in_softmax(network))
     soft = SoftTargets(teacher, distillation) if teacher is not None and distillation > 0 else None
     training = Training(network, schedule, steps, loss, soft)
     recipe = TorchTrainingRecipe(

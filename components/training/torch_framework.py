@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import qat_lib.torch
-from qat_lib.errors import ConfigError
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.torch.capture import Example
+from qat_lib.torch.planner import module_graph
 from qat_lib.torch.quantizers import read_quantizers
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
+from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.training import torch_fitting, torch_network
 from qatline.components.training.framework import Framework, TrainingData
 from qatline.components.training.torch_network import TorchNetwork
 
 if TYPE_CHECKING:
-    from qat_lib.core.plan import QuantizationPlan
-    from qat_lib.core.spec import QuantizationSpec
     from qat_lib.export.options import ExportOptions
-    from qat_lib.options import Cpu
 
 
 class TorchFramework:
     """PyTorch; a model is a ``TorchNetwork``, whose images have their channels first."""
 
-    title = "PyTorch"
+    traits = FRAMEWORKS["torch"]
     layer_check = "qat_lib.torch.check_parity(module, path, images, layers=True)"
 
     def make_deterministic(self, seed: int) -> None:
@@ -53,7 +51,7 @@ class TorchFramework:
 
     def gives_probabilities(self, model: TorchNetwork) -> bool:
         """Whether its last operation is a softmax."""
-        return torch_network.ends_in_softmax(model.module)
+        return torch_network.ends_in_softmax(model)
 
     def fit(
         self,
@@ -69,92 +67,20 @@ class TorchFramework:
         """Return the outputs of inference."""
         return torch_fitting.predict_network(model, batches)
 
-    def plan(
-        self,
-        model: TorchNetwork,
-        mode: Any,
-        spec: QuantizationSpec | None,
-        cases: Sequence[Any],
-        *,
-        unsigned: bool,
-        cpu: Cpu | None = None,
-    ) -> QuantizationPlan:
-        """Decide which tensors get a quantizer."""
-        return qat_lib.torch.plan_quantization(
-            model.module, mode, spec, cases, example_input=model.example, unsigned=unsigned, cpu=cpu
-        )
+    def bare(self, model: TorchNetwork) -> Any:
+        """Return the traced module, with the shapes of its tensors."""
+        return module_graph(model.traced, model.example).model
 
-    def apply(self, model: TorchNetwork, plan: QuantizationPlan) -> TorchNetwork:
-        """Return a quantized copy of a network."""
-        return torch_network.apply_to_network(model, plan)
+    def inputs(
+        self, model: TorchNetwork, batches: Iterable[tuple[np.ndarray, Any]]
+    ) -> Iterator[Any]:
+        """Yield the images as tensors."""
+        for x, _ in batches:
+            yield model.tensor(x)
 
-    def calibrate(
-        self,
-        model: TorchNetwork,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        method: str,
-        *,
-        percentile: float,
-        freeze: bool,
-        on_batch: Callable[[int], None],
-    ) -> Any:
-        """Set the ranges of a quantized network."""
-        return qat_lib.torch.calibrate(
-            model.module,
-            _tensors(model, batches),
-            method,
-            percentile=percentile,
-            freeze=freeze,
-            on_batch=on_batch,
-        )
-
-    def diagnose(
-        self,
-        model: TorchNetwork,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        layers: int,
-    ) -> None:
-        """Return None: only Keras models are diagnosed."""
-
-    def equalize(
-        self,
-        model: TorchNetwork,
-        setting: Literal["auto"] | bool,
-        batches: Iterable[tuple[np.ndarray, Any]],  # noqa: ARG002
-        quantize: Callable[[Any, Any], Any],  # noqa: ARG002
-    ) -> tuple[TorchNetwork, bool]:
-        """Return the network as it is, or refuse: only Keras models are equalized."""
-        if setting is True:
-            raise ConfigError(
-                "quantization.equalize is there for Keras models only. Received a PyTorch model: "
-                "set quantization.equalize=false."
-            )
-        return model, False
-
-    def correct_bias(
-        self,
-        model: TorchNetwork,
-        batches: Iterable[tuple[np.ndarray, Any]],
-        *,
-        on_layer: Callable[[int, int], None],
-    ) -> int:
-        """Correct the biases of a quantized network."""
-        report = qat_lib.torch.correct_bias(
-            model.module, _tensors(model, batches), on_layer=on_layer
-        )
-        return len(report.shifts)
-
-    def adaround(
-        self,
-        model: TorchNetwork,  # noqa: ARG002
-        batches: Iterable[tuple[np.ndarray, Any]],  # noqa: ARG002
-        **options: Any,  # noqa: ARG002
-    ) -> tuple[int, int]:
-        """Refuse: only Keras models are rounded by their outputs."""
-        raise ConfigError(
-            "quantization.rounding=adaround is there for Keras models only. Received a PyTorch "
-            "model: set quantization.rounding=nearest."
-        )
+    def with_bare(self, model: TorchNetwork, bare: Any) -> TorchNetwork:
+        """Return a network with another module."""
+        return replace(model, module=bare)
 
     def quantizers(self, model: TorchNetwork) -> Mapping[str, RangeOwner]:
         """Return the quantizers of a network by name."""
@@ -192,12 +118,6 @@ class TorchFramework:
         return qat_lib.torch.check_parity(
             model.module, path, np.ascontiguousarray(np.moveaxis(images, -1, 1))
         )
-
-
-def _tensors(network: TorchNetwork, batches: Iterable[tuple[np.ndarray, Any]]) -> Iterator[Any]:
-    """Yield the images of batches as the network takes them."""
-    for x, _ in batches:
-        yield network.tensor(x)
 
 
 FRAMEWORK: Framework = TorchFramework()

@@ -49,7 +49,7 @@ class SoftTargets:
 
     def __init__(self, teacher: TorchNetwork, weight: float) -> None:
         self._module, self._weight = teacher.module.eval(), weight
-        self._probabilities = ends_in_softmax(teacher.module)
+        self._probabilities = ends_in_softmax(teacher)
 
     def blend(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the targets of a batch."""

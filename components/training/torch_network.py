@@ -5,19 +5,20 @@ from __future__ import annotations
 import pickle
 import zipfile
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
-from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch import apply_plan
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.models import build_reference_model, load_weights
+from qat_lib.torch.tracing import trace_module
 from qatline.components.artifacts.models import ModelFolder, TorchRecipe
 from qatline.components.settings import ModelSettings
 from qatline.components.store.fingerprints import user_code_digest
@@ -36,6 +37,11 @@ class TorchNetwork:
 
     module: nn.Module
     recipe: TorchRecipe
+
+    @cached_property
+    def traced(self) -> fx.GraphModule:
+        """The module's graph; it shares the module's parameters."""
+        return trace_module(self.module, 1)
 
     @property
     def device(self) -> torch.device:
@@ -125,7 +131,7 @@ def check_network(network: TorchNetwork) -> None:
             f"classes: expected ({recipe.classes},). Change the last layer, or data.classes. "
             f"{OTHER_TASKS}"
         )
-    graph = ModuleGraph(module)
+    graph = ModuleGraph(network.traced)
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:
         raise UnsupportedModelError(
             f"The pipeline trains models with one input and one output. {recipe.name!r} has "
@@ -133,9 +139,9 @@ def check_network(network: TorchNetwork) -> None:
         )
 
 
-def ends_in_softmax(module: nn.Module) -> bool:
+def ends_in_softmax(network: TorchNetwork) -> bool:
     """Whether the outputs went through a softmax, rather than being logits."""
-    graph = ModuleGraph(module)
+    graph = ModuleGraph(network.traced)
     (result,) = graph.outputs
     call = graph.producer(result)
     while call.traits.is_quantizer or isinstance(call.operation, nn.Identity):
@@ -159,7 +165,7 @@ def load_network(folder: ModelFolder) -> TorchNetwork:
     """
     network, plan = build_network(folder.recipe()), folder.plan()
     if plan is not None:
-        network = apply_to_network(network, plan)
+        network = replace(network, module=apply_plan(network.traced, plan))
     file = folder.model_file
     try:
         # No code: only tensors are taken from the file.
@@ -180,12 +186,6 @@ def load_network(folder: ModelFolder) -> TorchNetwork:
     return _on_best_device(network)
 
 
-def apply_to_network(network: TorchNetwork, plan: QuantizationPlan) -> TorchNetwork:
-    """Return a quantized copy of a network."""
-    module = apply_plan(network.module, plan, example_input=network.example)
-    return replace(network, module=module)
-
-
 def _build(recipe: TorchRecipe) -> Any:
     height, width, channels = recipe.image_shape
     given = {
@@ -202,5 +202,6 @@ def _build(recipe: TorchRecipe) -> Any:
 
 def _on_best_device(network: TorchNetwork) -> TorchNetwork:
     """Move a network to the GPU where there is one."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return replace(network, module=cast("nn.Module", network.module.to(device)))
+    if not torch.cuda.is_available():
+        return network
+    return replace(network, module=cast("nn.Module", network.module.to(torch.device("cuda"))))

@@ -103,8 +103,8 @@ def quantize(
         backend=backend,
         cpu=cpu,
         equalize="auto" if equalize is None else equalize,
-        # Rounding by the layers' outputs corrects each layer as it goes.
-        bias_correction=bias_correction and rounding == "nearest",
+        bias_correction=bias_correction,
+        rounding=rounding,
         batch_size=batch_size,
     )
     network = qat_lib.load_model(model)
@@ -120,13 +120,16 @@ def quantize(
     found = recipe.plan(network, read)
     content["plan"] = found.to_dict()
     report = None
+    told = _say_rounded if rounding == "adaround" else None
     if output is not None:
-        quantized = qat_lib.apply_plan(network, found)
-        report = recipe.finish(quantized, inputs)
-        if rounding == "adaround":
-            _round(quantized, inputs, batch_size, output, correct=bias_correction)
+        quantized = recipe.apply(network, found)
+        report = recipe.calibrate(quantized, inputs)
+        state = output.with_name(f".{output.name}.rounding.npz")
+        corrected = recipe.correct(quantized, inputs, state=state, on_layer=told)
+        for layer, reason in corrected.skipped.items() if told else ():
+            typer.echo(f"rounded to nearest: {layer}: {reason}", err=True)
         model_views.write_model(output, quantized)
-        _rounding_state(output).unlink(missing_ok=True)
+        state.unlink(missing_ok=True)
         content |= {"path": str(output), "samples": report.samples}
     if save_plan is not None:
         model_views.write_file(save_plan, found.to_json())
@@ -138,25 +141,8 @@ def quantize(
         model_views.show_quantization(found, output, report)
 
 
-def _round(model: Any, inputs: Any, batch_size: int, output: Path, *, correct: bool) -> None:
-    """Round the weights, with progress, and with a state file if it gets interrupted."""
-    import qat_lib
-
-    report = qat_lib.adaround(
-        model,
-        inputs,
-        batch_size=batch_size,
-        correct=correct,
-        state=_rounding_state(output),
-        on_layer=lambda done, of: typer.echo(f"rounding: layer {done} of {of}", err=True),
-    )
-    for layer, reason in report.skipped.items():
-        typer.echo(f"rounded to nearest: {layer}: {reason}", err=True)
-
-
-def _rounding_state(output: Path) -> Path:
-    """Return the file of an interrupted rounding."""
-    return output.with_name(f".{output.name}.rounding.npz")
+def _say_rounded(done: int, of: int) -> None:
+    typer.echo(f"rounding: layer {done} of {of}", err=True)
 
 
 def _check_together(output: Path | None, data: Path | None) -> None:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from qat_lib.engines import get_backend
 from qat_lib.errors import ConfigError, StorageError
 from qatline.components.store.fingerprints import user_modules
+from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.support.images import ENGINE_IMAGE, IMAGE
 from qatline.pipelines.cluster.portable import (
     IMAGE_FILES,
@@ -163,8 +165,8 @@ def _training_lines(
 ) -> list[str]:
     cluster, lines = config.cluster, []
     requirements = [f'"{requirement}"' for requirement in installed]
-    if config.model.framework == "torch":
-        requirements += ['"torch>=2.9,<3"', '"onnxscript>=0.5,<1"']
+    packages = FRAMEWORKS[config.model.framework].packages
+    requirements += [f'"{name}{versions}"' for name, versions in packages.items()]
     if any(cluster.of(step).accelerator for step in ("train_baseline", "finetune_qat")):
         requirements.append(_GPU_TENSORFLOW)
     if requirements:
@@ -177,10 +179,9 @@ def _training_lines(
 
 
 def _engine_lines(config: RunConfig) -> list[str]:
-    version = config.cluster.images.tensorrt
-    if config.engine.backend == "tensorrt" or (
-        config.engine.backend == "auto" and config.cluster.of("build_engine").accelerator
-    ):
+    version, backend = config.cluster.images.tensorrt, config.engine.backend
+    accelerated = backend == "auto" and config.cluster.of("build_engine").accelerator
+    if accelerated or (backend != "auto" and not get_backend(backend).supports("cpu")):
         version = version or TENSORRT
     if version is None:
         return []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qat_lib.engines import get_backend
 from qat_lib.errors import ConfigError
 from qatline.components.export.choice import sign_problem
 from qatline.pipelines.cluster.portable import portable
@@ -29,7 +30,8 @@ def for_pods(config: RunConfig) -> RunConfig:
     """
     config = portable(config)
     build, evaluate = (config.cluster.of(step).accelerator for step in ("build_engine", "evaluate"))
-    if config.engine.backend not in ("auto", "tensorrt"):
+    backend = config.engine.backend
+    if backend != "auto" and get_backend(backend).supports("cpu"):
         return config
     if build != evaluate:
         raise ConfigError(
@@ -38,20 +40,13 @@ def for_pods(config: RunConfig) -> RunConfig:
             "accelerator_count for both under cluster.steps, or engine.backend to openvino or "
             "onnxruntime."
         )
-    if build is None or config.engine.backend == "tensorrt":
+    if build is None or backend != "auto":
         return config
-    if config.export.target == "openvino":
-        raise ConfigError(
-            f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto: "
-            "expected export.target auto, tensorrt or onnxruntime, received openvino. Change it, "
-            "or set engine.backend=openvino and ask for no accelerator."
-        )
-    if (
-        problem := sign_problem(config.quantization.unsigned, config.export.target, "tensorrt")
-    ) is not None:
+    problem = sign_problem(config.quantization.unsigned, config.export.target, "tensorrt")
+    if problem is not None:
         raise ConfigError(
             f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto. "
-            f"{problem}"
+            f"{problem} Or set engine.backend=openvino and ask for no accelerator."
         )
     return config.model_copy(
         update={"engine": config.engine.model_copy(update={"backend": "tensorrt"})}

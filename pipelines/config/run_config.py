@@ -19,9 +19,10 @@ from qat_lib.errors import ConfigError, ExportError
 from qat_lib.models import check_reference_name
 from qat_lib.options import BackendChoice
 from qatline.components import settings
-from qatline.components.export.choice import sign_problem, target_problem
+from qatline.components.export.choice import sign_problem
 from qatline.components.settings import Settings
 from qatline.components.settings.config_values import restore_integers
+from qatline.components.support.frameworks import FRAMEWORKS, Feature
 from qatline.components.training.quantization_choice import check_case_name
 from qatline.pipelines.config.cluster_settings import ClusterSettings
 from qatline.pipelines.config.errors import check_keys, describe_problems
@@ -70,29 +71,22 @@ class RunConfig(Settings):
         if re.search(r"(^|/)(https?|s3|gs|hdfs|abfss?):/", self.output):
             raise ValueError(f"output: expected a folder on this machine, received {self.output}")
         target = self.engine.backend if self.export.target == "auto" else self.export.target
-        problem = target_problem(target, self.engine.backend) or sign_problem(
-            self.quantization.unsigned, target, self.engine.backend
-        )
+        problem = sign_problem(self.quantization.unsigned, target, self.engine.backend)
         if problem is not None:
             raise ValueError(problem)
         # What auto becomes is known on the machine that exports: the options have to suit any.
         self._check_export("tensorrt" if target == "auto" else target)
-        if self.quantization.equalize is True and self.model.framework == "torch":
-            raise ValueError(
-                "quantization.equalize is there for Keras models only, received "
-                "model.framework=torch; set quantization.equalize=false"
-            )
-        if self.quantization.rounding == "adaround" and self.model.framework == "torch":
-            raise ValueError(
-                "quantization.rounding=adaround is there for Keras models only, received "
-                "model.framework=torch; set quantization.rounding=nearest"
-            )
         workers = max(self.training.workers, self.qat.workers or 1)
-        if workers > 1 and self.model.framework == "torch":
-            raise ValueError(
-                f"workers: expected 1 with model.framework=torch, received {workers}; several "
-                "workers train Keras models only. Set training.workers=1 and qat.workers=1."
-            )
+        wanted: list[tuple[Feature, bool, str]] = [
+            ("equalization", self.quantization.equalize is True, "quantization.equalize=false"),
+            ("adaround", self.quantization.rounding == "adaround", "quantization.rounding=nearest"),
+            ("workers", workers > 1, "training.workers=1 and qat.workers=1"),
+        ]
+        for feature, is_wanted, instead in wanted:
+            if is_wanted and not FRAMEWORKS[self.model.framework].supports(feature):
+                raise ValueError(
+                    f"model.framework={self.model.framework} does not support {feature}; set {instead}"
+                )
         for section in ("training", "qat"):
             parts = getattr(self, section).accumulate_steps
             if parts > 1 and workers > 1:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from qat_lib.errors import ConfigError, MissingPackageError
 from qat_lib.support.extras import install_hint, missing_packages
+from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.support.user_code import find_user_modules
 from qatline.components.tracking.tracker import MODE_VARIABLE
 from qatline.components.training.model_source import APPLICATIONS
@@ -64,8 +65,7 @@ def _packages(config: RunConfig) -> Iterator[str]:
         "jinja2",
         "PIL",
     )
-    if config.model.framework == "torch":
-        yield from ("torch", "onnxscript")
+    yield from FRAMEWORKS[config.model.framework].packages
     if config.data.kind == "digits":
         yield "sklearn"
     if os.environ.get(MODE_VARIABLE) != "off":

@@ -23,6 +23,7 @@ from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules import engine_checks
 from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
 from qat_lib.analysis.weighted import WeightedOp
+from qat_lib.engines import get_backend
 from qat_lib.errors import ConfigError
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.scales import require_usable_scales
@@ -75,7 +76,7 @@ def analyze_graph(
     # A recorded target that this version does not have counts as none.
     asked = target or graph.target
     chosen = next((name for name in get_args(Backend) if name == asked), "tensorrt")
-    unsigned = chosen != "tensorrt"
+    unsigned = get_backend(chosen).supports("unsigned")
     findings = check_parser_rules(
         graph, tensorrt=10 if unsigned else tensorrt, allow_uint8=unsigned
     )

@@ -35,14 +35,16 @@ class Deployment:
         Raises:
             BackendUnavailableError: the backend is ``"auto"``, and none works here.
         """
-        from qat_lib.engines import choose_backend, cpu_kind
+        from qat_lib.engines import choose_backend, cpu_kind, get_backend
 
         chosen = choose_backend("auto") if backend == "auto" else backend
-        if chosen == "tensorrt":
+        if not get_backend(chosen).supports("cpu"):
             return cls(backend=chosen)
         return cls(backend=chosen, cpu=cpu_kind() if cpu == "auto" else cpu)
 
     @property
     def unsigned(self) -> bool:
         """Whether non-negative activations get unsigned integers, which TensorRT refuses."""
-        return self.backend != "tensorrt"
+        from qat_lib.engines import get_backend
+
+        return get_backend(self.backend).supports("unsigned")

@@ -12,7 +12,7 @@ them with load_engine("model.engine") as engine:
     print(engine.benchmark(batch_size=1).p99_ms)
 """
 
-from qat_lib.engines.backend import available_backends, choose_backend
+from qat_lib.engines.backend import available_backends, choose_backend, get_backend
 from qat_lib.engines.benchmark import benchmark_together
 from qat_lib.engines.build import EngineArtifact, build_engine
 from qat_lib.engines.engine import Engine
@@ -41,6 +41,7 @@ __all__ = [
     "build_engine",
     "choose_backend",
     "cpu_kind",
+    "get_backend",
     "layers_path",
     "load_engine",
     "manifest_path",

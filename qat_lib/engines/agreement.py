@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qat_lib.engines.backend import get_backend
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.values import Array
 from qat_lib.support.mappings import map_values
@@ -73,7 +74,7 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
         return HALF_BOUND if floats else INT8_BOUND
     if half or manifest.spec["float_precision"] != "fp32":
         return HALF_BOUND
-    return TF32_BOUND if manifest.backend == "tensorrt" else FP32_BOUND
+    return TF32_BOUND if get_backend(manifest.backend).supports("tf32") else FP32_BOUND
 
 
 @dataclass(frozen=True, kw_only=True)

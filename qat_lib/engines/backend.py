@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.manifest import EngineManifest
@@ -24,6 +24,18 @@ from qat_lib.errors import BackendUnavailableError, ConfigError
 from qat_lib.options import Backend
 
 logger = logging.getLogger(__name__)
+
+Capability: TypeAlias = Literal[
+    "cpu", "unsigned", "int4", "unsigned_graphs", "typed_graphs", "tf32"
+]
+"""What only some backends can:
+
+- ``cpu``: run on a CPU;
+- ``unsigned``: compute with unsigned integers;
+- ``int4``: read weights in INT4;
+- ``unsigned_graphs``: run graphs faster whose non-negative activations are UINT8;
+- ``typed_graphs``: take the float precision from the graph;
+- ``tf32``: compute FP32 in TF32."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the phase, the steps done and the steps in all."""
@@ -86,10 +98,21 @@ class EngineBackend(Protocol):
         device_keys: what a description of its device has at least, with the types.
         rebuilds: whether an engine that can't run here is built again when it is loaded; for
             builds that take seconds.
+        title: its name in messages.
+        capabilities: what it can.
+        fallback: the backend that builds what this one computes wrongly, if it was chosen by
+            ``auto``; default: none.
     """
 
     device_keys: Mapping[str, type]
     rebuilds: bool
+    title: str
+    capabilities: frozenset[Capability]
+    fallback: Backend | None = None
+
+    def supports(self, capability: Capability) -> bool:
+        """Return whether the backend has a capability."""
+        return capability in self.capabilities
 
     def version(self) -> str:
         """Return the exact library version.

@@ -91,21 +91,23 @@ def build_engine(
     check_output(path, inputs=[onnx])
     model = read_model(onnx)
     graph = summarize_graph(onnx, model)
-    if spec.backend == "auto" and choose_backend("auto") == "openvino":
+    chosen = choose_backend(spec.backend)
+    fallback = get_backend(chosen).fallback if spec.backend == "auto" else None
+    if fallback is not None:
         given: dict[str, Any] = {"output": output, "verify": verify, "seed": seed}
         given |= {"on_progress": on_progress, "cancelled": cancelled}
         try:
-            return build_engine(onnx, replace(spec, backend="openvino"), **given)
+            return build_engine(onnx, replace(spec, backend=chosen), **given)
         except EngineBuildError as error:
             if cancelled is not None and cancelled():
                 raise
             try:
-                artifact = build_engine(onnx, replace(spec, backend="onnxruntime"), **given)
+                artifact = build_engine(onnx, replace(spec, backend=fallback), **given)
             except EngineBuildError:
                 raise error from None
-            warning = f"{error} ONNX Runtime built the engine instead."
+            warning = f"{error} {get_backend(fallback).title} built the engine instead."
             return replace(artifact, warnings=(warning, *artifact.warnings))
-    spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
+    spec = resolve(replace(_described(spec, graph), backend=chosen), graph)
     check_buildable(onnx, model, spec)
     del model  # the weights of a large network
     backend = get_backend(spec.backend)

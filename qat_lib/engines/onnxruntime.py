@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qat_lib.engines.backend import BuildRequest, BuiltEngine
+from qat_lib.engines.backend import BuildRequest, BuiltEngine, EngineBackend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_refusal
 from qat_lib.engines.loaded_tensors import check_tensors
@@ -89,11 +89,13 @@ class Reference:
             ) from error
 
 
-class OnnxRuntimeBackend:
+class OnnxRuntimeBackend(EngineBackend):
     """ONNX Runtime on this machine's CPU."""
 
     device_keys = CPU_DEVICE_KEYS
     rebuilds = True
+    title = "ONNX Runtime"
+    capabilities = frozenset({"cpu", "unsigned", "int4"})
 
     def version(self) -> str:
         """Return ONNX Runtime's version."""
@@ -141,7 +143,7 @@ class OnnxRuntimeBackend:
 
     def refusal(self, manifest: EngineManifest) -> str | None:
         """Refuse another version or architecture: optimized graphs hold kernels of their own."""
-        return cpu_refusal("ONNX Runtime", self.version(), manifest)
+        return cpu_refusal(self.title, self.version(), manifest)
 
     def open(
         self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from qat_lib.engines.backend import BuildRequest, BuiltEngine
+from qat_lib.engines.backend import BuildRequest, BuiltEngine, EngineBackend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import (
     CPU_DEVICE_KEYS,
@@ -56,11 +56,14 @@ _INT8_PROPERTIES = {"SNIPPETS_MODE": "DISABLE"}
 _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
-class OpenVINOBackend:
+class OpenVINOBackend(EngineBackend):
     """OpenVINO on this machine's CPU."""
 
     device_keys = CPU_DEVICE_KEYS
     rebuilds = True
+    title = "OpenVINO"
+    capabilities = frozenset({"cpu", "unsigned", "int4", "unsigned_graphs"})
+    fallback = "onnxruntime"
 
     def version(self) -> str:
         """Return OpenVINO's full build version."""
@@ -110,7 +113,7 @@ class OpenVINOBackend:
 
     def refusal(self, manifest: EngineManifest) -> str | None:
         """Refuse another OpenVINO build or architecture, and a CPU that lacks instructions."""
-        return cpu_refusal("OpenVINO", self.version(), manifest)
+        return cpu_refusal(self.title, self.version(), manifest)
 
     def open(
         self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from qat_lib.analysis.findings import Finding, at_least
 from qat_lib.core.plan import PlanLike, QuantizationPlan, as_plan
+from qat_lib.engines import get_backend
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export.comparing import ParityReference
 from qat_lib.export.graph import rank
@@ -168,7 +169,7 @@ def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:
         ExportError: there is one.
     """
     unsigned = [range_.name for range_ in ranges.values() if range_.unsigned]
-    if unsigned and target == "tensorrt":
+    if unsigned and not get_backend(target).supports("unsigned"):
         raise ExportError(
             "Expected signed quantizers: TensorRT runs no unsigned integers. Received "
             f"{len(unsigned)} unsigned ones, "

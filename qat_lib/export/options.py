@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from qat_lib.errors import ExportError
 from qat_lib.options import Backend, FloatPrecision, WeightForm
@@ -84,7 +84,7 @@ class ExportOptions:
                 raise ExportError(
                     f"Expected {each.name} to be one of {', '.join(allowed)}. Received: {value!r}."
                 )
-        if self.weights == "int4" and self.target == "tensorrt":
+        if self.weights == "int4" and not _target_supports(self, "int4"):
             raise ExportError(
                 "Expected weights=int8 or qdq for TensorRT, which has no convolution with INT4 "
                 "weights. Received: int4. Export with target=openvino or onnxruntime, or with "
@@ -99,9 +99,15 @@ class ExportOptions:
             )
 
 
-def for_openvino(options: ExportOptions) -> bool:
-    """Run a pass in exports for OpenVINO."""
-    return options.target == "openvino"
+def _target_supports(options: ExportOptions, capability: Any) -> bool:
+    from qat_lib.engines.backend import get_backend  # imports NumPy, for which --help has no time
+
+    return get_backend(options.target).supports(capability)
+
+
+def in_unsigned_graphs(options: ExportOptions) -> bool:
+    """Run a pass in exports whose non-negative activations are UINT8."""
+    return _target_supports(options, "unsigned_graphs")
 
 
 @dataclass(frozen=True)
@@ -157,10 +163,10 @@ PASSES = (
     Pass("padding.merge_padding"),
     Pass("bounds.remove_redundant_bounds"),
     Pass("clips.write_clips"),
-    Pass("pool_order.quantize_before_max_pools", for_openvino),
-    Pass("strides.hoist_strides", for_openvino),
-    Pass("unsigned.quantize_unsigned", for_openvino),
-    Pass("clamps.remove_redundant_clamps", for_openvino),
+    Pass("pool_order.quantize_before_max_pools", in_unsigned_graphs),
+    Pass("strides.hoist_strides", in_unsigned_graphs),
+    Pass("unsigned.quantize_unsigned", in_unsigned_graphs),
+    Pass("clamps.remove_redundant_clamps", in_unsigned_graphs),
     Pass("io.convert_inputs_to_nchw", lambda options: options.channels_first_input),
     Pass("float_weights.store_float_weights", lambda options: options.weights == "qdq"),
     Pass("int4_weights.store_int4_weights", lambda options: options.weights == "int4", ("ranges",)),

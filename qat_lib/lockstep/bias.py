@@ -42,6 +42,39 @@ class BiasReport:
     samples: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoundingReport(BiasReport):
+    """What ``adaround`` did.
+
+    Attributes:
+        errors: layer -> the error of its outputs with weights rounded to nearest, and as they are
+            rounded now, over the outputs' power.
+        skipped: quantized layer that keeps its weights -> the reason.
+        resumed: number of layers taken from the state file.
+    """
+
+    errors: dict[str, tuple[float, float]] = field(default_factory=dict)
+    resumed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualizationChoice:
+    """A float model to quantize, and whether its channels were equalized.
+
+    Attributes:
+        model: the given model, or an equalized copy.
+        applied: whether it is the copy.
+        reason: what decided.
+        errors: mean error of the outputs in INT8, relative to their mean square: as given, and
+            equalized; None where the choice was not measured.
+    """
+
+    model: Any
+    applied: bool
+    reason: str
+    errors: tuple[float, float] | None = None
+
+
 class ChannelBias(Protocol):
     """A vector that moves a layer's output channels."""
 

@@ -45,7 +45,7 @@ def apply_plan(
     parameters and buffers stay, so that the state of the original loads with ``strict=False``.
 
     Args:
-        module: the module that the plan was made of; it stays as it is.
+        module: the module that the plan was made of, or its traced form; it stays as it is.
         plan: the plan.
         example_input: as for ``qat_lib.torch.plan_quantization``; only the number of tensors
             counts. Default None: as many as ``forward`` has arguments without a default.
@@ -55,17 +55,22 @@ def apply_plan(
         UnsupportedModelError: torch.fx can't trace the module, or it can't be copied.
     """
     count = None if example_input is None else len(example_inputs(module, example_input))
-    traced = trace_module(_copied(module), count)
-    return _Insertion(ModuleGraph(traced), plan).run()
+    return _Insertion(ModuleGraph(_copied(trace_module(module, count))), plan).run()
 
 
-def _copied(module: nn.Module) -> nn.Module:
+def _copied(traced: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy of a traced module without the shapes of its tensors."""
     try:
-        return copy.deepcopy(module)
+        copied = copy.deepcopy(traced)
     except Exception as error:  # a module's own copying may raise anything
         raise UnsupportedModelError(
-            f"{type(module).__name__} can't be copied: {describe_error(error)}."
+            f"{type(traced).__name__} can't be copied: {describe_error(error)}."
         ) from error
+    type(copied).__name__ = type(traced).__name__  # torch.fx names a copy GraphModule
+    for node in copied.graph.nodes:
+        for key in ("tensor_meta", "type"):
+            node.meta.pop(key, None)
+    return copied
 
 
 class _Insertion:

@@ -37,7 +37,7 @@ def plan_quantization(
     further calls of a module are ``conv@1``, ``conv@2``.
 
     Args:
-        module: a module that torch.fx traces.
+        module: a module that torch.fx traces, or its traced form.
         quantization_mode: ``"full"`` (default): all supported operations by the default table, as
             far as the spec and the cases say nothing else; ``"partial"``: only what they name.
         quantization_spec: what the user asks for; an entry by class takes names of ``torch.nn``
@@ -74,9 +74,8 @@ def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
             f"Expected a torch.nn.Module. Received: {type(module).__name__}."
         )
     refuse_other_tools(module)
-    if example_input is None:
-        return ModuleGraph(module)
-    example = example_inputs(module, example_input)
-    traced = trace_module(module, len(example))
-    propagate_shapes(traced, example)
-    return ModuleGraph(traced)
+    if example_input is not None:
+        example = example_inputs(module, example_input)
+        module = trace_module(module, len(example))
+        propagate_shapes(module, example)
+    return ModuleGraph(module)

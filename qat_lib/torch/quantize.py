@@ -9,8 +9,10 @@ from torch import fx, nn
 
 from qat_lib.core.spec import QuantizationSpec
 from qat_lib.options import Cpu
+from qat_lib.planner.planner import plan_graph
+from qat_lib.planner.request import PlanRequest
 from qat_lib.torch.apply import apply_plan
-from qat_lib.torch.planner import plan_quantization
+from qat_lib.torch.planner import module_graph
 
 
 def quantize_model(
@@ -56,13 +58,8 @@ def quantize_model(
         >>> type(quantized.get_submodule("0")).__name__
         'QuantConv2d'
     """
-    plan = plan_quantization(
-        module,
-        quantization_mode,
-        quantization_spec,
-        custom_qdq_cases,
-        example_input=example_input,
-        unsigned=unsigned,
-        cpu=cpu,
+    request = PlanRequest.of(
+        quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned, cpu=cpu
     )
-    return apply_plan(module, plan, example_input=example_input)
+    graph = module_graph(module, example_input)
+    return apply_plan(graph.model, plan_graph(graph, request))

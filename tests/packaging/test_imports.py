@@ -21,10 +21,10 @@ FLOORS = {
         "core",
         "analysis custom_qdq_cases keras.quantizers",
         "export planner keras.folding keras.training keras.wrappers",
-        "torch keras.graph",
+        "ptq torch keras.graph",
         "keras.apply keras.calibration",
         "keras.correction keras.export keras.loading keras.quantize",
-        "keras.ptq utils",
+        "keras.front_end utils",
         "keras.diagnosis",
         "keras.search",
         # Public paths of modules of the floors below.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from qat_lib.engines.backend import BuildRequest, BuiltEngine
+from qat_lib.engines.backend import BuildRequest, BuiltEngine, EngineBackend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
@@ -23,7 +23,7 @@ from qat_lib.engines.tensorrt.runtime import TensorRTEngine
 DEVICE_KEYS: Mapping[str, type] = {"name": str, "compute_capability": str}
 
 
-class TensorRTBackend:
+class TensorRTBackend(EngineBackend):
     """TensorRT on the first visible GPU.
 
     Args:
@@ -33,6 +33,8 @@ class TensorRTBackend:
 
     device_keys = DEVICE_KEYS
     rebuilds = False  # that takes minutes
+    title = "TensorRT"
+    capabilities = frozenset({"typed_graphs", "tf32"})
 
     def __init__(self, trt: Any = None, device: Device | None = None) -> None:
         self._trt = trt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import keras
@@ -15,28 +14,11 @@ from qat_lib.keras.correction.equalization import equalize
 from qat_lib.keras.correction.lockstep import read_samples
 from qat_lib.keras.graph.layer_graph import LayerGraph
 from qat_lib.keras.structure import pack_inputs
+from qat_lib.lockstep.bias import EqualizationChoice
 
 Quantize: TypeAlias = Callable[[Any, Sequence[Any]], Any]
 """Returns a quantized, calibrated copy of a float model, from batches of inputs."""
 SAMPLES = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class EqualizationChoice:
-    """A float model to quantize, and whether its channels were equalized.
-
-    Attributes:
-        model: the given model, or an equalized copy.
-        applied: whether it is the copy.
-        reason: what decided.
-        errors: mean error of the outputs in INT8, relative to their mean square: as given, and
-            equalized; None where the choice was not measured.
-    """
-
-    model: Any
-    applied: bool
-    reason: str
-    errors: tuple[float, float] | None = None
 
 
 def choose_equalization(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,8 @@ from qat_lib.keras.correction.rounding import round_weights
 from qat_lib.keras.correction.rounding_state import RoundingState, fingerprint
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import model_quantizers
-from qat_lib.lockstep.bias import BiasCorrection
+from qat_lib.lockstep.bias import BiasCorrection, RoundingReport
 from qat_lib.lockstep.steps import BothForms
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundingReport:
-    """What ``adaround`` did.
-
-    Attributes:
-        errors: layer -> the error of its outputs with weights rounded to nearest, and as they are
-            rounded now, over the outputs' power.
-        skipped: quantized layer that keeps its weights -> the reason.
-        shifts: layer -> the greatest shift of a bias; see ``BiasReport``.
-        samples: number of samples that the errors were measured on.
-        resumed: number of layers taken from the state file.
-    """
-
-    errors: dict[str, tuple[float, float]] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    shifts: dict[str, float] = field(default_factory=dict)
-    samples: int
-    resumed: int = 0
 
 
 def adaround(

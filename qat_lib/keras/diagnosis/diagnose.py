@@ -34,10 +34,10 @@ from qat_lib.keras.diagnosis.report import (
 from qat_lib.keras.diagnosis.sites import Site, read_sites
 from qat_lib.keras.diagnosis.statistics import ErrorSums, watch_errors
 from qat_lib.keras.graph.layer_graph import LayerGraph
-from qat_lib.keras.ptq import PtqRecipe
 from qat_lib.keras.quantizers import model_quantizers
 from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest
+from qat_lib.ptq import PtqRecipe
 
 Progress = Callable[[str, int, int], None]
 """Called with the phase, the steps done and the steps in all."""

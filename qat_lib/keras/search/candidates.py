@@ -20,8 +20,8 @@ from qat_lib.keras.diagnosis.forward import compile_forward
 from qat_lib.keras.diagnosis.journal import Journal
 from qat_lib.keras.folding import folded_weights
 from qat_lib.keras.graph.layer_graph import LayerGraph
-from qat_lib.keras.ptq import PtqRecipe
 from qat_lib.keras.search.metrics import Metric
+from qat_lib.ptq import PtqRecipe
 
 Floats = frozenset[str]
 """Names of layers that are left in float."""

@@ -13,13 +13,13 @@ import numpy as np
 from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import ConfigError
 from qat_lib.keras.diagnosis.journal import Journal, fingerprint_of
-from qat_lib.keras.ptq import PtqRecipe
 from qat_lib.keras.search.candidates import Candidates, Floats
 from qat_lib.keras.search.fewest import FewestSearch
 from qat_lib.keras.search.metrics import Metric, MetricName, choose_metric
 from qat_lib.keras.search.report import FloatLayer, PlacementResult, SpeedComparison
 from qat_lib.keras.search.speed import LEAST_RATIO, SpeedTrial
 from qat_lib.options import BackendChoice
+from qat_lib.ptq import PtqRecipe
 
 Progress = Callable[[str, int, int], None]
 Objective: TypeAlias = Literal["fewest", "fastest"]

@@ -47,13 +47,14 @@ class SpeedTrial:
     @property
     def float_precision(self) -> str:
         """``"fp16"`` where the backend has it, else ``"fp32"``."""
-        precisions = get_backend(self.backend).float_precisions()
-        return "fp16" if "fp16" in precisions or self.backend == "tensorrt" else "fp32"
+        backend = get_backend(self.backend)
+        typed = backend.supports("typed_graphs")
+        return "fp16" if typed or "fp16" in backend.float_precisions() else "fp32"
 
     def build_float(self, model: Any) -> Path:
         """Build the engine of a float model in the best float precision."""
         spec = self._spec()
-        own_graph = self.backend == "tensorrt"  # it reads the precision from the graph
+        own_graph = get_backend(self.backend).supports("typed_graphs")
         if self.float_precision == "fp16" and not own_graph:
             spec = replace(spec, float_precision="fp16")
         precision: Any = "fp16" if own_graph else "fp32"

@@ -14,7 +14,6 @@ from qatline.components.export.choice import (
     engine_dependencies,
     sign_problem,
     target_dependencies,
-    target_problem,
 )
 from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
 
@@ -81,7 +80,7 @@ def test_choose_export_refuses_openvino_graphs_for_tensorrt_alone(
         with pytest.raises(ConfigError, match=r"export\.target=openvino stores unsigned"):
             choose_export(*settings)
     else:
-        assert target_problem(target, backend) is None
+        assert sign_problem("auto", target, backend) is None
         assert choose_export(*settings).target == target
 
 

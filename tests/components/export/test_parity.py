@@ -8,6 +8,7 @@ import pytest
 
 from qat_lib.errors import VerificationError
 from qatline.components.export.parity import compare_with_model
+from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.training.framework import Framework
 
 
@@ -28,7 +29,7 @@ class Parity(SimpleNamespace):
 class Scripted(SimpleNamespace):
     """A framework that returns parity reports and records requested files."""
 
-    title = "Keras"
+    traits = FRAMEWORKS["keras"]
     layer_check = "a command"
 
     def __init__(self, *found: Parity) -> None:

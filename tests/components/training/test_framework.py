@@ -21,7 +21,7 @@ BOTH = ["keras", pytest.param("torch", marks=NEEDS_TORCH)]
 def test_choose_framework_takes_its_name(name: str, title: str) -> None:
     if name == "torch" and missing_packages(["torch", "onnxscript"]):
         pytest.skip("needs qatline[torch]")
-    assert choose_framework(name).title == title  # type: ignore[arg-type]
+    assert choose_framework(name).traits.title == title  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -40,11 +40,11 @@ def test_each_framework_has_all_that_steps_need(name: str) -> None:
 def test_framework_of_sees_the_models_file(tmp_path: Path, file: str, title: str) -> None:
     if file:
         (tmp_path / file).touch()
-    assert framework_of(Baseline(tmp_path)).title == title
+    assert framework_of(Baseline(tmp_path)).traits.title == title
 
 
 @NEEDS_TORCH
 def test_framework_of_sees_a_state(tmp_path: Path) -> None:
     (tmp_path / "model.pt").touch()
-    assert framework_of(Baseline(tmp_path)).title == "PyTorch"
+    assert framework_of(Baseline(tmp_path)).traits.title == "PyTorch"
     assert Baseline(tmp_path).model_file == tmp_path / "model.pt"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from qat_lib.errors import ConfigError
 from qat_lib.export.options import ExportOptions
 from qatline.components.artifacts.models import TorchRecipe
 
@@ -17,6 +15,7 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
+import qat_lib.torch  # noqa: E402
 from qatline.components.training.torch_framework import TorchFramework  # noqa: E402
 from qatline.components.training.torch_network import TorchNetwork  # noqa: E402
 
@@ -37,13 +36,10 @@ def network() -> TorchNetwork:
 
 @pytest.fixture
 def quantized(network: TorchNetwork) -> TorchNetwork:
-    plan = FRAMEWORK.plan(network, "full", None, [], unsigned=True)
-    copy = FRAMEWORK.apply(network, plan)
-    batches = [(X[:4], None), (X[4:], None)]
-    report = FRAMEWORK.calibrate(
-        copy, batches, "max", percentile=99.9, freeze=True, on_batch=lambda done: None
-    )
-    assert report.samples == 8
+    plan = qat_lib.torch.plan_quantization(network.traced, unsigned=True)
+    copy = FRAMEWORK.with_bare(network, qat_lib.torch.apply_plan(FRAMEWORK.bare(network), plan))
+    batches = FRAMEWORK.inputs(network, [(X[:4], None), (X[4:], None)])
+    assert qat_lib.torch.calibrate(copy.module, batches, "max").samples == 8
     return copy
 
 
@@ -92,24 +88,3 @@ def test_export_makes_unsigned_quantizers_signed(quantized: TorchNetwork, tmp_pa
 def test_predict_takes_images_of_the_data(network: TorchNetwork) -> None:
     expected = network.module(torch.from_numpy(X.transpose(0, 3, 1, 2).copy())).detach().numpy()
     np.testing.assert_allclose(FRAMEWORK.predict(network, [X]), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_equalize_and_rounding_are_refused(network: TorchNetwork) -> None:
-    def told(*_: Any) -> None:
-        pytest.fail("nothing is corrected")
-
-    with pytest.raises(ConfigError, match="is there for Keras models only"):
-        FRAMEWORK.equalize(network, True, [], told)
-    with pytest.raises(ConfigError, match=r"quantization\.rounding=nearest"):
-        FRAMEWORK.adaround(network, [], correct=True, on_layer=told)
-    assert FRAMEWORK.equalize(network, "auto", [], told) == (network, False)
-
-
-def test_correct_bias_counts_layers(quantized: TorchNetwork) -> None:
-    before = {name: p.detach().clone() for name, p in quantized.module.named_parameters()}
-    seen: list[tuple[int, int]] = []
-    count = FRAMEWORK.correct_bias(quantized, [(X, None)], on_layer=lambda *done: seen.append(done))
-    assert (count, seen) == (2, [(1, 2), (2, 2)])
-    after = dict(quantized.module.named_parameters())
-    changed = {name for name, value in after.items() if not value.equal(before[name])}
-    assert changed == {"0.bias", "4.bias"}

@@ -6,6 +6,7 @@ import pickle
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ import pytest
 
 from qat_lib.errors import ConfigError, StepError, UnsupportedModelError
 from qatline.components.artifacts import Baseline, Quantized
+from qatline.components.artifacts.models import TorchRecipe
 from qatline.components.settings import ModelSettings
 from qatline.components.store.manifest import describe
 
 torch = pytest.importorskip("torch")
 
+import qat_lib.torch  # noqa: E402
+from qat_lib.torch.tracing import GraphTracer  # noqa: E402
 from qatline.components.training import torch_network  # noqa: E402
 from qatline.components.training.torch_framework import TorchFramework  # noqa: E402
 from qatline.components.training.torch_network import (  # noqa: E402
+    TorchNetwork,
     ends_in_softmax,
     load_network,
     open_network,
@@ -141,12 +146,9 @@ def test_a_written_network_is_read_as_it_was(users: str, tmp_path: Path, quantiz
     folder.path.mkdir()
     network, _ = open_network(settings(f"{users}:build"), SHAPE, 2)
     if quantized:
-        framework = TorchFramework()
-        plan = framework.plan(network, "full", None, [], unsigned=True)
-        network = framework.apply(network, plan)
-        framework.calibrate(
-            network, [(X, None)], "max", percentile=99, freeze=True, on_batch=lambda done: None
-        )
+        plan = qat_lib.torch.plan_quantization(network.traced, unsigned=True)
+        network = replace(network, module=qat_lib.torch.apply_plan(network.traced, plan))
+        qat_lib.torch.calibrate(network.module, network.tensor(X), "max")
         folder.write_plan(plan)
     save_network(network, folder)
     found = load_network(folder)
@@ -222,11 +224,9 @@ def test_ends_in_softmax_sees_a_softmax(users: str, softmax: bool, quantized: bo
     given = settings(f"{users}:build", options={"softmax": softmax})
     network, _ = open_network(given, SHAPE, 2)
     if quantized:
-        framework = TorchFramework()
-        network = framework.apply(
-            network, framework.plan(network, "full", None, [], unsigned=False)
-        )
-    assert ends_in_softmax(network.module) is softmax
+        plan = qat_lib.torch.plan_quantization(network.traced)
+        network = replace(network, module=qat_lib.torch.apply_plan(network.traced, plan))
+    assert ends_in_softmax(network) is softmax
 
 
 def test_ends_in_softmax_sees_the_function() -> None:
@@ -234,7 +234,24 @@ def test_ends_in_softmax_sees_the_function() -> None:
         def forward(self, x: Any) -> Any:
             return torch.softmax(x, dim=1)
 
-    assert ends_in_softmax(Model())
+    recipe = TorchRecipe(name="a:b", options={}, image_shape=SHAPE, classes=2, code="")
+    assert ends_in_softmax(TorchNetwork(module=Model(), recipe=recipe))
+
+
+def test_network_is_traced_once(users: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    trace = GraphTracer.trace
+    monkeypatch.setattr(
+        GraphTracer, "trace", lambda self, root: modes.append(root.training) or trace(self, root)
+    )
+    network, _ = open_network(settings(f"{users}:build"), SHAPE, 2)
+    framework = TorchFramework()
+    framework.gives_probabilities(network)
+    plan = qat_lib.torch.plan_quantization(framework.bare(network))
+    framework.gives_probabilities(
+        replace(network, module=qat_lib.torch.apply_plan(network.traced, plan))
+    )
+    assert modes == [False, True]
 
 
 def test_networks_go_to_the_gpu_where_there_is_one(

@@ -233,7 +233,7 @@ def test_compile_refuses_unsigned_with_accelerator() -> None:
 def test_compile_refuses_openvino_with_accelerator() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"expected export.target auto, tensorrt or onnxruntime, received openvino",
+        match=r"makes TensorRT of engine\.backend=auto\. export\.target=openvino stores unsigned",
     ):
         parameters(GPU_FOR_ENGINES, "export.target=openvino")
     assert (

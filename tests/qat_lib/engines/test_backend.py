@@ -12,7 +12,7 @@ from qat_lib.errors import ConfigError
 from qat_lib.options import Backend
 
 BACKENDS = get_args(Backend)
-MEMBERS = ("version", "device", "float_precisions", "build", "refusal", "open")
+MEMBERS = ("supports", "version", "device", "float_precisions", "build", "refusal", "open")
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -22,6 +22,8 @@ def test_get_backend(name: str) -> None:
     assert {*MEMBERS, *EngineBackend.__annotations__} <= set(dir(backend))
     assert backend.device_keys["name"] is str
     assert backend.rebuilds is (name != "tensorrt")
+    assert backend.supports("unsigned") is backend.supports("cpu") is (name != "tensorrt")
+    assert backend.supports("typed_graphs") is (name == "tensorrt")
 
 
 @pytest.mark.parametrize("name", ["spec", "backend", "", "auto"])

@@ -14,6 +14,7 @@ from torch_twins import Residual, images
 from qat_lib import QuantizationSpec, TensorRTQDQCase
 from qat_lib.errors import SpecError
 from qat_lib.torch import apply_plan, model_quantizers, plan_quantization, quantize_model
+from qat_lib.torch.tracing import GraphTracer
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,6 +37,20 @@ def test_quantize_model_is_plan_and_apply() -> None:
     x = images("residual", 2)
     with torch.no_grad():
         assert torch.equal(quantized(x), expected(x))
+
+
+def test_quantize_model_traces_once_per_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[bool] = []
+    trace = GraphTracer.trace
+
+    def counted(tracer: GraphTracer, root: nn.Module) -> fx.Graph:
+        modes.append(root.training)
+        return trace(tracer, root)
+
+    monkeypatch.setattr(GraphTracer, "trace", counted)
+    quantized = quantize_model(Residual().eval(), example_input=images("residual"))
+    assert modes == [True, False]
+    assert type(quantized).__name__ == "Residual"
 
 
 def test_quantize_model_in_double_precision() -> None:

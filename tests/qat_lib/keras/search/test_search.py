@@ -17,12 +17,12 @@ import qat_lib
 from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import ConfigError
 from qat_lib.keras.diagnosis.journal import Journal
-from qat_lib.keras.ptq import PtqRecipe
 from qat_lib.keras.search import PlacementResult
 from qat_lib.keras.search import search as search_function
 from qat_lib.keras.search.candidates import Candidates
 from qat_lib.keras.search.metrics import choose_metric
 from qat_lib.keras.search.speed import SpeedTrial
+from qat_lib.ptq import PtqRecipe
 
 INPUTS = np.random.default_rng(0).normal(size=(64, 8, 8, 3)).astype(np.float32)
 RECIPE = PtqRecipe(backend="tensorrt", batch_size=64)

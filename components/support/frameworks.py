@@ -1,0 +1,40 @@
+"""What each framework offers, known without an import of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Feature: TypeAlias = Literal["adaround", "diagnosis", "equalization", "model files", "workers"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameworkTraits:
+    """Title, packages and features of a framework.
+
+    Attributes:
+        title: its name in messages.
+        packages: versions by package, for packages that every other run does without.
+        features: optional features; ``"model files"``: models and weights in its own file formats.
+    """
+
+    title: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    features: frozenset[Feature] = frozenset()
+
+    def supports(self, feature: Feature) -> bool:
+        """Return whether the framework has a feature."""
+        return feature in self.features
+
+
+FRAMEWORKS: Mapping[str, FrameworkTraits] = {
+    "keras": FrameworkTraits(
+        title="Keras",
+        features=frozenset({"adaround", "diagnosis", "equalization", "model files", "workers"}),
+    ),
+    "torch": FrameworkTraits(
+        title="PyTorch", packages={"torch": ">=2.9,<3", "onnxscript": ">=0.5,<1"}
+    ),
+}
+"""Traits by name of the framework (``qat_lib.options.Framework``)."""

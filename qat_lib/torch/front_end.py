@@ -1,0 +1,39 @@
+"""The PyTorch front end of ``qat_lib.ptq``; see ``FrontEnd`` there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torch import nn
+
+from qat_lib.errors import ConfigError
+from qat_lib.lockstep.bias import EqualizationChoice
+from qat_lib.torch.apply import apply_plan
+from qat_lib.torch.calibration import calibrate
+from qat_lib.torch.correction import correct_bias
+from qat_lib.torch.lockstep import read_samples
+from qat_lib.torch.planner import module_graph
+from qat_lib.torch.shapes import propagate_shapes
+
+__all__ = ["apply_plan", "calibrate", "correct_bias", "prepare"]
+
+
+def prepare(
+    module: nn.Module,
+    data: Any,
+    setting: Literal["auto"] | bool,
+    _quantize: Callable[[Any, Any], Any],
+    *,
+    batch_size: int = 32,
+) -> EqualizationChoice:
+    """Return the traced module, with the shapes of its tensors on the first samples."""
+    if setting is True:
+        raise ConfigError(
+            "Equalization supports Keras models only. Received: a PyTorch module. Set "
+            "equalize=False."
+        )
+    graph = module_graph(module)
+    # Two, so that no operation counts on one.
+    propagate_shapes(graph.model, read_samples(graph, data, 2, batch_size)[0])
+    return EqualizationChoice(model=graph.model, applied=False, reason="a PyTorch module")
