@@ -16,6 +16,7 @@ ACROSS_MODULES = {
     "tests/pipelines/test_examples.py": "the configs in examples/",
     "tests/pipelines/test_missing_packages.py": "every command without the extras",
     "tests/pipelines/test_secrets.py": "secrets at every entry and exit",
+    "tests/qat_lib/engines/test_tasks_without_vnni.py": "models of many tasks, built and compared",
     "tests/qat_lib/test_public_names.py": "the names at the top of the package",
     "tests/qat_lib/keras/quantizers/test_gradient_reach.py": "gradients of whole quantized networks",
     "tests/qat_lib/test_reprs.py": "how objects of many modules show themselves",
