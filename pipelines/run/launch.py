@@ -46,7 +46,6 @@ from qatline.pipelines.run.result import GateResult, RunResult
 from qatline.pipelines.run.reuse import find_stored, take_stored
 from qatline.pipelines.run.temporary import temporary_folder
 from qatline.pipelines.run.tracking import ParentRun, open_parent_run
-from qatline.pipelines.run.tracking_server import served_tracking
 from qatline.pipelines.steps import step_of_task
 
 
@@ -121,7 +120,8 @@ def launch(folder: RunFolder) -> None:
             finish_early(folder, parent, known)
             return
         outputs = folder.attempt_dir(record.attempts)
-        _run_steps(record.pipeline, config, outputs)
+        with parent.recording(outputs):
+            _run_steps(record.pipeline, config, outputs)
         emit("message", "", message="collecting the results")
         artifacts = link_artifacts(folder, outputs)
         result = collect_result(folder, artifacts, since=before)
@@ -141,8 +141,7 @@ def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
     emit("message", "", message="loading the pipeline")
     pipeline = load_pipeline(name)
     emit("pipeline_started", "", steps=step_names(pipeline))
-    with served_tracking():
-        run_pipeline(pipeline, parameters, outputs)
+    run_pipeline(pipeline, parameters, outputs)
 
 
 def _nothing_new(config: RunConfig) -> str:
