@@ -120,12 +120,13 @@ def launch(folder: RunFolder) -> None:
             finish_early(folder, parent, known)
             return
         outputs = folder.attempt_dir(record.attempts)
-        with parent.recording(outputs):
+        with parent.recording(outputs) if parent else contextlib.nullcontext():
             _run_steps(record.pipeline, config, outputs)
         emit("message", "", message="collecting the results")
         artifacts = link_artifacts(folder, outputs)
         result = collect_result(folder, artifacts, since=before)
-        result = parent.finish(result, artifacts)
+        if parent:
+            result = parent.finish(result, artifacts)
     write_json(folder.result_file, result.to_dict())
 
 
@@ -160,7 +161,7 @@ def _nothing_new(config: RunConfig) -> str:
     return judged_before(registry, fingerprint) if registry is not None else ""
 
 
-def finish_early(folder: RunFolder, parent: ParentRun, reason: str) -> None:
+def finish_early(folder: RunFolder, parent: ParentRun | None, reason: str) -> None:
     """Record a run that found nothing new."""
     emit("pipeline_started", "", steps=[])
     result = RunResult(
@@ -171,7 +172,9 @@ def finish_early(folder: RunFolder, parent: ParentRun, reason: str) -> None:
         gate=GateResult(verdict=None, reasons=()),
         nothing_new=reason,
     )
-    write_json(folder.result_file, parent.finish(result, {}).to_dict())
+    if parent:
+        result = parent.finish(result, {})
+    write_json(folder.result_file, result.to_dict())
 
 
 def load_pipeline(name: str) -> Callable[..., Any]:

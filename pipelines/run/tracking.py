@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from qat_lib.errors import QatlineError, TrackingError
 from qatline.components.artifacts.evaluation import row_metrics
@@ -31,36 +31,14 @@ from qatline.pipelines.run.step_records import StepRecords
 from qatline.pipelines.run.tracking_watch import watched
 
 
-class ParentRun(Protocol):
-    """What the launcher records about a run."""
-
-    def recording(self, outputs: Path) -> AbstractContextManager[None]:
-        """Return a context in which each step is recorded when it ends."""
-
-    def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
-        """Record the remaining steps and the final numbers; return the result with their place."""
-
-
-class NullParentRun:
-    """A run that is not tracked."""
-
-    def recording(self, _outputs: Path) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
-        return nullcontext()
-
-    def finish(self, result: RunResult, _artifacts: Mapping[str, Path]) -> RunResult:
-        """Return the result as it is."""
-        return result
-
-
 def default_uri(output: Path) -> str:
     """Return the runs' tracking URI: a SQLite file in ``output``."""
     return database_uri(output.absolute() / "mlflow.db")
 
 
 @contextmanager
-def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]:
-    """Open the MLflow run of a run; close it after the body.
+def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun | None]:
+    """Open the MLflow run of a run; close it after the body. Without tracking there is none.
 
     A resumed run goes on in the MLflow run that it began with.
 
@@ -70,7 +48,7 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
     # A run of the caller's is not ours: all steps would be recorded in it.
     os.environ.pop(RUN_ID_VARIABLE, None)
     if os.environ.get(MODE_VARIABLE) == "off":
-        yield NullParentRun()
+        yield None
         return
     try:
         run = open_record(folder, config)
@@ -79,7 +57,7 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
             raise
         emit("warning", "", message=f"this run is not tracked: {error}")
         os.environ[MODE_VARIABLE] = "off"
-        yield NullParentRun()
+        yield None
         return
     status = "FAILED"
     try:
@@ -99,7 +77,7 @@ def open_record(
     *,
     start_time: int | None = None,
     end_time: int | None = None,
-) -> MlflowParentRun:
+) -> ParentRun:
     """Open a run's record in the store, the one that it has or a new one.
 
     The environment then names it.
@@ -130,9 +108,7 @@ def open_record(
             tags={DESCRIPTION_TAG: _description(config)},
             start_time=start_time,
         )
-        run = MlflowParentRun(
-            client, MlflowRun(client, run_id, at=end_time), experiment, folder, config
-        )
+        run = ParentRun(client, MlflowRun(client, run_id, at=end_time), experiment, folder, config)
         run.begin()
     record = TrackingRecord(uri=uri, experiment_id=experiment, run_id=run_id)
     write_json(folder.tracking_file, record.to_dict())
@@ -167,7 +143,7 @@ def _reopened(client: Any, folder: RunFolder) -> str | None:
     return run_id
 
 
-class MlflowParentRun:
+class ParentRun:
     """The record of a whole run.
 
     Args:

@@ -239,14 +239,6 @@ def test_everything_of_a_step_is_found_again(
     assert "tensorflow" not in sys.modules or "keras" in sys.modules
 
 
-def test_a_failed_step_is_a_failed_run(
-    store: tuple[str, str], tracked_here: Any, progress: Any
-) -> None:
-    with pytest.raises(DataError), step_run("evaluate", warn=progress.warn):
-        raise DataError("x")
-    assert newest(tracked_here, store[1]).info.status == "FAILED"
-
-
 def test_a_child_of_the_run_of_the_pipeline(
     store: tuple[str, str], tracked_here: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from mlflow_server import free_port
@@ -157,27 +156,6 @@ def test_other_stores_are_not_probed(uri: str) -> None:
     probe(uri)
 
 
-def test_probe_waits_three_seconds_in_daemon_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    threads: list[Any] = []
-
-    class Silent:
-        def __init__(self, **options: Any) -> None:
-            threads.append(options["daemon"])
-
-        def start(self) -> None:
-            pass
-
-        def join(self, seconds: float) -> None:
-            threads.append(seconds)
-
-    monkeypatch.setattr(tracking_store.threading, "Thread", Silent)
-    with pytest.raises(TrackingError, match="can't be reached: no answer within 3 s"):
-        probe("https://host")
-    assert threads == [True, 3.0]
-
-
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -200,45 +178,15 @@ def test_translated_hands_our_own_errors_on() -> None:
         raise DataError("own")
 
 
-class Client:
-    """MLflow's client, of one experiment."""
-
-    stage: str | None = "active"
-    made: ClassVar[list[Any]] = []
-
-    def __init__(self, *, tracking_uri: str) -> None:
-        assert tracking_uri == "databricks"
-
-    def get_experiment_by_name(self, name: str) -> Any:
-        return self.stage and SimpleNamespace(lifecycle_stage=self.stage, experiment_id=7)
-
-    def create_experiment(
-        self, name: str, *, artifact_location: str | None, tags: dict[str, str]
-    ) -> int:
-        assert tags == {"mlflow.experimentKind": "custom_model_development"}
-        self.made.append((name, artifact_location))
-        return 8
-
-
-def test_ensure_store_takes_makes_or_refuses_an_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client))
-    assert tracking_store.ensure_store("databricks", "e") == "7"
-    assert Client.made == []
-    monkeypatch.setattr(Client, "stage", None)
-    assert tracking_store.ensure_store("databricks", "e", "s3://x") == "8"
-    assert Client.made == [("e", "s3://x")]
-    monkeypatch.setattr(Client, "stage", "deleted")
-    with pytest.raises(
-        TrackingError, match=r"'e' was deleted: restore it with `mlflow experiments restore -x 7`"
-    ):
-        tracking_store.ensure_store("databricks", "e")
-
-
 def test_ensuring_a_store_again_changes_nothing(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/deep/mlflow.db"
-    experiment = ensure_store(uri, "tests")
-    assert ensure_store(uri, "tests") == experiment != ensure_store(uri, "another")
-    open_client(uri).delete_experiment(experiment)
+    experiment = ensure_store(uri, "tests", "s3://x")
+    assert ensure_store(uri, "tests", "s3://y") == experiment != ensure_store(uri, "another")
+    client = open_client(uri)
+    made = client.get_experiment(experiment)
+    assert made.artifact_location == "s3://x"
+    assert made.tags["mlflow.experimentKind"] == "custom_model_development"
+    client.delete_experiment(experiment)
     with pytest.raises(
         TrackingError, match=f"'tests' was deleted: restore it with .* -x {experiment}"
     ):

@@ -3,7 +3,6 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from recording_run import INFO, RecordingRun
@@ -142,16 +141,6 @@ def test_a_file_that_is_no_json_is_told(tmp_path: Path) -> None:
         outputs_of("finetune_qat", tmp_path)
 
 
-def test_git_state_is_told_or_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    tags = tracked.environment_tags()
-    assert "git.commit" not in tags
-    assert tags["version.numpy"]
-    monkeypatch.setenv("PATH", "")
-    assert "git.commit" not in tracked.environment_tags()
-
-
 def test_flatten_cuts_texts_beyond_500_characters() -> None:
     assert flatten("x" * 500, "spec") == {"spec": "x" * 500}
     assert flatten("x" * 501, "spec") == {"spec": "x" * 497 + "..."}
@@ -161,33 +150,23 @@ def test_flatten_cuts_texts_beyond_500_characters() -> None:
     }
 
 
-@pytest.mark.parametrize(("status", "dirty"), [("", "false"), (" M file", "true")])
-def test_environment_tags_tell_commit_and_changes(
-    monkeypatch: pytest.MonkeyPatch, status: str, dirty: str
+def test_environment_tags_name_commit_and_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        tracked, "_git", lambda *arguments: "abc" if arguments[0] == "rev-parse" else status
-    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert "git.commit" not in tracked.environment_tags()
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init"], [*author, "commit", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", *command], check=True, capture_output=True)
     tags = tracked.environment_tags()
-    assert (tags["git.commit"], tags["git.dirty"]) == ("abc", dirty)
+    assert (len(tags["git.commit"]), tags["git.dirty"]) == (40, "false")
     assert tags["host.system"]
-
-
-def test_git_is_asked_for_five_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[Any] = [0, 1, -9, OSError(), subprocess.TimeoutExpired("git", 5)]
-    asked = []
-
-    def run(command: list[str], **options: Any) -> Any:
-        asked.append((command, options))
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return subprocess.CompletedProcess(command, answer, stdout=" abc\n")
-
-    monkeypatch.setattr(tracked.subprocess, "run", run)
-    assert [tracked._git("status") for _ in range(5)] == ["abc", "", "", "", ""]
-    options = {"capture_output": True, "text": True, "timeout": 5, "check": False}
-    assert asked == [(["git", "status"], options)] * 5
+    assert tags["version.numpy"]
+    (tmp_path / "new").write_text("")
+    assert tracked.environment_tags()["git.dirty"] == "true"
+    monkeypatch.setenv("PATH", "")
+    assert "git.commit" not in tracked.environment_tags()
 
 
 def test_log_outputs_takes_tags_of_objects_only(tmp_path: Path) -> None:

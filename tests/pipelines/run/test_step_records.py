@@ -16,7 +16,7 @@ from qatline.pipelines.config.run_config import load_config
 from qatline.pipelines.run import step_records
 from qatline.pipelines.run.folder import RunFolder, create_run
 from qatline.pipelines.run.result import FinishedStep
-from qatline.pipelines.run.tracking import MlflowParentRun, open_record
+from qatline.pipelines.run.tracking import ParentRun, open_record
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 ENVIRONMENT = (
@@ -31,7 +31,7 @@ class Bench:
         config = load_config(overrides=[f"output={output}", "training.epochs=7"])
         self.folder: RunFolder = create_run(config, pipeline="a:b", cache=True, version="1")
         self.outputs = self.folder.attempt_dir(1)
-        self.run: MlflowParentRun = open_record(self.folder, config)
+        self.run: ParentRun = open_record(self.folder, config)
         self.record = json.loads(self.folder.tracking_file.read_text())
         self.client = open_client(self.record["uri"])
 
