@@ -7,12 +7,12 @@ step has ended, from what the step left in the store, so that no step spends sec
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from qat_lib.errors import TrackingError
 from qatline.components.support.parent import LAUNCHER_VARIABLE
-from qatline.components.tracking.mlflow_run import MlflowRun, Tags
+from qatline.components.tracking.mlflow_run import MlflowRun
 from qatline.components.tracking.pipeline_run import pipeline_run, source_tags
 from qatline.components.tracking.store import open_client, probe, translated
 from qatline.components.tracking.tracker import (
@@ -69,7 +69,9 @@ def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]
             warn(str(error))
 
 
-def open_run(step: str, times: StepTimes | None = None) -> tuple[MlflowRun, MlflowRun | None]:
+def open_run(
+    step: str, times: StepTimes | None = None, tags: Mapping[str, str] | None = None
+) -> tuple[MlflowRun, MlflowRun | None]:
     """Open the run of a step, and that of its pipeline if there is one.
 
     See ``qatline.components.tracking.tracker`` for the environment that chooses them.
@@ -77,6 +79,7 @@ def open_run(step: str, times: StepTimes | None = None) -> tuple[MlflowRun, Mlfl
     Args:
         step: name of the step, which is the name of a new run.
         times: when the step ran, if that is past.
+        tags: tags of a new run, which has them from the beginning.
 
     Raises:
         TrackingError: the store is unreachable or refuses.
@@ -85,13 +88,14 @@ def open_run(step: str, times: StepTimes | None = None) -> tuple[MlflowRun, Mlfl
     with translated("the tracking run can't be opened"):
         if run_id := os.environ.get(RUN_ID_VARIABLE):
             client.update_run(run_id, status="RUNNING")
+            client.set_tag(run_id, "qatline.step", step)
             parent = client.get_run(run_id).data.tags.get("mlflow.parentRunId")
         else:
             parent, experiment = pipeline_run(client)
-            tags = source_tags() | ({"mlflow.parentRunId": parent} if parent else {})
+            tags = {**source_tags(), "qatline.step": step, **(tags or {})}
+            if parent:
+                tags["mlflow.parentRunId"] = parent
             started = times.started if times else None
             run_id = client.create_run(experiment or "0", started, tags, step).info.run_id
     at = times.ended if times else None
-    own = MlflowRun(client, run_id, at=at)
-    own.record(Tags({"qatline.step": step}))
-    return own, MlflowRun(client, parent, at=at) if parent else None
+    return MlflowRun(client, run_id, at=at), MlflowRun(client, parent, at=at) if parent else None

@@ -17,7 +17,7 @@ from qat_lib.errors import QatlineError
 from qatline.components.runtime.steps import load_step
 from qatline.components.store.directories import read_step_manifest
 from qatline.components.support.events import emit
-from qatline.components.tracking.mlflow_run import MlflowRun, Tags
+from qatline.components.tracking.mlflow_run import MlflowRun
 from qatline.components.tracking.pipeline_run import children
 from qatline.components.tracking.step_run import open_run
 from qatline.components.tracking.store import translated
@@ -146,9 +146,8 @@ class StepRecords:
         self, step: str, key: str, times: StepTimes | None, tags: Mapping[str, str]
     ) -> tuple[MlflowRun, StepTracker]:
         """Open a step's run and record its settings."""
-        own, pipeline = open_run(step, times)
+        own, pipeline = open_run(step, times, tags)
         tracker = StepTracker(own, pipeline)
-        tracker.record(Tags(tags))
         definition, given = load_step(step), self._config.pipeline_parameters()
         sections = definition.parse({name: given.get(name, {}) for name in definition.sections})
         keyed = {name: sections[name] for name in definition.keyed}

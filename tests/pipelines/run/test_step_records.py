@@ -11,6 +11,7 @@ import pytest
 from qat_lib.errors import TrackingError
 from qatline.components.store.directories import describe, publish
 from qatline.components.support import events
+from qatline.components.tracking.mlflow_run import MlflowRun
 from qatline.components.tracking.store import open_client
 from qatline.pipelines.config.run_config import load_config
 from qatline.pipelines.run import step_records
@@ -114,7 +115,7 @@ def test_record_replaces_an_interrupted_one(bench: Bench, monkeypatch: pytest.Mo
 
     step, artifacts = FinishedStep(name="train_baseline"), bench.finish_step()
     with monkeypatch.context() as patch:
-        patch.setattr(step_records, "log_outputs", fail)
+        patch.setattr(MlflowRun, "record", fail)
         with pytest.raises(TrackingError, match="killed"):
             bench.run.steps.record([step], artifacts)
     (left,) = bench.children()
