@@ -6,7 +6,7 @@ In a new folder, the main job with one epoch of each training:
 
 - `step`: what a step's process needs beyond calling its function with TensorFlow imported: the
   interpreter, Kubeflow's executor, qatline, the keys, and the record in MLflow. Once with the record
-  written by the launcher (as in `qatline run`), once by the step itself (as on a cluster).
+  left to the launcher (as in `qatline run`), once written by the step itself (as on a cluster).
 - `cached run`: a whole run whose every step is in the store, with all its processes.
 - `help`: `qatline --help`, the median of five.
 
@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,9 +75,7 @@ def run_job(output: Path) -> float:
 def measure_step(name: str, folder: RunFolder, environment: Mapping[str, str]) -> dict[str, float]:
     """Execute a step in a process of its own; return its CPU seconds by part."""
     command = [sys.executable, __file__, "--step", name, "--run", str(folder.path)]
-    total, said = cpu_of(
-        command, _KFP_RUNTIME="true", QATLINE_LAUNCHER_PID=str(os.getpid()), **environment
-    )
+    total, said = cpu_of(command, _KFP_RUNTIME="true", **environment)
     parts = json.loads(said.splitlines()[-1])
     return {"function": parts["function"], "overhead": total - sum(parts.values())}
 
@@ -121,25 +118,20 @@ def execute_step(name: str, folder: RunFolder) -> None:
 def measure_steps(folder: RunFolder) -> list[dict[str, Any]]:
     """Return the overhead of each step, recorded by the launcher and by itself."""
     from qatline.components.tracking.store import ensure_store
-    from qatline.pipelines.run.tracking_server import served_tracking
 
     rows = []
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as store:
+    with tempfile.TemporaryDirectory() as store:
         uri = f"sqlite:///{store}/mlflow.db"
         os.environ["MLFLOW_TRACKING_URI"] = uri
         os.environ["MLFLOW_EXPERIMENT_ID"] = ensure_store(uri, "overhead", f"file://{store}/files")
-        stack.enter_context(served_tracking())
         for step in STEPS:
-            recording = time.process_time()
-            launched = measure_step(step.name, folder, {})
-            recording = time.process_time() - recording
-            alone = measure_step(step.name, folder, {"QATLINE_TRACKING_SOCKET": ""})
+            launched = measure_step(step.name, folder, {"QATLINE_LAUNCHER_PID": str(os.getpid())})
+            alone = measure_step(step.name, folder, {})
             rows.append(
                 {
                     "step": step.name,
                     "function_seconds": round(alone["function"], 2),
                     "by_launcher_seconds": round(launched["overhead"], 2),
-                    "of_launcher_seconds": round(recording, 2),
                     "by_itself_seconds": round(alone["overhead"], 2),
                 }
             )

@@ -19,7 +19,7 @@ from qatline.components.support.credentials import scrub
 from qatline.components.support.model_names import logged_name
 from qatline.components.tracking.patience import patient
 from qatline.components.tracking.store import probe, translated
-from qatline.components.tracking.tracker import PARENT_VARIABLE, URI_VARIABLE
+from qatline.components.tracking.tracker import PARENT_VARIABLE, RUN_ID_VARIABLE, URI_VARIABLE
 
 _PAGE = 1000
 _MISSING = "RESOURCE_DOES_NOT_EXIST"
@@ -218,8 +218,7 @@ def open_registry(name: str) -> MlflowRegistry:
         import mlflow
 
         client = mlflow.MlflowClient(tracking_uri=uri or None)
-        active = mlflow.active_run()
-        run_id = os.environ.get(PARENT_VARIABLE) or (active.info.run_id if active else "")
+        run_id = os.environ.get(PARENT_VARIABLE) or os.environ.get(RUN_ID_VARIABLE, "")
         experiment_id = _experiment(client, run_id)
         _take_over_inputs(client, run_id)
     return MlflowRegistry(client, name, experiment_id=experiment_id, run_id=run_id)

@@ -14,7 +14,7 @@ from qat_lib.files.text_files import read_json
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.registry.registry import DIGEST, RegisteredVersion, Registry
 from qatline.components.store.fingerprints import file_digest, library_versions
-from qatline.components.tracking.signatures import onnx_signature
+from qatline.components.tracking.mlflow_run import onnx_signature
 from qatline.components.tracking.store import translated
 
 GRAPH = "model.onnx"

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -24,11 +25,12 @@ def find_user_modules() -> None:
     A checkout of qatline comes after them: its folders ``components`` and ``pipelines`` do not hide
     the user's.
     """
-    here, checkout = os.getcwd(), Path(__file__).resolve().parents[2]
+    here, checkout = os.getcwd(), str(Path(__file__).resolve().parents[2])
     if here in sys.path:
         return
-    is_checkout = (checkout / "components").is_dir() and str(checkout) in sys.path
-    sys.path.insert(sys.path.index(str(checkout)) if is_checkout else len(sys.path), here)
+    before = sys.path[: sys.path.index(checkout)] if checkout in sys.path else []
+    is_behind = sysconfig.get_path("purelib") in before
+    sys.path.insert(len(before) if is_behind else len(sys.path), here)
 
 
 def import_callable(setting: str, reference: str) -> Any:

@@ -26,13 +26,14 @@ from typing import Any
 
 from qat_lib.errors import TrackingError
 from qatline.components.support.credentials import scrub
-from qatline.components.tracking.mlflow_writer import MlflowWriter
+from qatline.components.tracking.mlflow_run import MlflowRun, Tags
 from qatline.components.tracking.patience import patient
 from qatline.components.tracking.store import ensure_store, open_client, translated
 from qatline.components.tracking.tracked import DESCRIPTION_TAG
 from qatline.components.tracking.tracker import (
     PARENT_VARIABLE,
     PIPELINE_RUN_VARIABLE,
+    RUN_ID_VARIABLE,
     URI_VARIABLE,
     tracking_mode,
 )
@@ -140,39 +141,43 @@ def close_parent(
     Raises:
         TrackingError: the store is away or refuses.
     """
-    if tracking_mode() == "off" or os.environ.get("MLFLOW_RUN_ID"):
+    if tracking_mode() == "off" or os.environ.get(RUN_ID_VARIABLE):
         return None
     client = open_client(os.environ.get(URI_VARIABLE, ""))
     with translated("the run of the pipeline can't be closed"):
         experiment = _experiment(client) or ensure_store(client.tracking_uri, "qatline")
         if not _candidates(client, experiment, pipeline_run_id):
             return None
-        writer = MlflowWriter(client, find_or_create_parent(client, experiment, pipeline_run_id))
+        run = MlflowRun(client, find_or_create_parent(client, experiment, pipeline_run_id))
         left = "KILLED" if status == "KILLED" else "FAILED"
-        close_children(client, experiment, writer.run_id, left)
+        close_children(client, experiment, run.run_id, left)
     if tags:
-        writer.set_tags(tags)
+        run.record(Tags(tags))
     if reason:
-        writer.set_tags({DESCRIPTION_TAG: f"{status}: {reason[:_LONGEST_REASON]}"})
-    writer.end(status)
-    return writer.run_id
+        run.record(Tags({DESCRIPTION_TAG: f"{status}: {reason[:_LONGEST_REASON]}"}))
+    run.end(status)
+    return run.run_id
 
 
-def children(client: Any, experiment: str, parent: str, status: str) -> Sequence[Any]:
-    """Return the runs of a pipeline's steps that have a status."""
-    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = '{status}'"
+def children(client: Any, experiment: str, parent: str) -> Sequence[Any]:
+    """Return the runs of a pipeline's steps."""
+    wanted = f"tags.`mlflow.parentRunId` = '{parent}'"
     found: Sequence[Any] = client.search_runs([experiment], filter_string=wanted, max_results=1000)
     return found
 
 
 def close_children(client: Any, experiment: str, parent: str, status: str) -> None:
     """Close the runs of steps that ended without a word."""
-    for child in children(client, experiment, parent, "RUNNING"):
-        client.set_terminated(child.info.run_id, status)
+    for child in children(client, experiment, parent):
+        if child.info.status == "RUNNING":
+            client.set_terminated(child.info.run_id, status)
 
 
 def source_tags() -> dict[str, str]:
-    """Return the tags of a new run: who started it, from where."""
+    """Return the tags of a new run: who started it, from where.
+
+    MLflow's own contain the address of the git repository, which may hold a token.
+    """
     from mlflow.tracking.context.registry import resolve_tags
 
     tags = {name: scrub(str(value)) for name, value in resolve_tags().items()}

@@ -1,18 +1,23 @@
-"""Tracking run of a step: the tracker that the environment asks for."""
+"""The MLflow run of a step, which the environment chooses.
+
+A step of a cluster opens its run in its own process. On one machine the launcher writes it when the
+step has ended, from what the step left in the store, so that no step spends seconds on MLflow.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from qat_lib.errors import TrackingError
-from qatline.components.tracking.mlflow_tracker import open_run
-from qatline.components.tracking.remote_tracker import open_remote_run
+from qatline.components.support.parent import LAUNCHER_VARIABLE
+from qatline.components.tracking.mlflow_run import MlflowRun
+from qatline.components.tracking.pipeline_run import pipeline_run, source_tags
+from qatline.components.tracking.store import open_client, probe, translated
 from qatline.components.tracking.tracker import (
-    ClosableRun,
-    NullTracker,
-    OptionalTracker,
+    RUN_ID_VARIABLE,
+    URI_VARIABLE,
     StepTimes,
     StepTracker,
     tracking_mode,
@@ -20,49 +25,77 @@ from qatline.components.tracking.tracker import (
 
 
 @contextmanager
-def step_run(
-    step: str, *, warn: Callable[[str], None], times: StepTimes | None = None
-) -> Iterator[StepTracker]:
-    """Open a step's tracking run; end it FINISHED or FAILED.
+def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]:
+    """Track a step while it runs in this process; an exception ends its run as FAILED.
 
-    An exception ends it FAILED.
+    Within the block ``MLFLOW_RUN_ID`` is the step's run, for the model registry.
 
     Args:
         step: name of the step, which is the name of a new run.
         warn: receives one message when tracking is optional and fails.
-        times: when the step ran; default: now, while the block runs.
 
     Raises:
-        TrackingError: tracking is required and the store can't be reached or refuses.
+        TrackingError: tracking is required and the store is unreachable or refuses.
     """
     mode = tracking_mode()
-    if mode == "off":
-        yield NullTracker()
+    if mode == "off" or os.environ.get(LAUNCHER_VARIABLE):
+        if mode == "required":  # no step starts that can't be recorded
+            probe(os.environ.get(URI_VARIABLE, ""))
+        yield StepTracker()
         return
+    given = os.environ.get(RUN_ID_VARIABLE)
     try:
-        run = _open(step, times)
+        own, pipeline = open_run(step)
     except TrackingError as error:
         if mode == "required":
             raise
         warn(f"the step is not tracked: {error}")
-        yield NullTracker()
+        yield StepTracker()
         return
     status = "FAILED"
+    os.environ[RUN_ID_VARIABLE] = own.run_id
     try:
-        yield OptionalTracker(run, warn) if mode == "optional" else run
+        yield StepTracker(own, pipeline, warn=warn if mode == "optional" else None)
         status = "FINISHED"
     finally:
+        if not given:
+            del os.environ[RUN_ID_VARIABLE]
         try:
-            run.close(status)
+            own.end(status)
         except TrackingError as error:
-            # What the body raised is the better message, and must not be hidden by this one.
+            # An exception of the body is the better message.
             if mode == "required" and status == "FINISHED":
                 raise
             warn(str(error))
 
 
-def _open(step: str, times: StepTimes | None) -> ClosableRun:
-    remote = (
-        open_remote_run(step) if times is None and "QATLINE_TRACKING_SOCKET" in os.environ else None
-    )
-    return remote or open_run(step, times)
+def open_run(
+    step: str, times: StepTimes | None = None, tags: Mapping[str, str] | None = None
+) -> tuple[MlflowRun, MlflowRun | None]:
+    """Open the run of a step, and that of its pipeline if there is one.
+
+    See ``qatline.components.tracking.tracker`` for the environment that chooses them.
+
+    Args:
+        step: name of the step, which is the name of a new run.
+        times: when the step ran, if that is past.
+        tags: tags of a new run, which has them from the beginning.
+
+    Raises:
+        TrackingError: the store is unreachable or refuses.
+    """
+    client = open_client(os.environ.get(URI_VARIABLE, ""))
+    with translated("the tracking run can't be opened"):
+        if run_id := os.environ.get(RUN_ID_VARIABLE):
+            client.update_run(run_id, status="RUNNING")
+            client.set_tag(run_id, "qatline.step", step)
+            parent = client.get_run(run_id).data.tags.get("mlflow.parentRunId")
+        else:
+            parent, experiment = pipeline_run(client)
+            tags = {**source_tags(), "qatline.step": step, **(tags or {})}
+            if parent:
+                tags["mlflow.parentRunId"] = parent
+            started = times.started if times else None
+            run_id = client.create_run(experiment or "0", started, tags, step).info.run_id
+    at = times.ended if times else None
+    return MlflowRun(client, run_id, at=at), MlflowRun(client, parent, at=at) if parent else None

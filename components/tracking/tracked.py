@@ -22,11 +22,23 @@ from qatline.components.settings import Settings
 from qatline.components.step_table import STEP_BY_NAME, TrackedOutputs
 from qatline.components.store.directories import Manifest
 from qatline.components.store.fingerprints import library_versions
-from qatline.components.tracking.tracker import RunRecorder, StepTracker
+from qatline.components.tracking.mlflow_run import (
+    Artifact,
+    Curves,
+    DatasetInput,
+    Metrics,
+    OnnxModel,
+    Params,
+    Tags,
+)
+from qatline.components.tracking.tracker import StepTracker
 
 MAX_PARAM = 500
 DESCRIPTION_TAG = "mlflow.note.content"
 """Tag that MLflow's UI shows as the description of a run."""
+
+KEY_TAG = "qatline.key"
+"""Tag of a step's run: the key of its result in the step store."""
 
 
 def log_settings(
@@ -40,9 +52,9 @@ def log_settings(
     params: dict[str, Any] = {}
     for name, section in sections.items():
         params.update(flatten(section.model_dump(mode="json"), name))
-    tracker.log_params({"run.seed": seed, **params})
-    tracker.pipeline.log_params({"seed": seed, **params})
-    tracker.set_tags({"qatline.key": key, **environment_tags()})
+    tracker.record(Params({"run.seed": seed, **params}))
+    tracker.record_pipeline(Params({"seed": seed, **params}))
+    tracker.record(Tags({KEY_TAG: key, **environment_tags()}))
 
 
 def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Manifest) -> None:
@@ -56,30 +68,33 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
     """
     outputs = STEP_BY_NAME[step].tracked
     rows = _rows(directory, outputs)
-    tracker.log_metrics({**_without_rows(manifest.metrics, rows), **rows})
-    tracker.set_tags({"qatline.output_digest": manifest.digest})
+    tracker.record(Metrics({**_without_rows(manifest.metrics, rows), **rows}))
+    tracker.record(Tags({"qatline.output_digest": manifest.digest}))
     for path in _matches(directory, outputs.history):
-        tracker.log_history(_read_json(path))
-        tracker.pipeline.log_history(_read_json(path), step)
+        epochs = _read_json(path)
+        tracker.record(Curves(epochs))
+        tracker.record_pipeline(Curves(epochs, step))
     for path in _matches(directory, outputs.dataset):
-        tracker.log_dataset(DatasetInfo.load(path.parent))
-        tracker.pipeline.log_dataset(DatasetInfo.load(path.parent))
+        dataset = DatasetInput(DatasetInfo.load(path.parent))
+        tracker.record(dataset)
+        tracker.record_pipeline(dataset)
     if rows:
-        tracker.pipeline.log_metrics(rows)
-    _log_summary(tracker.pipeline, directory, outputs)
+        tracker.record_pipeline(Metrics(rows))
+    for _ in _matches(directory, outputs.verdict):
+        verdict = Promotion(directory).verdict()
+        tags = {"qatline.verdict": verdict.verdict, DESCRIPTION_TAG: describe_verdict(verdict)}
+        tracker.record_pipeline(Tags(tags))
+    for path in _matches(directory, outputs.summary):
+        tracker.record_pipeline(Artifact(path))
     for pattern, names in outputs.tags.items():
         for path in _matches(directory, (pattern,)):
-            tracker.set_tags(
-                {
-                    f"{path.stem}.{name}": text
-                    for name, text in _named(_read_json(path), names).items()
-                }
-            )
+            named = _named(_read_json(path), names)
+            tracker.record(Tags({f"{path.stem}.{name}": text for name, text in named.items()}))
     for path in _matches(directory, outputs.artifacts):
         folder = path.parent.relative_to(directory).as_posix()
-        tracker.log_artifact(path, "" if folder == "." else folder)
+        tracker.record(Artifact(path, "" if folder == "." else folder))
     for path in _matches(directory, outputs.onnx):
-        tracker.log_onnx(path, path.stem)
+        tracker.record(OnnxModel(path))
 
 
 def _rows(directory: Path, outputs: TrackedOutputs) -> dict[str, float]:
@@ -94,20 +109,6 @@ def _without_rows(metrics: Mapping[str, float], rows: Mapping[str, float]) -> di
     """Leave out what the rows say, which Kubeflow gets with another spelling."""
     spelled = {name.replace("/", "_") for name in rows}
     return {name: value for name, value in metrics.items() if name not in spelled}
-
-
-def _log_summary(recorder: RunRecorder, directory: Path, outputs: TrackedOutputs) -> None:
-    """Record what the run of the pipeline gets beside metrics and curves."""
-    for _ in _matches(directory, outputs.verdict):
-        verdict = Promotion(directory).verdict()
-        recorder.set_tags(
-            {
-                "qatline.verdict": verdict.verdict,
-                DESCRIPTION_TAG: describe_verdict(verdict),
-            }
-        )
-    for path in _matches(directory, outputs.summary):
-        recorder.log_artifact(path)
 
 
 def flatten(value: Any, prefix: str) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from qat_lib.files.whole_files import unfinished_name, written_beside
 from qatline.components.artifacts import Evaluation, Promotion, ResultRow
@@ -72,7 +73,7 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
     result = RunResult(
         run_id=folder.run_id,
         run_dir=str(folder.path),
-        steps=finished_steps(folder, since=since),
+        steps=finished_steps(EventTail(path=folder.events_file, offset=since).read()),
         rows=rows,
         speed=speed,
         gate=gate,
@@ -81,10 +82,10 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
     return result if registered is None else result.model_copy(update={"registry": registered})
 
 
-def finished_steps(folder: RunFolder, *, since: int) -> list[FinishedStep]:
-    """Return the steps finished after byte ``since`` of the event file."""
+def finished_steps(events: Iterable[Mapping[str, Any]]) -> list[FinishedStep]:
+    """Return the steps that finished, as events of the run say."""
     found = []
-    for event in EventTail(path=folder.events_file, offset=since).read():
+    for event in events:
         if event.get("event") == "step_finished":
             found.append(
                 FinishedStep(
@@ -94,6 +95,17 @@ def finished_steps(folder: RunFolder, *, since: int) -> list[FinishedStep]:
                 )
             )
     return found
+
+
+def stopped_steps(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the start events of the steps that started and did not finish."""
+    started: dict[str, Mapping[str, Any]] = {}
+    for event in events:
+        if event.get("event") == "step_started":
+            started[event["step"]] = event
+        elif event.get("event") == "step_finished":
+            started.pop(event["step"], None)
+    return list(started.values())
 
 
 def step_times(folder: RunFolder) -> dict[str, StepTimes]:

@@ -46,7 +46,6 @@ from qatline.pipelines.run.result import GateResult, RunResult
 from qatline.pipelines.run.reuse import find_stored, take_stored
 from qatline.pipelines.run.temporary import temporary_folder
 from qatline.pipelines.run.tracking import ParentRun, open_parent_run
-from qatline.pipelines.run.tracking_server import served_tracking
 from qatline.pipelines.steps import step_of_task
 
 
@@ -121,11 +120,13 @@ def launch(folder: RunFolder) -> None:
             finish_early(folder, parent, known)
             return
         outputs = folder.attempt_dir(record.attempts)
-        _run_steps(record.pipeline, config, outputs)
+        with parent.recording(outputs) if parent else contextlib.nullcontext():
+            _run_steps(record.pipeline, config, outputs)
         emit("message", "", message="collecting the results")
         artifacts = link_artifacts(folder, outputs)
         result = collect_result(folder, artifacts, since=before)
-        result = parent.finish(result, artifacts)
+        if parent:
+            result = parent.finish(result, artifacts)
     write_json(folder.result_file, result.to_dict())
 
 
@@ -142,8 +143,7 @@ def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
     emit("message", "", message="loading the pipeline")
     pipeline = load_pipeline(name)
     emit("pipeline_started", "", steps=step_names(pipeline))
-    with served_tracking():
-        run_pipeline(pipeline, config.pipeline_parameters(), outputs)
+    run_pipeline(pipeline, config.pipeline_parameters(), outputs)
 
 
 def _nothing_new(config: RunConfig) -> str:
@@ -162,7 +162,7 @@ def _nothing_new(config: RunConfig) -> str:
     return judged_before(registry, fingerprint) if registry is not None else ""
 
 
-def finish_early(folder: RunFolder, parent: ParentRun, reason: str) -> None:
+def finish_early(folder: RunFolder, parent: ParentRun | None, reason: str) -> None:
     """Record a run that found nothing new."""
     emit("pipeline_started", "", steps=[])
     result = RunResult(
@@ -173,7 +173,9 @@ def finish_early(folder: RunFolder, parent: ParentRun, reason: str) -> None:
         gate=GateResult(verdict=None, reasons=()),
         nothing_new=reason,
     )
-    write_json(folder.result_file, parent.finish(result, {}).to_dict())
+    if parent:
+        result = parent.finish(result, {})
+    write_json(folder.result_file, result.to_dict())
 
 
 def load_pipeline(name: str) -> Callable[..., Any]:

@@ -12,7 +12,8 @@ from qatline.components.registry.mlflow_registry import MlflowRegistry, open_reg
 from qatline.components.registry.registry import RUN, RegisteredVersion
 from qatline.components.support.credentials import scrub
 from qatline.components.tracking.database import database_path, has_content
-from qatline.components.tracking.tracker import URI_VARIABLE, ensure_store
+from qatline.components.tracking.store import ensure_store
+from qatline.components.tracking.tracker import RUN_ID_VARIABLE, URI_VARIABLE
 from qatline.pipelines.config.run_config import RunConfig, build_config
 from qatline.pipelines.run.tracking import default_uri
 
@@ -47,6 +48,7 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ["MLFLOW_EXPERIMENT_ID"] = ensure_store(uri, config.tracking.experiment)
     os.environ[URI_VARIABLE] = uri
+    os.environ.pop(RUN_ID_VARIABLE, None)  # a run of the caller's registers nothing here
     registry = open_registry(wanted)
     if wanted not in (names := registry.names()):
         near = difflib.get_close_matches(wanted, names, n=1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from qatline.pipelines.config.run_config import RunConfig, build_config
 from qatline.pipelines.run.collect import finished_steps, link_artifacts
+from qatline.pipelines.run.event_tail import EventTail
 from qatline.pipelines.run.folder import RunFolder
 from qatline.pipelines.run.overview import read_result
 from qatline.pipelines.run.record import TrackingRecord, write_json
@@ -65,7 +66,7 @@ def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
         artifacts = link_artifacts(folder, folder.attempt_dir(record.attempts))
         result = read_result(folder)
         steps: dict[str, FinishedStep] = {}
-        for step in finished_steps(folder, since=0):
+        for step in finished_steps(EventTail(path=folder.events_file).read()):
             if STEP_ARTIFACTS.get(step.name) in artifacts:
                 steps[step.name] = step
         run = open_record(
@@ -74,17 +75,17 @@ def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
             start_time=_milliseconds(record.created),
             end_time=_milliseconds(record.ended),
         )
-        present = run.finished_steps()
+        recorded = run.steps.record(steps.values(), artifacts)
         done = run.finish(result.model_copy(update={"steps": list(steps.values())}), artifacts)
-        run.end(_STATUS.get(record.status, "KILLED"), _milliseconds(record.ended))
+        run.end(_STATUS.get(record.status, "KILLED"))
         if folder.result_file.exists():
             whole = result.model_copy(update={"tracking": done.tracking})
             write_json(folder.result_file, whole.to_dict())
     return SyncedRun(
         run_id=folder.run_id,
         tracking=done.tracking or TrackingRecord(),
-        recorded=tuple(name for name in steps if name not in present),
-        present=tuple(name for name in steps if name in present),
+        recorded=tuple(recorded),
+        present=tuple(name for name in steps if name not in recorded),
     )
 
 

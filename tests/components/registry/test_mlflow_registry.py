@@ -13,7 +13,7 @@ from qatline.components.registry.lock import registry_lock
 from qatline.components.registry.mlflow_registry import MlflowRegistry, open_registry
 from qatline.components.registry.registry import ModelState
 from qatline.components.settings import RegistrySettings
-from qatline.components.tracking.tracker import ensure_store
+from qatline.components.tracking.store import ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [

@@ -21,7 +21,7 @@ from submissions import Submission, Submitter, submitter
 from qatline.components.registry.journal import history
 from qatline.components.registry.lock import read_flags
 from qatline.components.registry.mlflow_registry import MlflowRegistry
-from qatline.components.tracking.tracker import ensure_store
+from qatline.components.tracking.store import ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [

@@ -16,7 +16,7 @@ from qatline.components.registry.by_hand import rollback
 from qatline.components.registry.journal import history
 from qatline.components.registry.mlflow_registry import MlflowRegistry
 from qatline.components.registry.run_candidate import RunFiles
-from qatline.components.tracking.tracker import ensure_store
+from qatline.components.tracking.store import ensure_store
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.
 pytestmark = [

@@ -30,8 +30,9 @@ from qatline.components.store.directories import describe, publish
 from qatline.components.store.fingerprints import settings_files
 from qatline.components.store.remote_directories import fetch_artifact, store_artifact
 from qatline.components.support.events import NullProgress
+from qatline.components.tracking.mlflow_run import Artifact
 from qatline.components.tracking.step_run import step_run
-from qatline.components.tracking.tracker import ensure_store
+from qatline.components.tracking.store import ensure_store
 
 # botocore 1.44 on Python 3.12 and later.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")
@@ -286,7 +287,7 @@ def test_artifacts_of_mlflow_follow_the_same_endpoint(
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", ensure_store(uri, "remote", "s3://data/mlflow"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with step_run("evaluate", warn=progress.warn) as tracker:
-        tracker.log_artifact(write(tmp_path / "plan.json", b"{}"))
+        tracker.record(Artifact(write(tmp_path / "plan.json", b"{}")))
     (stored,) = S3Storage(s3).list("s3://data/mlflow/")
     assert stored.location.endswith("/artifacts/plan.json")
 

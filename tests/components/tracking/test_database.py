@@ -58,7 +58,7 @@ def test_database_uri_reads_back_any_path(template: Path) -> None:
 
 def test_ensure_store_survives_a_kill_during_creation(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
-    code = "import sys; from qatline.components.tracking.tracker import ensure_store; ensure_store(sys.argv[1], 'e')"
+    code = "import sys; from qatline.components.tracking.store import ensure_store; ensure_store(sys.argv[1], 'e')"
     command = [sys.executable, "-W", "ignore", "-c", code, database_uri(path)]
     process = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL

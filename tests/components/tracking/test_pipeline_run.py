@@ -9,6 +9,7 @@ import pytest
 
 from qat_lib.errors import DataError, TrackingError
 from qatline.components.tracking import pipeline_run as rooms
+from qatline.components.tracking.mlflow_run import Curves, Metrics
 from qatline.components.tracking.pipeline_run import (
     RUN_TAG,
     close_children,
@@ -199,7 +200,7 @@ def test_steps_of_a_cluster_run_have_one_parent(
             contextlib.suppress(DataError),
             step_run("finetune_qat", warn=progress.warn) as tracker,
         ):
-            tracker.pipeline.log_history([{"epoch": 1, "loss": 0.5}], "finetune_qat")
+            tracker.record_pipeline(Curves([{"epoch": 1, "loss": 0.5}], "finetune_qat"))
             raise DataError("x")
     (parent,) = runs_of(client, store[1], "kfp-4")
     made = client.search_runs([store[1]], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
@@ -221,8 +222,7 @@ def test_plugin_keeps_its_own_parent(
     monkeypatch.setenv("QATLINE_PIPELINE_RUN_ID", "kfp-5")
     monkeypatch.setenv("MLFLOW_RUN_ID", task)
     with step_run("evaluate", warn=progress.warn) as tracker:
-        tracker.pipeline.log_metrics({"qat_engine/accuracy": 0.5})
-        monkeypatch.setenv("MLFLOW_RUN_ID", task)
+        tracker.record_pipeline(Metrics({"qat_engine/accuracy": 0.5}))
         assert close_parent("kfp-5", "FINISHED") is None
     assert runs_of(client, store[1], "kfp-5") == []
     assert client.get_run(parent).data.metrics == {"qat_engine/accuracy": 0.5}

@@ -1,15 +1,22 @@
-"""A tracking store in PostgreSQL: there, away, and with a wrong password."""
+"""Tracking stores: reachable or not, prepared, in SQLite and in PostgreSQL."""
 
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow_server import free_port
 from postgres_server import PASSWORD, PostgresServer
 
-from qat_lib.errors import TrackingError
+from qat_lib.errors import DataError, TrackingError
+from qatline.components.tracking import store as tracking_store
 from qatline.components.tracking.pipeline_run import find_or_create_parent
 from qatline.components.tracking.store import Contact, ensure_store, open_client, probe
 
@@ -17,6 +24,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred"),
 ]
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +95,127 @@ def test_wrong_password_is_told_soon(
         ensure_store(postgres.uri, "e")
     assert time.monotonic() - started < 30
     assert "planted" not in str(caught.value)
+
+
+@pytest.fixture
+def answering() -> Iterator[Any]:
+    """Start HTTP servers that answer with a given status."""
+    servers = []
+
+    def start(status: int) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("status", [200, 401, 403, 404, 500, 501, 505])
+def test_any_answer_of_a_server_will_do(answering: Any, status: int) -> None:
+    probe(answering(status))
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_gateway_without_a_server_does_not(answering: Any, status: int) -> None:
+    with pytest.raises(TrackingError, match=f"can't be reached: it answers {status}"):
+        probe(answering(status))
+
+
+def test_silence_is_noticed_soon() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        started = time.monotonic()
+        with pytest.raises(TrackingError, match="can't be reached"):
+            probe(f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=0.2)
+        assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://[broken", "http://no-such-host.invalid", "http://127.0.0.1:99999"]
+)
+def test_what_is_no_address_is_told(uri: str) -> None:
+    with pytest.raises(TrackingError, match="can't be reached"):
+        probe(uri, seconds=5)
+
+
+@pytest.mark.parametrize("uri", ["sqlite:////tmp/x.db", "", "databricks"])
+def test_other_stores_are_not_probed(uri: str) -> None:
+    probe(uri)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("went wrong\n[SQL: SELECT 1]"), "^it: went wrong$"),
+        (RuntimeError("went wrong\n(Background on this error at: x)"), "^it: went wrong$"),
+        (RuntimeError("http://me:planted@host"), r"^it: http://\*\*\*@host$"),
+        (KeyError(), "^it: KeyError$"),
+        (RuntimeError("No space left on device"), "^it: the disk is full"),
+        (ImportError("no such name"), "^it: no such name$"),
+        (ModuleNotFoundError("No module named 'mlflow'", name="mlflow"), "^it: .*pip install"),
+    ],
+)
+def test_translated_tells_what_libraries_raise(error: Exception, message: str) -> None:
+    with pytest.raises(TrackingError, match=message), tracking_store.translated("it"):
+        raise error
+
+
+def test_translated_hands_our_own_errors_on() -> None:
+    with pytest.raises(DataError, match="own"), tracking_store.translated("it"):
+        raise DataError("own")
+
+
+def test_ensuring_a_store_again_changes_nothing(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/deep/mlflow.db"
+    experiment = ensure_store(uri, "tests", "s3://x")
+    assert ensure_store(uri, "tests", "s3://y") == experiment != ensure_store(uri, "another")
+    client = open_client(uri)
+    made = client.get_experiment(experiment)
+    assert made.artifact_location == "s3://x"
+    assert made.tags["mlflow.experimentKind"] == "custom_model_development"
+    client.delete_experiment(experiment)
+    with pytest.raises(
+        TrackingError, match=f"'tests' was deleted: restore it with .* -x {experiment}"
+    ):
+        ensure_store(uri, "tests")
+
+
+def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no database")
+    with pytest.raises(TrackingError, match=r"can't be used.*exists"):
+        ensure_store(f"sqlite:///{tmp_path}/file/mlflow.db", "x")
+    with pytest.raises(TrackingError, match="file is no SQLite database"):
+        ensure_store(f"sqlite:///{tmp_path}/file", "x")
+    with pytest.raises(TrackingError, match="can't be used"):
+        ensure_store("nonsense://host", "x")
+
+
+def test_two_launchers_may_make_one_database_at_once(tmp_path: Path) -> None:
+    code = (
+        "import sys; from qatline.components.tracking.store import ensure_store; "
+        "print(ensure_store(sys.argv[1], 'e'))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code, f"sqlite:///{tmp_path}/mlflow.db"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    launchers = [
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    ends = [(*launcher.communicate(timeout=300), launcher.returncode) for launcher in launchers]
+    assert [code for _, _, code in ends] == [0, 0], ends
+    assert len({out for out, _, _ in ends}) == 1

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from qatline.components.registry.journal import Move, carry_out
 from qatline.components.registry.mlflow_registry import MlflowRegistry
-from qatline.components.tracking.tracker import ensure_store
+from qatline.components.tracking.store import ensure_store
 from qatline.pipelines.cli.main import app
 
 # SQLAlchemy 2.1 about a loader that MLflow 3.17 uses, and MLflow about its own type hints.

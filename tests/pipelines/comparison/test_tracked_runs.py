@@ -6,7 +6,7 @@ import pytest
 from compared_runs import make_plan, three_runs
 
 from qat_lib.errors import TrackingError
-from qatline.components.tracking.mlflow_writer import MlflowWriter
+from qatline.components.tracking.mlflow_run import Artifact, Curves, Metrics, MlflowRun, Params
 from qatline.components.tracking.store import ensure_store, open_client
 from qatline.pipelines.comparison.tracked_runs import (
     differing_params,
@@ -21,17 +21,18 @@ def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     experiment = ensure_store(uri, "e", (tmp_path / "artifacts").as_uri())
     client = open_client(uri)
-    run = client.create_run(experiment, 1000, {"qatline.verdict": "reject"}, "nightly")
-    writer = MlflowWriter(client, run.info.run_id)
-    writer.log_params({"qat.epochs": 3})
-    writer.log_metrics({"qat_engine/accuracy": 0.5, "fp32.accuracy": 0.75, "promote/x": 1.0})
+    made = client.create_run(experiment, 1000, {"qatline.verdict": "reject"}, "nightly")
+    run = MlflowRun(client, made.info.run_id, at=3500)
+    run.record(Params({"qat.epochs": 3}))
+    metrics = {"qat_engine/accuracy": 0.5, "fp32.accuracy": 0.75, "promote/x": 1.0}
+    run.record(Metrics(metrics))
     epochs = [{"epoch": 2, "val_loss": 0.25}, {"epoch": 1, "val_loss": 0.5, "lr": 0.1}]
-    writer.log_history(epochs, "finetune_qat")
+    run.record(Curves(epochs, "finetune_qat"))
     make_plan().save(tmp_path / "plan.json")
-    writer.log_artifact(tmp_path / "plan.json")
-    writer.end("FINISHED", 3500)
+    run.record(Artifact(tmp_path / "plan.json"))
+    run.end("FINISHED")
 
-    read = read_tracked_run(client, run.info.run_id, details=True)
+    read = read_tracked_run(client, run.run_id, details=True)
     assert (read.name, read.status, read.verdict) == ("nightly", "FINISHED", "reject")
     assert (read.started, read.seconds) == ("1970-01-01T00:00:01+00:00", 2.5)
     assert read.params == {"qat.epochs": "3"}
@@ -39,7 +40,7 @@ def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
     assert read.row("fp32").accuracy == 0.75  # as earlier versions spelled it
     assert read.curves == {"finetune_qat/val_loss": [(1, 0.5), (2, 0.25)]}
     assert read.plan == make_plan()
-    said = read_tracked_run(client, run.info.run_id, name="mine").to_dict()
+    said = read_tracked_run(client, run.run_id, name="mine").to_dict()
     assert (said["name"], said["accuracy"]) == ("mine", 0.5)
 
 

@@ -3,7 +3,13 @@ import os
 from pathlib import Path
 
 from qatline.components.tracking.tracker import StepTimes
-from qatline.pipelines.run.collect import finished_steps, link_artifacts, step_times
+from qatline.pipelines.run.collect import (
+    finished_steps,
+    link_artifacts,
+    step_times,
+    stopped_steps,
+)
+from qatline.pipelines.run.event_tail import EventTail
 from qatline.pipelines.run.folder import RunFolder
 from qatline.pipelines.run.result import FinishedStep
 
@@ -47,7 +53,7 @@ def test_finished_steps_ignore_the_clock(tmp_path: Path) -> None:
     ]
     lines = [json.dumps(event) + "\n" for event in events]
     folder.events_file.write_text("".join(lines))
-    assert finished_steps(folder, since=len(lines[0])) == [
+    assert finished_steps(EventTail(path=folder.events_file, offset=len(lines[0])).read()) == [
         FinishedStep(name="prepare_data", status="reused", seconds=0.1)
     ]
 
@@ -70,3 +76,20 @@ def test_step_times_are_those_of_the_execution(tmp_path: Path) -> None:
         "prepare_data": StepTimes(started=1_997_000, ended=2_000_000),
         "evaluate": StepTimes(started=4_000_000, ended=4_000_000),
     }
+
+
+def test_stopped_steps_have_not_finished() -> None:
+    events = [
+        {"event": event, "step": step, "time": float(time)}
+        for time, (event, step) in enumerate(
+            [
+                ("step_started", "prepare_data"),
+                ("step_finished", "prepare_data"),
+                ("step_started", "evaluate"),
+                ("step_started", "train_baseline"),
+                ("warning", "train_baseline"),
+                ("step_started", "evaluate"),
+            ]
+        )
+    ]
+    assert stopped_steps(events) == [events[5], events[3]]
