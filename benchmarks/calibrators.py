@@ -33,9 +33,9 @@ import tensorflow as tf
 from qat_recipes_data import CifarData
 
 import qat_lib
-from qat_lib.ptq import PtqRecipe
 from qat_lib.models import build_reference_model
 from qat_lib.models.weights import load_weights
+from qat_lib.ptq import PtqRecipe
 
 BATCH = 50
 REFERENCE = "percentile 99.99"

@@ -32,11 +32,11 @@ from planted_faults import scale_channel
 
 import qat_lib
 from qat_lib.keras.diagnosis.journal import Journal
-from qat_lib.ptq import PtqRecipe
 from qat_lib.keras.search.candidates import Candidates
 from qat_lib.keras.search.metrics import choose_metric
 from qat_lib.models import build_reference_model
 from qat_lib.models.weights import load_weights
+from qat_lib.ptq import PtqRecipe
 
 FACTOR, CHANNEL = 100.0, 5
 CALIBRATION = 64
