@@ -258,7 +258,8 @@ def summary_line(row: dict[str, Any]) -> str:
     return (
         f"{head}  batch 1: {single['end_to_end']['p50']:.3f} ms (compute {single['compute']['p50']:.3f}), batch "
         f"{large['batch_size']}: {large['throughput']:.0f}/s, INT8 layers {layers['int8_layers']} of "
-        f"{layers['weighted_layers']}, labels as ONNX Runtime {row['check']['label_agreement']:.1%}, "
+        f"{layers['weighted_layers']}, difference from ONNX Runtime {row['check']['largest_difference']:.2g} of "
+        f"{row['check']['bound']:.2g}, "
         f"{'passed' if row['check']['passed'] else 'FAILED'}"
     )
 

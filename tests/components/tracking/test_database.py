@@ -86,6 +86,7 @@ def test_prepared_database_replaces_an_unfinished_one(
     (tmp_path / "mlflow.db-journal").write_bytes(b"of a process that was killed")
     if left == "no experiment":
         shutil.copyfile(template, path)
+        query(path, "DELETE FROM experiment_tags")
         query(path, "DELETE FROM experiments")
     elif left != "nothing":
         query(path, "CREATE TABLE experiments (experiment_id INTEGER PRIMARY KEY, name TEXT)")
