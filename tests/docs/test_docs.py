@@ -25,7 +25,10 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # What a page finds in its folder because the reader comes from another one.
 COMES_AFTER = {
+    "calibration.md": "library.md",
     "champion.md": "getting-started.md",
+    "engines.md": "library.md",
+    "export.md": "library.md",
     "report.md": "getting-started.md",
     "tensorrt.md": "library.md",
 }
