@@ -13,6 +13,10 @@ Three forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by
   (``qat_lib.engines.pair_sums``). Such layers get their weights in float32. Graphs planned for the
   CPU have none.
 
+In any precision, a recurrent layer between two Transposes answers wrongly for batches of 2 and
+more: the CPU plugin drops the Transposes and marks the layer as time-major, and
+``export_model`` does not write that mark. A Clamp at the limits of float32 keeps the Transposes.
+
 The answers of a graph stay the same; ONNX Runtime's on the graph as it came are the reference.
 """
 
@@ -43,6 +47,8 @@ _THROUGH = (
 """Operators that quantized tensors pass on their way to or from a Concat."""
 _MIDDLE = 128
 _LIMIT = 3.0e38
+_RECURRENT = {"LSTMSequence", "GRUSequence", "RNNSequence"}
+"""OpenVINO's recurrent operations; LSTM, GRU and RNN of ONNX become these."""
 _CLIP_OPSET = 11
 """Operator set from which on a Clip has its limits as inputs."""
 
@@ -83,6 +89,26 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     return SoundForm(
         data=model.SerializeToString(), floats=tuple(node.name for node in overflowing)
     )
+
+
+def keep_time_axes(model: Any) -> None:
+    """Put a Clamp that changes no value behind each recurrent operation of an OpenVINO model.
+
+    The plugin drops the Transposes of one-directional operations alone.
+    """
+    from openvino import opset8
+
+    for operation in model.get_ordered_ops():
+        if operation.get_type_name() not in _RECURRENT:
+            continue
+        if operation.get_attributes()["direction"] == "bidirectional":
+            continue
+        sequence = operation.output(0)
+        readers = sequence.get_target_inputs()
+        name = f"{operation.get_friendly_name()}/clamp"
+        clamp = opset8.clamp(sequence, -_LIMIT, _LIMIT, name=name)
+        for reader in readers:
+            reader.replace_source_output(clamp.output(0))
 
 
 def _pairs_around_concats(graph: OnnxGraph) -> Iterator[Node]:
