@@ -99,10 +99,8 @@ def _broadcast(
 ) -> list[ir.Value | None] | None:
     """Return the operands of an Add, Sub, Mul or Div with one more axis."""
     shape = dims(node.outputs[0]) or []
-    # Convolutions that the operator can fuse with are worth an Unsqueeze of the other operand.
-    is_fusable = any(
-        value in moving and is_op(producer(_source(value)), "Conv") for value in node.inputs
-    )
+    # A convolution to fuse with is worth an Unsqueeze of the other operand.
+    is_fusable = any(value in moving and _is_convolved(_source(value)) for value in node.inputs)
     moved: list[ir.Value | None] = []
     for value in node.inputs:
         array = constant(value)
@@ -122,6 +120,15 @@ def _broadcast(
         else:
             return None
     return moved
+
+
+def _is_convolved(value: ir.Value | None) -> bool:
+    """Return whether only constants stand between a convolution and ``value``, such as a bias."""
+    node = producer(value)
+    while is_op(node, *ARITHMETIC):
+        data = [x for x in node.inputs if constant(x) is None]
+        node = producer(data[0]) if len(data) == 1 else None
+    return is_op(node, "Conv")
 
 
 def _unsqueeze(graph: ir.Graph, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:

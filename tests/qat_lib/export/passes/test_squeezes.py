@@ -70,6 +70,12 @@ SUNK = {
         BRANCH + "a = Add(z, s)\n y = Exp(a)",
         CONV + "u = Unsqueeze(z, axis)\n a = Add(u, c)\n s = Squeeze(a, axis)\n y = Exp(s)",
     ),
+    "another tensor behind the bias": (
+        BRANCH + "b = Add(s, bias)\n a = Add(b, z)\n y = Exp(a)",
+        CONV
+        + "b = Add(c, spread)\n u = Unsqueeze(z, axis)\n a = Add(b, u)\n s = Squeeze(a, axis)\n"
+        + "y = Exp(s)",
+    ),
     "a gate": (
         TWO + "a = Tanh(s)\n b = Sigmoid(t)\n g = Mul(a, b)\n y = Exp(g)",
         WIDE + "a = Tanh(c)\n b = Sigmoid(d)\n g = Mul(a, b)\n s = Squeeze(g, axis)\n y = Exp(s)",
