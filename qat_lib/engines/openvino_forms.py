@@ -2,9 +2,9 @@
 
 Three forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by ``compare_layers``:
 
-- Signed integers around a Concat: its low precision transformations take the quantized tensors for
-  real ones, and each value is rounded to a whole number. Unsigned integers with the zero point 128
-  have the same steps, and are computed correctly.
+- Signed integers around a Concat, Squeeze or Unsqueeze: the low precision transformations take the
+  quantized tensors for real ones, and each value is rounded to a whole number. Unsigned integers
+  with the zero point 128 have the same steps, and are computed correctly.
 - An INT8 convolution or product without a bias that a quantizer reads and something in floating
   point as well: the quantizer reads it without its scale. With a Clip in between, at the limits of
   float32, both read it with the scale.
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _WEIGHTED = onnx_operators("weighted")
 _CONCAT = "Concat"
+_MISREAD = {_CONCAT, "Squeeze", "Unsqueeze"}
 _THROUGH = (
     onnx_operators("layout")
     | onnx_operators("activation")
@@ -77,7 +78,7 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     from qat_lib.onnx_view.graph import OnnxGraph
 
     graph = OnnxGraph.load(path)
-    shifted = list(dict.fromkeys(_pairs_around_concats(graph)))
+    shifted = list(dict.fromkeys(_misread_pairs(graph)))
     torn = list(_torn_tensors(graph)) if graph.opset >= _CLIP_OPSET else []
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
     if not shifted and not torn and not overflowing:
@@ -111,10 +112,10 @@ def keep_time_axes(model: Any) -> None:
             reader.replace_source_output(clamp.output(0))
 
 
-def _pairs_around_concats(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield the Q nodes with signed integers in front of and behind each Concat."""
+def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:
+    """Yield the Q nodes with signed integers in front of and behind each Concat, Squeeze and Unsqueeze."""
     for node in graph.nodes:
-        if node.op != _CONCAT or graph.is_constant(node.outputs[0]):
+        if node.op not in _MISREAD or graph.is_constant(node.outputs[0]):
             continue
         for found in (*_before(graph, node), *_behind(graph, node)):
             if _is_signed(graph, found):
