@@ -33,7 +33,7 @@ from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
-from qat_lib.engines.openvino_forms import SoundForm, sound_form
+from qat_lib.engines.openvino_forms import SoundForm, keep_time_axes, sound_form
 from qat_lib.engines.openvino_layers import read_execution_graph
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
@@ -90,6 +90,7 @@ class OpenVINOBackend(EngineBackend):
         try:
             form = sound_form(request.onnx, cpu_kind())
             model = core.read_model(form.data or str(request.onnx))
+            keep_time_axes(model)
             model.reshape(map_values(_partial_shape, request.spec.shapes))
             compiled, properties = _compile(core, model, request, plain)
             data = compiled.export_model().getvalue()

@@ -2,9 +2,9 @@
 
 Some forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by ``compare_layers``:
 
-- Signed integers around a Concat: its low precision transformations take the quantized tensors for
-  real ones, and each value is rounded to a whole number. Unsigned integers with the zero point 128
-  have the same steps, and are computed correctly.
+- Signed integers around a Concat, Squeeze or Unsqueeze: the low precision transformations take the
+  quantized tensors for real ones, and each value is rounded to a whole number. Unsigned integers
+  with the zero point 128 have the same steps, and are computed correctly.
 - An INT8 convolution or product without a bias that a quantizer reads and something in floating
   point as well: the quantizer reads it without its scale. With a Clip in between, at the limits of
   float32, both read it with the scale.
@@ -14,6 +14,10 @@ Some forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by 
 - On CPUs without VNNI, INT8 weights whose sums of two exceed 16 bits
   (``qat_lib.engines.pair_sums``). Such layers get their weights in float32. Graphs planned for the
   CPU have none.
+
+In any precision, a recurrent layer between two Transposes answers wrongly for batches of 2 and
+more: the CPU plugin drops the Transposes and marks the layer as time-major, and
+``export_model`` does not write that mark. A Clamp at the limits of float32 keeps the Transposes.
 
 The answers of a graph stay the same; ONNX Runtime's on the graph as it came are the reference.
 """
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 _WEIGHTED = onnx_operators("weighted")
 _CONCAT = "Concat"
+_MISREAD = {_CONCAT, "Squeeze", "Unsqueeze"}
 _THROUGH = (
     onnx_operators("layout")
     | onnx_operators("activation")
@@ -45,6 +50,8 @@ _THROUGH = (
 """Operators that quantized tensors pass on their way to or from a Concat."""
 _MIDDLE = 128
 _LIMIT = 3.0e38
+_RECURRENT = {"LSTMSequence", "GRUSequence", "RNNSequence"}
+"""OpenVINO's recurrent operations; LSTM, GRU and RNN of ONNX become these."""
 _CLIP_OPSET = 11
 """Operator set from which on a Clip has its limits as inputs."""
 _SQUEEZE_OPSET = 13
@@ -75,7 +82,7 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     from qat_lib.onnx_view.graph import OnnxGraph
 
     graph = OnnxGraph.load(path)
-    shifted = list(dict.fromkeys(_pairs_around_concats(graph)))
+    shifted = list(dict.fromkeys(_misread_pairs(graph)))
     torn = list(_torn_tensors(graph)) if graph.opset >= _CLIP_OPSET else []
     reduced = list(_reduced_maxima(graph)) if graph.opset >= _SQUEEZE_OPSET else []
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
@@ -91,10 +98,30 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     )
 
 
-def _pairs_around_concats(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield the Q nodes with signed integers in front of and behind each Concat."""
+def keep_time_axes(model: Any) -> None:
+    """Put a Clamp that changes no value behind each recurrent operation of an OpenVINO model.
+
+    The plugin drops the Transposes of one-directional operations alone.
+    """
+    from openvino import opset8
+
+    for operation in model.get_ordered_ops():
+        if operation.get_type_name() not in _RECURRENT:
+            continue
+        if operation.get_attributes()["direction"] == "bidirectional":
+            continue
+        sequence = operation.output(0)
+        readers = sequence.get_target_inputs()
+        name = f"{operation.get_friendly_name()}/clamp"
+        clamp = opset8.clamp(sequence, -_LIMIT, _LIMIT, name=name)
+        for reader in readers:
+            reader.replace_source_output(clamp.output(0))
+
+
+def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:
+    """Yield the Q nodes with signed integers in front of and behind each Concat, Squeeze and Unsqueeze."""
     for node in graph.nodes:
-        if node.op != _CONCAT or graph.is_constant(node.outputs[0]):
+        if node.op not in _MISREAD or graph.is_constant(node.outputs[0]):
             continue
         for found in (*_before(graph, node), *_behind(graph, node)):
             if _is_signed(graph, found):

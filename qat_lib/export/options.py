@@ -155,6 +155,7 @@ PASSES = (
     Pass("fold_constants.fold_constants"),
     Pass("pooling.use_global_pools"),
     Pass("flatten_order.reorder_flattened_weights"),
+    Pass("squeezes.sink_squeezes"),
     Pass("singleton_reshapes.eliminate_singleton_reshapes"),
     Pass("recover_batchnorm.recover_batchnorm"),
     Pass("recover_layernorm.recover_layernorm"),

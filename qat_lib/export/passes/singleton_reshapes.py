@@ -17,7 +17,6 @@ from qat_lib.export.graph import (
     TENSOR,
     add_constant,
     attribute,
-    constant,
     dims,
     insert_before,
     is_op,
@@ -30,7 +29,6 @@ from qat_lib.export.graph import (
     replace,
     scalar,
 )
-from qat_lib.export.passes.layout_axes import single_axis
 from qat_lib.graph.roles import ARITHMETIC, PAIR, onnx_operators
 
 RESHAPES = onnx_operators("reshape")
@@ -90,7 +88,7 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
 POINTWISE = PAIR | ARITHMETIC | onnx_operators("rectifier") | {"Sigmoid", "HardSigmoid", "Tanh"}
 
 
-def _is_passable(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
+def is_pointwise_on(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
     """Whether a node is elementwise on ``value``: per-tensor Q/DQ or an activation."""
     if not is_op(node, *POINTWISE) or node.inputs[0] is not value:
         return False
@@ -104,15 +102,9 @@ def _sink(graph: ir.Graph, node: ir.Node) -> bool:
     below = only_consumer(value)
     if below is None or source is None or below.outputs[0].is_graph_output():
         return False
-    spread = _spread_constant(node, below)
-    if spread is None and not _is_passable(below, value):
-        return False
-    if not _worth_sinking(below) and (spread is None or not _is_behind_conv(source)):
+    if not is_pointwise_on(below, value) or not _worth_sinking(below):
         return False
     output = below.outputs[0]
-    if spread is not None:
-        index, array = spread
-        below.replace_input_with(index, add_constant(graph, array, f"{below.name}/constant"))
     below.replace_input_with(list(below.inputs).index(value), source)
     moved = ir.node(node.op_type, [output, *node.inputs[1:]], dict(node.attributes))
     moved.meta.update(node.meta)
@@ -126,42 +118,11 @@ def _sink(graph: ir.Graph, node: ir.Node) -> bool:
     return True
 
 
-def _is_behind_conv(value: ir.Value) -> bool:
-    """Whether only constants are added or multiplied between a convolution and ``value``."""
-    node = producer(value)
-    while is_op(node, *ARITHMETIC):
-        data = [x for x in node.inputs if constant(x) is None]
-        node = producer(*data) if len(data) == 1 else None
-    return is_op(node, "Conv")
-
-
-def _spread_constant(node: ir.Node, below: ir.Node) -> tuple[int, np.ndarray] | None:
-    """Return a constant's operand and array, reshaped to precede a Squeeze.
-
-    That is what a bias or a normalization behind a one-dimensional convolution looks like.
-    """
-    value = node.outputs[0]
-    shape = dims(value)
-    if (
-        not is_op(node, "Squeeze")
-        or not is_op(below, *ARITHMETIC)
-        or shape is None
-        or dims(below.outputs[0]) != shape
-    ):
-        return None
-    axis, index = single_axis(node, len(shape) + 1), 1 - list(below.inputs).index(value)
-    array = constant(below.inputs[index])
-    if axis is None or array is None:
-        return None
-    full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
-    return index, np.expand_dims(full, axis)
-
-
 def _worth_sinking(node: ir.Node) -> bool:
     """Whether a pointwise operator leads to a reshape that can be joined."""
     value = node.outputs[0]
     reader = only_consumer(value)
-    while _is_passable(reader, value):
+    while is_pointwise_on(reader, value):
         value = reader.outputs[0]
         reader = only_consumer(value)
     return is_reshape(reader)

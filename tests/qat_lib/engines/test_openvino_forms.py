@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import qat_lib
 from qat_lib.engines import BuildSpec, build_engine
 from qat_lib.engines import openvino as openvino_backend
 from qat_lib.engines.openvino_forms import SoundForm, sound_form
@@ -200,3 +201,23 @@ def test_sound_form_reads_weights_from_other_files(tmp_path: Path) -> None:
         tensors = onnx.load_model_from_string(data).graph.initializer
         arrays.append({tensor.name: numpy_helper.to_array(tensor).tolist() for tensor in tensors})
     assert arrays[0] == arrays[1]
+
+
+def test_signed_integers_in_front_of_an_unsqueeze_are_shifted(tmp_path: Path) -> None:
+    """A one-dimensional convolution with a quantized input and an output in floating point."""
+    keras = pytest.importorskip("keras")
+    layers = keras.layers
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((16, 4), name="x")
+    line = layers.Conv1D(8, 3, padding="same", use_bias=False)(inputs)
+    line = layers.ReLU()(layers.BatchNormalization()(line))
+    network = keras.Model(inputs, layers.Dense(3, name="y")(layers.LSTM(4)(line)))
+    quantized = qat_lib.quantize_model(network, custom_qdq_cases="auto")
+    data = np.random.default_rng(0).normal(size=(4, 16, 4)).astype(np.float32)
+    qat_lib.calibrate(quantized, data)
+    path = tmp_path / "line.onnx"
+    qat_lib.export_onnx(quantized, path, target="openvino")
+    spec = BuildSpec(backend="openvino", max_batch_size=2)
+    verification = build_engine(path, spec).manifest.verification
+    assert verification is not None
+    assert verification["differences"]["y"] < verification["bound"]

@@ -10,13 +10,15 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 STEPS, FEATURES, UNITS = 8, 6, 16
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-def write_stacked_lstm(path: Path, *, layers: int = 2) -> Path:
-    """Write stacked LSTM layers and a dense layer.
+def write_stacked(path: Path, op: str, *, layers: int = 2) -> Path:
+    """Write stacked recurrent layers of one operator and a dense layer.
 
-    All LSTM layers but the last return their sequences.
+    All recurrent layers but the last return their sequences.
     """
+    gates = GATES[op]
     generator = np.random.default_rng(0)
     nodes, constants = [], []
 
@@ -32,12 +34,12 @@ def write_stacked_lstm(path: Path, *, layers: int = 2) -> Path:
         width = UNITS if index else FEATURES
         inputs = [
             f"sequence{index}",
-            constant(f"w{index}", (1, 4 * UNITS, width)),
-            constant(f"r{index}", (1, 4 * UNITS, UNITS)),
-            constant(f"b{index}", (1, 8 * UNITS)),
+            constant(f"w{index}", (1, gates * UNITS, width)),
+            constant(f"r{index}", (1, gates * UNITS, UNITS)),
+            constant(f"b{index}", (1, 2 * gates * UNITS)),
         ]
         outputs = [f"all{index}", f"last{index}"]
-        nodes.append(helper.make_node("LSTM", inputs, outputs, f"lstm{index}", hidden_size=UNITS))
+        nodes.append(helper.make_node(op, inputs, outputs, f"layer{index}", hidden_size=UNITS))
         nodes.append(
             helper.make_node(
                 "Squeeze", [f"all{index}", "one"], [f"sequence{index + 1}"], f"squeeze{index}"
