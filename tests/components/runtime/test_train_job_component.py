@@ -33,7 +33,7 @@ from qatline.components.trainjob.task import JobTemplate, to_json
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")
 
 NAME = job_name("1f2e", "train_baseline")
-WORKER = [sys.executable, str(Path(__file__).with_name("stand_in_worker.py"))]
+WORKER = [sys.executable, str(Path(__file__).parents[1] / "trainjob" / "stand_in_worker.py")]
 SECRETS = {"s/a": "testing", "s/b": "testing"}
 ENV = [
     {"name": "AWS_DEFAULT_REGION", "value": "us-east-1"},
