@@ -3,6 +3,7 @@
 Its schema here is three tables.
 """
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -192,6 +193,7 @@ def stopped_holder(code: str, path: Path) -> Iterator[int]:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         holder.send_signal(signal.SIGSTOP)
+        os.waitpid(holder.pid, os.WUNTRACED)  # the signal arrives later
         yield holder.pid
     finally:
         holder.kill()
