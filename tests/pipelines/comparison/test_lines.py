@@ -33,7 +33,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = client.create_run(experiment).info.run_id
         for key, value in {**SHARED, "output": name, "qat.epochs": epochs}.items():
             client.log_param(run, key, value)
-        client.log_metric(run, "fp32.accuracy", accuracy)
+        client.log_metric(run, "fp32/accuracy", accuracy)
         client.set_tag(run, "qatline.verdict", "promote")
         folder = output / name
         folder.mkdir()

@@ -24,7 +24,7 @@ def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
     made = client.create_run(experiment, 1000, {"qatline.verdict": "reject"}, "nightly")
     run = MlflowRun(client, made.info.run_id, at=3500)
     run.record(Params({"qat.epochs": 3}))
-    metrics = {"qat_engine/accuracy": 0.5, "fp32.accuracy": 0.75, "promote/x": 1.0}
+    metrics = {"qat_engine/accuracy": 0.5, "fp32/accuracy": 0.75, "promote/x": 1.0}
     run.record(Metrics(metrics))
     epochs = [{"epoch": 2, "val_loss": 0.25}, {"epoch": 1, "val_loss": 0.5, "lr": 0.1}]
     run.record(Curves(epochs, "finetune_qat"))
@@ -37,7 +37,7 @@ def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
     assert (read.started, read.seconds) == ("1970-01-01T00:00:01+00:00", 2.5)
     assert read.params == {"qat.epochs": "3"}
     assert read.row("qat_engine").accuracy == 0.5
-    assert read.row("fp32").accuracy == 0.75  # as earlier versions spelled it
+    assert read.row("fp32").accuracy == 0.75
     assert read.curves == {"finetune_qat/val_loss": [(1, 0.5), (2, 0.25)]}
     assert read.plan == make_plan()
     said = read_tracked_run(client, run.run_id, name="mine").to_dict()
