@@ -1,4 +1,4 @@
-"""Deployment: where an engine will run, and what follows for its integers."""
+"""Deployment: backend and CPU of an engine, and the integers that suit them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from qat_lib.options import Backend, BackendChoice, Cpu, CpuChoice
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """Backend and CPU of an engine. All other choices about its integers follow from them.
+    """Backend and CPU of an engine, from which all other choices about its integers follow.
 
     Args:
         backend: the backend; also the ``target`` of the export.
-        cpu: kind of CPU (``qat_lib.options.Cpu``); None for TensorRT, which needs none.
+        cpu: kind of CPU (``qat_lib.options.Cpu``); None for TensorRT.
 
     Examples:
         >>> Deployment(backend="openvino", cpu="avx2").unsigned
@@ -35,6 +35,8 @@ class Deployment:
         Raises:
             BackendUnavailableError: the backend is ``"auto"``, and none works here.
         """
+        # Imported late: qat_lib.engines imports NumPy and the backends, and `import qat_lib` stays
+        # fast.
         from qat_lib.engines import choose_backend, cpu_kind, get_backend
 
         chosen = choose_backend("auto") if backend == "auto" else backend
@@ -44,7 +46,7 @@ class Deployment:
 
     @property
     def unsigned(self) -> bool:
-        """Whether non-negative activations get unsigned integers, which TensorRT refuses."""
+        """Whether non-negative activations get unsigned integers (not supported by TensorRT)."""
         from qat_lib.engines import get_backend
 
         return get_backend(self.backend).supports("unsigned")

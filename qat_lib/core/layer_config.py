@@ -1,4 +1,4 @@
-"""LayerConfig: one entry of a quantization spec, checked whenever it is set."""
+"""LayerConfig: one entry of a quantization spec, validated on every assignment."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WEIGHT_RANGE_POLICIES = get_args(WeightRangePolicy)
 
 
 ALL = "all"
-"""What ``quantization_index`` says for every input, where None says nothing."""
+"""Explicit ``quantization_index`` for all inputs; None leaves it unspecified."""
 
 
 @dataclass(repr=False)
 class LayerConfig:
-    """One entry of a ``QuantizationSpec``: layers, and their quantization.
+    """One entry of a ``QuantizationSpec``: a selection of layers and their quantization.
 
-    An attribute that is set later is checked as the constructor checks it.
+    Assignments to attributes are validated like constructor arguments.
 
     Attributes:
         name: a layer's name, a Keras class's name, or a regular expression for layer names.
@@ -32,18 +32,18 @@ class LayerConfig:
             aliases count.
         is_regex: whether ``name`` is a regular expression that must match the whole layer name.
         quantize_input: whether the layer's inputs are quantized.
-        quantize_weight: whether its weights are (layers without weights ignore it).
-        quantization_index: which inputs, of a layer with several; None or ``["all"]`` = all.
+        quantize_weight: whether the layer's weights are quantized (ignored without weights).
+        quantization_index: numbers of the quantized inputs of a layer with several; None or
+            ``["all"]`` = all.
         num_bits: width of the integers, 2 to 16; None = 8. TensorRT and OpenVINO run 8.
-        weight_num_bits: width of its weights' integers where they have another one; None =
-            ``num_bits``. TensorRT has no convolution with 4-bit weights.
+        weight_num_bits: width of the weights' integers, if different; None = ``num_bits``. TensorRT
+            has no convolution with 4-bit weights.
         per_channel: whether weights get one range for each output channel; None = yes.
         calibrator: calibrator of the layer's inputs; None = the one given to ``calibrate``.
-        range_policy: what training does to the ranges of the layer's inputs; None = the quantizer's
-            default.
-        weight_range_policy: what it does to those of its weights: ``"current"`` they are always the
-            weights' own, ``"learned"`` they begin there and are trained, ``"frozen"`` they stay
-            there; None = ``"current"``.
+        range_policy: behaviour of the input ranges in training; None = the quantizer's default.
+        weight_range_policy: behaviour of the weight ranges in training: ``"current"`` follow the
+            weights, ``"learned"`` start at the weights' ranges and are trained, ``"frozen"`` remain
+            at them; None = ``"current"``.
     """
 
     name: str
@@ -61,7 +61,7 @@ class LayerConfig:
     weight_num_bits: int | None = None
 
     def __post_init__(self) -> None:
-        """Check every value once."""
+        """Validate all values."""
         if not isinstance(self.name, str) or not self.name:
             raise SpecError(
                 "A spec entry needs the name of a layer or class, as a string. Received: "
@@ -77,6 +77,7 @@ class LayerConfig:
             raise SpecError(
                 f"{self.name!r} can't be a class and a regular expression at once: choose one."
             )
+        # Past __setattr__, which would validate a copy of this entry and recurse.
         self.__dict__["quantization_index"] = _index_tuple(self.name, self.quantization_index)
         _check_bits(self.name, "num_bits", self.num_bits)
         _check_bits(self.name, "weight_num_bits", self.weight_num_bits)
@@ -97,20 +98,22 @@ class LayerConfig:
                 raise SpecError(f"{self.name!r} is not a regular expression: {error}.") from error
 
     def __repr__(self) -> str:
-        """Return the entry without what is at its default."""
+        """Return the entry without defaults."""
         given = [f"{key}={value!r}" for key, value in self.to_dict().items()]
         return f"LayerConfig({', '.join(given)})"
 
     def __setattr__(self, key: str, value: Any) -> None:
-        """Set an attribute to a checked value.
+        """Set an attribute after validation.
 
         Raises:
-            SpecError: the value is wrong, and nothing is changed.
+            SpecError: the value is invalid; the entry is unchanged.
             AttributeError: an entry has no such attribute.
         """
         known = [f.name for f in fields(self)]
         if key not in known:
             raise AttributeError(f"Expected an attribute of {', '.join(known)}. Received: {key!r}.")
+        # The generated __init__ assigns field by field: only a complete entry can be validated as a
+        # whole.
         is_complete = len(self.__dict__) == len(known)
         changed = (
             LayerConfig(**{**self.__dict__, key: value}).__dict__[key] if is_complete else value
@@ -119,12 +122,12 @@ class LayerConfig:
 
     @property
     def inputs(self) -> tuple[int, ...] | None:
-        """Numbers of the inputs that are quantized, in order; None = all."""
+        """Numbers of the quantized inputs, in order; None = all."""
         chosen = [i for i in self.quantization_index or () if isinstance(i, int)]
         return tuple(chosen) or None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry as plain data, without what is at its default."""
+        """Return the entry as plain data, without defaults."""
         plain = {
             key: value
             for key, value in asdict(self).items()
@@ -143,6 +146,7 @@ def _index_tuple(name: str, value: Any) -> tuple[int | str, ...] | None:
         return None
     if value == ALL or (isinstance(value, Sequence) and list(value) == [ALL]):
         return (ALL,)
+    # Integral rather than int: NumPy integers are accepted, booleans are not.
     items = [value] if isinstance(value, Integral) and not isinstance(value, bool) else value
     is_list = isinstance(items, Sequence) and not isinstance(items, str)
     if not is_list or any(

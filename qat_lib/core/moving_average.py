@@ -1,4 +1,4 @@
-"""How much of its past a moving average of weights keeps, for every front end."""
+"""Decay of a moving average of weights, for every front end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def check_decay(decay: float) -> None:
     """Check the decay of an average.
 
     Raises:
-        SpecError: it is not in [0, 1).
+        SpecError: the decay is outside [0, 1).
     """
     if not 0 <= decay < 1:
         raise SpecError(f"Expected a decay in [0, 1). Received: {decay!r}.")
@@ -18,7 +18,7 @@ def check_decay(decay: float) -> None:
 def decay_at(decay: float, step: int) -> float:
     """Return the weight of the past at a step, counted from 1.
 
-    It rises to ``decay``: the first steps, far from the end, are soon forgotten.
+    The weight rises to ``decay``, so that the average soon forgets the first, untrained steps.
 
     >>> decay_at(0.99, 1), decay_at(0.99, 10_000)
     (0.18181818181818182, 0.99)

@@ -1,4 +1,4 @@
-"""QuantizationPlan: each quantizer and each unquantized layer, with reasons."""
+"""QuantizationPlan: quantizers and unquantized layers of a model, with reasons."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ PLAN_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class QuantizationPlan:
-    """What ``qat_lib.apply_plan`` will do to a model.
+    """Quantizers that ``qat_lib.apply_plan`` adds to a model.
 
-    It is plain data: print it, compare it (``diff``), write it (``save``), read it back
-    (``load``), change it (``without``), and apply it.
+    A plan is plain data that can be printed, compared (``diff``), written (``save``), read
+    (``load``), changed (``without``) and applied.
 
     Attributes:
         model: name of the model.
@@ -53,7 +53,7 @@ class QuantizationPlan:
         quantizers: an entry for each quantizer.
         skipped: an entry for each layer without quantizers.
         wrapped: names of the layers that get a wrapper.
-        cpu: kind of CPU that the plan is for (``qat_lib.options.Cpu``); None = no CPU: TensorRT.
+        cpu: target kind of CPU (``qat_lib.options.Cpu``); None for TensorRT.
     """
 
     model: str
@@ -68,10 +68,10 @@ class QuantizationPlan:
         return [entry for entry in self.quantizers if entry.kind == kind]
 
     def without(self, *names: str) -> QuantizationPlan:
-        """Return a plan that lacks the named quantizers.
+        """Return a plan without the named quantizers.
 
         Raises:
-            PlanError: there is no quantizer of that name.
+            PlanError: no quantizer has that name.
         """
         known = {entry.name for entry in self.quantizers}
         if missing := [name for name in names if name not in known]:
@@ -84,6 +84,7 @@ class QuantizationPlan:
         """Return a plan with ``policy`` for activations of policy ``"ema"``."""
         changed = []
         for entry in self.quantizers:
+            # An explicit policy of the spec is kept; weights have policies of their own.
             is_open = entry.kind != "weight" and entry.range_policy == "ema"
             changed.append(replace(entry, range_policy=policy) if is_open else entry)
         return replace(self, quantizers=tuple(changed))
@@ -120,10 +121,10 @@ class QuantizationPlan:
 
     @classmethod
     def from_dict(cls, data: Any) -> QuantizationPlan:
-        """Build a plan from what ``to_dict`` gave.
+        """Build a plan from the result of ``to_dict``.
 
         Raises:
-            PlanError: the data is no plan, or one of another version.
+            PlanError: the data is not a plan, or has another version.
         """
         try:
             refuse_unknown_keys(
@@ -144,6 +145,7 @@ class QuantizationPlan:
                 wrapped=tuple(checked("wrapped", name, str) for name in data.get("wrapped", ())),
                 cpu=None if data.get("cpu") is None else checked("cpu", data["cpu"], str),
             )
+        # Plans are edited manually: a missing key or a wrong type is the user's error, not a bug.
         except (KeyError, TypeError, AttributeError) as error:
             raise PlanError(
                 f"This is not a quantization plan: {type(error).__name__}: {error}."
@@ -154,7 +156,7 @@ class QuantizationPlan:
         """Build a plan from JSON.
 
         Raises:
-            PlanError: the text is not JSON or no plan.
+            PlanError: the text is not JSON or not a plan.
         """
         return cls.from_dict(parse_json(text, "The quantization plan", error=PlanError))
 
@@ -163,13 +165,13 @@ class QuantizationPlan:
         """Read a plan from the JSON file ``path``.
 
         Raises:
-            PlanError: the file can't be read, has more than 16 MiB, is not JSON, or holds no plan.
+            PlanError: the file can't be read, exceeds 16 MiB, is not JSON, or contains no plan.
         """
         what = "the JSON of a quantization plan"
         return cls.from_dict(read_json(path, what=what, error=PlanError))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON to ``path``, whole or not at all."""
+        """Write the plan as JSON to ``path``, atomically."""
         write_text(path, self.to_json())
 
     def digest(self) -> str:
@@ -178,7 +180,7 @@ class QuantizationPlan:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __repr__(self) -> str:
-        """Return the plan in a line."""
+        """Return a one-line summary."""
         counts = f"{len(self.quantizers)} quantizers, {len(self.skipped)} skipped layers"
         return f"<QuantizationPlan of {self.model!r}, {self.mode} mode: {counts}>"
 
@@ -203,7 +205,7 @@ def as_plan(plan: PlanLike) -> QuantizationPlan:
     """Return a plan from a plan, dict or JSON path.
 
     Raises:
-        PlanError: ``plan`` is no quantization plan, or its file can't be read.
+        PlanError: ``plan`` is not a quantization plan, or its file can't be read.
     """
     if isinstance(plan, QuantizationPlan):
         return plan
@@ -228,7 +230,7 @@ def _changes(mine: QuantizerEntry, theirs: QuantizerEntry) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a table; the first row is its head."""
+    """Return the lines of a table; the first row is the header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

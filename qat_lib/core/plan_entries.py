@@ -1,4 +1,4 @@
-"""The entries of a quantization plan, and their plain form."""
+"""Entries of a quantization plan and their plain form."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class QuantizerEntry:
 
     Attributes:
         name: name of the TensorQuantizer layer, in Keras and in ONNX.
-        kind: ``"activation"``, ``"weight"``, or ``"internal"`` for a tensor inside of a layer.
+        kind: ``"activation"``, ``"weight"``, or ``"internal"`` for a tensor inside a layer.
         tensor: ``"<call>:<output>"`` for an activation, ``"<layer>/<weight>"`` for a weight or
-            internal tensor; of a layer inside of another ``"<layer>/<inner layer>/<weight>"``.
-        consumers: who reads the quantized tensor (empty for a weight), of an internal one
-            ``"<layer>/<inner layer>"``.
-        channel_axes: axes with a range of their own, in Keras's layout; None = one range.
+            internal tensor, ``"<layer>/<inner layer>/<weight>"`` for a nested layer.
+        consumers: readers of the quantized tensor (empty for a weight); ``"<layer>/<inner layer>"``
+            for an internal tensor.
+        channel_axes: per-channel axes, in Keras's layout; None = one range.
         group: name of the tied group that shares this quantizer's range, or None.
         num_bits: width of the integers.
-        unsigned: whether the integers are unsigned (255 steps over ``[0, amax]``), which TensorRT
-            does not run.
+        unsigned: whether the integers are unsigned (255 steps over ``[0, amax]``); not supported by
+            TensorRT.
         calibrator: calibrator of this tensor; None = the one given to ``calibrate``.
-        range_policy: what training does to the range.
-        pair_axis: axis of a weight along which neighbours (0 and 1, 2 and 3, ...) share a sum of
-            16 bits on the target CPU: the range covers the sum of each pair. None = each weight
-            by itself.
-        reason: why the tensor is quantized.
+        range_policy: behaviour of the range in training.
+        pair_axis: axis of a weight along which neighbours (0 and 1, 2 and 3, ...) share a sum of 16
+            bits on the target CPU: the range covers the sum of each pair. None = weights are
+            independent.
+        reason: reason for the quantizer.
 
     Raises:
-        PlanError: a value is none of those that a quantizer can have.
+        PlanError: a value is not allowed for a quantizer.
     """
 
     name: str
@@ -83,6 +83,7 @@ class QuantizerEntry:
     def layer(self) -> str:
         """The layer whose output, weight or inner tensor is quantized."""
         if self.kind == "activation":
+            # Later calls of a shared layer are named "<layer>@1", "<layer>@2".
             call = self.tensor.partition(":")[0]
             return call.partition("@")[0]
         return self.tensor.partition("/")[0]
@@ -99,7 +100,7 @@ class SkippedLayer:
 
 
 def quantizer_name(tensor: str) -> str:
-    """Return the name of a weight's or inner tensor's quantizer, for ``<layer>/<path>/<weight>``."""
+    """Return the quantizer name of the weight or inner tensor ``<layer>/<path>/<weight>``."""
     return f"{tensor.replace('/', '_')}_quantizer"
 
 
@@ -128,7 +129,7 @@ def entry_to_dict(entry: QuantizerEntry) -> dict[str, Any]:
 
 
 def checked(key: str, value: Any, kind: type[_T]) -> _T:
-    """Return a value of the expected type; a boolean is no number."""
+    """Return a value of the expected type; booleans do not count as numbers."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise PlanError(
             f"This is not a quantization plan: expected {key} to be {kind.__name__}. Received: "
@@ -138,7 +139,7 @@ def checked(key: str, value: Any, kind: type[_T]) -> _T:
 
 
 def refuse_unknown_keys(what: str, data: dict[str, Any], known: tuple[str, ...]) -> None:
-    """Refuse keys that nothing would read, such as a misspelt one."""
+    """Reject unknown keys, such as misspelt ones."""
     unknown = sorted(set(data) - set(known))
     if unknown:
         raise PlanError(

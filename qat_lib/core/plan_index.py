@@ -1,4 +1,4 @@
-"""Look up a plan by a model's parts, and check it."""
+"""Index of a plan by the parts of a model, with consistency checks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from qat_lib.graph.call_graph import CallGraph, GraphCall
 
 @dataclass(frozen=True, kw_only=True)
 class PlanIndex:
-    """The entries of a plan that fits a model.
+    """Entries of a plan, checked against a model.
 
     Attributes:
         wrapped: names of the layers that get a wrapper.
-        reads: the entry of the quantizer that an input reads through, by the call's name and the
-            input's number.
-        of_layer: the entries of the weights and inner tensors of each layer.
+        reads: entry of the quantizer in front of an input, by call name and input number.
+        of_layer: entries of the weights and inner tensors of each layer.
     """
 
     wrapped: frozenset[str]
@@ -27,10 +26,10 @@ class PlanIndex:
 
     @classmethod
     def of(cls, plan: QuantizationPlan, graph: CallGraph) -> PlanIndex:
-        """Check a plan against a model, and index it.
+        """Check a plan against a model and index it.
 
         Raises:
-            PlanError: the plan names what the model lacks, or contradicts itself.
+            PlanError: the plan names a part that the model lacks, or contradicts itself.
         """
         layers = {call.layer for call in graph.first_calls()}
         reads: dict[tuple[str, int], QuantizerEntry] = {}
@@ -51,6 +50,7 @@ class PlanIndex:
             for consumer in entry.consumers:
                 _check_consumer(entry.tensor, consumer, graph)
                 reads[consumer.layer, consumer.input] = entry
+        # Layers with entries for weights are wrapped even if the plan does not list them.
         wrapped = frozenset(plan.wrapped) | frozenset(of_layer)
         if unknown := wrapped - layers:
             raise PlanError(
@@ -59,21 +59,24 @@ class PlanIndex:
         return cls(wrapped=wrapped, reads=reads, of_layer=of_layer)
 
     def arriving(self, graph: CallGraph, call: GraphCall, index: int) -> QuantizerEntry | None:
-        """Return the entry whose quantizer replaces one of a call's input.
+        """Return the entry whose quantizer applies to an input of a call.
 
-        It quantizes that input, or one in front of layers in between that keep the range.
+        The quantizer is on that input or in front of range-preserving layers before it.
         """
         if index not in call.traits.quantized_inputs:
             return None
         while (entry := self.reads.get((call.name, index))) is None:
             call, index = graph.producer(call.inputs[index]), 0
+            # A layer that merges or changes values ends the search: the range in front does not
+            # apply to it.
             if len(call.inputs) != 1 or not call.traits.preserves_range:
                 return None
         return entry
 
 
 def _owner(tensor: str, layers: Collection[str]) -> str:
-    """Return the layer of a weight or inner tensor, the longest name that the tensor's begins with.
+    """Return the layer of a weight or inner tensor: the longest layer name that prefixes the
+    tensor's.
 
     Modules of converted ONNX graphs have names such as ``/stem/Conv``.
     """

@@ -1,6 +1,6 @@
-"""Ranges of quantizers, for every front end: integers, floor, shapes and settings.
+"""Ranges of quantizers, for every front end: integers, least range, shapes and settings.
 
-In NumPy alone: Keras and PyTorch quantizers share these numbers and checks.
+Needs NumPy only: Keras and PyTorch quantizers share these numbers and checks.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from qat_lib.errors import SpecError
 from qat_lib.options import RangePolicy, WeightRangePolicy
 
 AMAX_FLOOR = 127.0 * 2.0**-24
-"""Least range: it keeps a dead channel's scale positive, and representable in float16 (2**-24)."""
+"""Least range: the scale of a dead channel remains positive and representable in float16 (2**-24).
+"""
 INITIAL_AMAX = 6.0
 """Range of an activation until calibration or training sets it."""
 SHARED_FALL = 32.0
-"""How many times slower the range of several tensors falls than it rises, so that it covers the
-widest of them."""
+"""Factor by which a range of several tensors falls slower than it rises, so that it covers the
+widest tensor."""
 RANGE_POLICIES = tuple(dict.fromkeys(get_args(RangePolicy) + get_args(WeightRangePolicy)))
 
 
@@ -41,8 +42,9 @@ def greatest_integer(num_bits: int, unsigned: bool) -> float:
 
 
 def least_step(high: float) -> np.float32:
-    """Return the least step whose range is not below ``AMAX_FLOOR``, in float32."""
+    """Return the least float32 step whose range is at least ``AMAX_FLOOR``."""
     step = np.float32(AMAX_FLOOR) / np.float32(high)
+    # The float32 quotient may be rounded down, and its range would then fall below the floor.
     while step * np.float32(high) < np.float32(AMAX_FLOOR):
         step = np.nextafter(step, np.float32(1))
     return step
@@ -51,12 +53,12 @@ def least_step(high: float) -> np.float32:
 def range_shape(
     input_shape: Any, channel_axes: tuple[int, ...] | None, name: str
 ) -> tuple[int, ...]:
-    """Return a range's shape: kept axes' sizes, 1 elsewhere.
+    """Return the shape of a range: the sizes of the kept axes, 1 for the others.
 
-    It is ``()`` for one range.
+    The shape of a single range is ``()``.
 
     Raises:
-        SpecError: the tensor lacks a kept axis, or its size is unknown.
+        SpecError: the tensor lacks a kept axis, or the size of that axis is unknown.
     """
     if channel_axes is None:
         return ()
@@ -74,15 +76,15 @@ def range_shape(
 
 
 def reduced_axes(rank: int, channel_axes: tuple[int, ...] | None) -> list[int]:
-    """Return the axes of a tensor over which a range reaches."""
+    """Return the axes of a tensor that share a range."""
     kept = {axis % rank for axis in channel_axes or ()}
     return [i for i in range(rank) if i not in kept]
 
 
 def checked_range(name: str, value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
-    """Return a manual range as float32 in the quantizer's shape.
+    """Return a manual range as float32 in the shape of the quantizer.
 
-    It is at least ``AMAX_FLOOR``.
+    Values below ``AMAX_FLOOR`` are raised to it.
 
     Args:
         name: name of the quantizer, for the messages.
@@ -114,12 +116,13 @@ def check_settings(
     """Check the settings of a quantizer.
 
     Raises:
-        SpecError: a setting is out of its range, or two contradict each other.
+        SpecError: a setting is out of range, or two settings contradict each other.
     """
     if range_policy not in RANGE_POLICIES:
         raise SpecError(
             f"range_policy must be one of {', '.join(RANGE_POLICIES)}. Received: {range_policy!r}."
         )
+    # bool is a subclass of int.
     if isinstance(num_bits, bool) or not isinstance(num_bits, int) or not 2 <= num_bits <= 16:
         raise SpecError(f"num_bits must be an integer from 2 to 16. Received: {num_bits!r}.")
     if narrow_range and unsigned:

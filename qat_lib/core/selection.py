@@ -1,7 +1,7 @@
-"""Which entry of which spec, if any, decides about a layer.
+"""Selection of the spec entry that decides about a layer.
 
-A layer named explicitly wins over a regular expression, that over its class, any of them over the
-default table; the user over a case. With all else equal the last entry wins, and the last case.
+Precedence, highest first: layer name, regular expression, class, default table; the user's spec
+wins over a case. Among equals the last entry wins, and the last case.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ from qat_lib.graph.traits import Traits
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Decision about one layer: its entry, and its origin in words."""
+    """Decision about one layer: its entry, and a description of its origin."""
 
     config: LayerConfig
     source: str
 
 
 class Selector:
-    """Decides about layers from spec, cases and default table.
-
-    The spec is the user's; cases give specs of their own.
+    """Decides about layers from the user's spec, the specs of the cases and the default table.
 
     Args:
-        mode: ``"full"`` or ``"partial"``; in partial mode there is no default table.
+        mode: ``"full"`` or ``"partial"``; partial mode has no default table.
         spec: the user's spec, or None.
-        catalog: the classes that can be quantized.
+        catalog: the quantizable classes.
         cases: (name, spec) of each custom Q/DQ case.
 
     Raises:
-        SpecError: an entry names a class that is not supported.
+        SpecError: an entry names an unsupported class.
     """
 
     def __init__(
@@ -49,13 +47,14 @@ class Selector:
         cases: Iterable[tuple[str, QuantizationSpec]] = (),
     ) -> None:
         self.mode = mode
+        # Sources in order of precedence: `decide` takes the first hit.
         ranked = [(name, case.layers) for name, case in reversed(list(cases))]
         if spec is not None:
             ranked.insert(0, ("spec", spec.layers))
         self._sources = [(name, _Entries(entries, catalog)) for name, entries in ranked]
 
     def decide(self, layer: str, traits: Traits) -> Decision | None:
-        """Return the decision about a layer, or None without one."""
+        """Return the decision about a layer, or None if nothing decides about it."""
         for name, entries in self._sources:
             config, how = entries.find(layer, traits)
             if config is not None:
@@ -68,13 +67,13 @@ class Selector:
 
 
 class _Entries:
-    """Entries of one spec, by how they name layers.
-
-    A later entry replaces an earlier one.
+    """Entries of one spec, grouped by names, patterns and classes; later entries replace earlier
+    ones.
     """
 
     def __init__(self, entries: Sequence[LayerConfig], catalog: Catalog) -> None:
         self.names = {e.name: e for e in entries if not e.is_keras_class and not e.is_regex}
+        # Reversed, because `find` takes the first hit and the last entry wins.
         self.patterns = [(re.compile(e.name), e) for e in reversed(entries) if e.is_regex]
         self.classes: list[tuple[Any, LayerConfig]] = []
         for entry in reversed(entries):
@@ -94,10 +93,10 @@ class _Entries:
 
 
 def class_for(name: str, catalog: Catalog) -> Any:
-    """Return the class, or a class's name, that ``name`` stands for.
+    """Return the class for ``name``, or the class name where the framework has names only.
 
     Raises:
-        SpecError: nothing supports it.
+        SpecError: no class of that name is supported.
     """
     found = catalog.class_named(name)
     if found is None:
@@ -123,7 +122,7 @@ def check_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str
     """Check that each name and pattern of a spec matches a layer.
 
     Raises:
-        SpecError: names or patterns match none; the nearest layer of each is given.
+        SpecError: names or patterns match no layer; the message suggests the nearest layer.
     """
     known, problems = set(layers), []
     for entry in spec.layers if spec is not None else ():

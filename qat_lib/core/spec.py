@@ -1,4 +1,4 @@
-"""QuantizationSpec: what the user, or a custom Q/DQ case, asks for."""
+"""QuantizationSpec: the requests of the user or of a custom Q/DQ case."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass
 class QuantizationSpec:
-    """Which layers are quantized differently from the default, and how.
+    """Per-layer deviations from the default quantization.
 
     Examples:
         >>> spec = QuantizationSpec()
@@ -40,9 +40,9 @@ class QuantizationSpec:
         >>> [entry.name for entry in spec.add(r"block3_.*", is_regex=True).layers]
         ['conv2d_1', 'Add', 'block3_.*']
 
-    A layer's own name wins over a regular expression, that over its class, and any of them over the
-    default; among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both
-    False the layer is not quantized.
+    A layer name wins over a regular expression, a regular expression over a class, and any of them
+    over the default; among equals the last entry wins. A layer with ``quantize_input`` and
+    ``quantize_weight`` both False is not quantized.
     """
 
     layers: list[LayerConfig] = field(default_factory=list)
@@ -63,17 +63,17 @@ class QuantizationSpec:
         weight_range_policy: str | Sequence[str | None] | None = None,
         weight_num_bits: int | Sequence[int | None] | None = None,
     ) -> QuantizationSpec:
-        """Add one entry, or several at once when ``name`` is a list.
+        """Add one entry, or several if ``name`` is a list.
 
         With a list of names, every other argument is one value for all of them or a list of equal
-        length. For ``quantization_index`` that list holds one item (None, a number or a list of
+        length. For ``quantization_index`` that list contains one item (None, a number or a list of
         numbers) for each name.
 
         Returns:
-            The spec itself, so that calls can be chained.
+            The spec itself, for chained calls.
 
         Raises:
-            SpecError: a value is wrong, or a list has another length than ``name``.
+            SpecError: a value is invalid, or the length of a list differs from ``name``.
         """
         values = {
             "is_keras_class": is_keras_class,
@@ -94,7 +94,7 @@ class QuantizationSpec:
             return self
         names = list(name)
         columns = [_column(key, value, names) for key, value in values.items()]
-        # Where one entry is wrong, none is added.
+        # All entries are built before one is added: an invalid one leaves the spec unchanged.
         entries: list[LayerConfig] = []
         for entry_name, *row in zip(names, *columns, strict=True):
             entries.append(LayerConfig(name=entry_name, **dict(zip(values, row, strict=True))))
@@ -107,7 +107,7 @@ class QuantizationSpec:
 
     @classmethod
     def from_list(cls, entries: Iterable[Any]) -> QuantizationSpec:
-        """Build a spec from what ``to_list`` gave.
+        """Build a spec from the result of ``to_list``.
 
         Raises:
             SpecError: an entry is not a mapping or has an unknown key.
@@ -130,11 +130,12 @@ class QuantizationSpec:
         """Read a spec from a YAML or JSON file, or YAML text.
 
         Args:
-            source: path of the file; a string of several lines is the text itself.
+            source: path of the file; a string of several lines is taken as YAML text.
 
         Raises:
-            SpecError: the file can't be read, is not YAML, or holds no list of entries.
+            SpecError: the file can't be read, is not YAML, or does not contain a list of entries.
         """
+        # File names contain no newline in practice.
         if "\n" not in str(source):
             return cls.load(source)
         data = parse_yaml(str(source), "The quantization spec", error=SpecError)
@@ -143,7 +144,7 @@ class QuantizationSpec:
     def save(self, path: str | Path) -> None:
         """Write the spec to ``path`` as JSON or YAML.
 
-        It is JSON if the path ends in ``.json``. The file appears whole or not at all.
+        The format is JSON if the path ends in ``.json``. The file is written atomically.
         """
         if Path(path).suffix == ".json":
             write_text(path, self.to_json())
@@ -155,7 +156,7 @@ class QuantizationSpec:
         """Read a spec from the YAML or JSON file ``path``.
 
         Raises:
-            SpecError: the file can't be read, is no YAML, or holds no list of entries.
+            SpecError: the file can't be read, is not YAML, or does not contain a list of entries.
         """
         data = read_yaml(path, what="a quantization spec", error=SpecError)
         return cls.from_list(data if data is not None else [])
@@ -169,7 +170,7 @@ class QuantizationSpec:
         """Build a spec from JSON.
 
         Raises:
-            SpecError: the text is not JSON or holds no list of entries.
+            SpecError: the text is not JSON or does not contain a list of entries.
         """
         return cls.from_list(parse_json(text, "the quantization spec", error=SpecError))
 
