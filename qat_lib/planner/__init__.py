@@ -1,8 +1,8 @@
-"""Plan quantization: from model, spec and cases to a QuantizationPlan.
+"""Planner: from model, spec and cases to a QuantizationPlan.
 
-None of the inputs is changed. A quantizer belongs to a tensor: every reader that wants the tensor
-quantized shares it; a tensor that comes out of a range-preserving layer keeps the quantizer of what
-went in; tensors that meet in a quantized Concatenate share a range.
+The inputs are not modified. A tensor has one quantizer, shared by all readers that request it; the
+output of a range-preserving layer keeps the quantizer of its input; the inputs of a quantized
+Concatenate share a range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The entries of quantized tensors between layers."""
+"""Plan entries of tensors between layers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def activation_entries(
     """Yield one entry for each quantized tensor, in model order.
 
     Args:
-        wants: who wants which tensor quantized.
-        unsigned: whether tensors that are never negative get unsigned quantizers, a tied group
-            where all of its are.
-        taken: names that no quantizer may get, beside those of the layers.
+        wants: requested quantizers, by tensor.
+        unsigned: whether non-negative tensors get unsigned quantizers; in a tied group only if all
+            of its tensors are non-negative.
+        taken: reserved quantizer names, in addition to the names of the layers.
 
     Raises:
-        SpecError: the readers of a tensor ask for different options.
+        SpecError: the readers of a tensor request different options.
     """
     found = _Tensors(wants)
     names: dict[str, str] = {}
@@ -38,7 +38,7 @@ def activation_entries(
     for root in found.in_order():
         key = found.key(root)
         if key not in found.asked_for:
-            continue  # nothing but a quantizer of the model's own, which stays
+            continue  # An existing quantizer of the model that no decision requests.
         if key not in names:
             kept = found.kept.get(key)
             names[key] = _free_name(root, used) if kept is None else kept.layer
@@ -46,9 +46,9 @@ def activation_entries(
 
 
 class _Tensors:
-    """Quantized tensors, and what is known about their tied groups.
+    """Quantized tensors and the properties of their tied groups.
 
-    A tensor in no group is known by its own name.
+    The key of a group is its name; an untied tensor is its own key.
     """
 
     def __init__(self, wants: Wants) -> None:
@@ -56,11 +56,11 @@ class _Tensors:
         self.groups = tied_groups(wants)
         self.readers: dict[str, dict[Consumer, Decision | None]] = {}
         self.kept: dict[str, GraphCall] = {}
-        """Quantizers that the model has already."""
+        """Existing quantizers of the model, by group."""
         self.maxima: dict[str, str] = {}
         self.signed: set[str] = set()
         self.asked_for: set[str] = set()
-        """Groups of which a decision wants a tensor quantized."""
+        """Groups with a tensor that a decision quantizes."""
         for tensor in wants.readers:
             self._add_readers(wants, tensor)
         non_negative = non_negative_tensors(self.graph)
@@ -77,6 +77,7 @@ class _Tensors:
         root = wants.root(tensor)
         readers = self.readers.setdefault(root, {})
         for consumer, decision in wants.path(root, tensor):
+            # Several tensors may arrive through one reader: its first decision gives the reason.
             readers[consumer] = readers.get(consumer) or decision
         for consumer, _ in wants.readers[tensor]:
             call = self.graph.by_name[consumer.layer]
@@ -88,11 +89,10 @@ class _Tensors:
         return self.groups.get(root, root)
 
     def in_order(self) -> list[str]:
-        """Return the tensors in the order of the model's calls."""
+        """Return the tensors in the order of the calls."""
         return sorted(self.readers, key=self.graph.order.__getitem__)
 
     def entry(self, root: str, name: str, *, unsigned: bool) -> QuantizerEntry:
-        """Return the entry of one tensor."""
         key = self.key(root)
         kept = self.kept.get(key)
         options: Any = _DEFAULTS if kept is None else kept.traits.quantizer
@@ -102,6 +102,7 @@ class _Tensors:
         if from_zero:
             reasons.append("never negative: unsigned")
         calibrator = agreed(configs, "calibrator", root) or options.calibrator
+        # An explicit calibrator wins over the rule for wide maxima.
         if calibrator is None and key in self.maxima:
             calibrator = "max"
             reasons.append(f"{self.maxima[key]} takes its maximum: not clipped")
@@ -121,8 +122,8 @@ class _Tensors:
     def _is_unsigned(self, root: str, unsigned: bool) -> bool:
         """Return whether the tensor gets unsigned integers.
 
-        A quantizer that is there keeps its sign, unless it shall serve another tensor, too, which
-        may be negative.
+        An existing quantizer keeps its sign, unless it is also tied to a tensor that may be
+        negative.
         """
         kept = self.kept.get(self.key(root))
         if kept is None:
@@ -133,7 +134,8 @@ class _Tensors:
         )
 
     def _reasons(self, root: str) -> list[str]:
-        """Return who asked for the quantizer, each once."""
+        """Return the requests for the quantizer, without duplicates."""
+        # A dict as an ordered set.
         reasons: dict[str, None] = {}
         for consumer, decision in self.readers[root].items():
             if decision is not None:
@@ -143,10 +145,11 @@ class _Tensors:
 
 
 def _free_name(tensor: str, taken: set[str]) -> str:
-    """Reserve and return a free quantizer name made of the tensor's.
+    """Reserve and return a free quantizer name derived from the tensor's.
 
     The name is added to ``taken``.
     """
+    # "<layer>@1:0" is output 0 of the second call of a shared layer.
     call, _, index = tensor.rpartition(":")
     base = call.replace("@", "_call") + (f"_{index}" if index != "0" else "")
     name = f"{base}_quantizer"

@@ -9,11 +9,12 @@ from qat_lib.errors import SpecError
 
 
 def agreed(configs: Sequence[Any], key: str, tensor: str) -> Any:
-    """Return the one value that the readers of a tensor ask for.
+    """Return the one value that the readers of a tensor request, or None.
 
     Raises:
-        SpecError: two readers ask for different values, but a tensor has one quantizer.
+        SpecError: two readers request different values; a tensor has one quantizer.
     """
+    # None means that the reader has no preference.
     values = {getattr(config, key) for config in configs} - {None}
     if len(values) > 1:
         raise SpecError(

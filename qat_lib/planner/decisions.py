@@ -1,4 +1,4 @@
-"""Decide about each layer, or name the reason not to quantize it."""
+"""Decisions about layers, with the reasons for unquantized ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 
 
 def decide(graph: CallGraph, selector: Selector, mode: str) -> Decided:
-    """Return the decisions about quantized layers, and the unquantized layers.
+    """Return the decisions about layers, about inner layers, and the unquantized layers.
 
-    Decisions are by layer name. Between the two stand the decisions about layers inside of
-    composite ones, by ``"<layer>/<inner layer>"``.
+    The keys are layer names, and ``"<layer>/<inner layer>"`` for layers inside composites.
     """
     decided: dict[str, Decision] = {}
     inner: dict[str, Decision] = {}
@@ -33,7 +32,10 @@ def decide(graph: CallGraph, selector: Selector, mode: str) -> Decided:
             if found:
                 decided[layer] = decision_outside(layer, composite, found)
                 continue
+            # Nothing inside is quantized, so the composite is reported like a layer without a
+            # decision.
             decision = None
+        # The order of these tests decides the reported reason: the first one that applies wins.
         if traits.existing is not None:
             reason, detail = "quantized already", "keeps its quantizers"
         elif decision is None:
@@ -90,7 +92,7 @@ def _why_not(
 
 
 def _why_off(graph: CallGraph, call: GraphCall) -> str:
-    """Return why the default table does not quantize a call, as the start of a sentence."""
+    """Return the default table's reason against a call, as the start of a sentence."""
     if "transposed" in call.traits.roles:
         return "TensorRT has few INT8 kernels of transposed convolutions, some slower than float; "
     if is_addition(call):
@@ -101,10 +103,7 @@ def _why_off(graph: CallGraph, call: GraphCall) -> str:
 
 
 def _weights_inside(graph: CallGraph, traits: Traits) -> str:
-    """Describe which weighted layers a layer keeps in float.
-
-    The text says what to do, too.
-    """
+    """Describe the weighted layers that a layer keeps in float, and the remedy."""
     inside = traits.inside
     if not inside:
         return ""
@@ -114,12 +113,10 @@ def _weights_inside(graph: CallGraph, traits: Traits) -> str:
 
 
 def _kernel_around(graph: CallGraph, call: GraphCall) -> GraphCall | None:
-    """Return the layer whose kernel fuses the call.
-
-    Such as the convolution in front.
-    """
+    """Return the layer whose kernel fuses the call, such as the convolution in front of it."""
     if len(call.inputs) != 1 or len(call.outputs) != 1:
         return None
+    # Without another reader of a tensor on the way, which the kernel would have to write, too.
     root = chain_root(graph, call.outputs[0])
     return (
         root if root is not None and root is chain_root(graph, call.inputs[0], sole=True) else None

@@ -1,4 +1,4 @@
-"""The entries of weights and of tensors inside of layers."""
+"""Plan entries of weights and of tensors inside layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def composite_entries(
     """Yield entries for quantized weights and tensors inside composite layers.
 
     Raises:
-        SpecError: the readers of an inner tensor ask for different options.
+        SpecError: the readers of an inner tensor request different options.
     """
     for layer, composite in graph.composites.items():
         for path, traits in composite.layers.items():
@@ -37,10 +37,8 @@ def composite_entries(
 
 
 def _inner_tensor(decisions: Mapping[str, Decision]) -> QuantizerEntry:
-    """Return the entry of a composite's inner tensor.
-
-    It follows from the decisions about the tensor's readers.
-    """
+    """Return the entry of a composite's inner tensor, from the decisions about its readers."""
+    # Inner tensors have no name: the first reader identifies them.
     tensor = f"{next(iter(decisions))}/input"
     configs = [decision.config for decision in decisions.values()]
     reasons = [f"input 0 of {name} ({decision.source})" for name, decision in decisions.items()]
@@ -63,10 +61,10 @@ def _weights_of(
 
     Args:
         layer: name of the layer.
-        traits: its traits.
-        decision: the decision about it.
-        pairs: how the target CPU adds pairs of products in 16 bits: ``Support.pairs``, None where
-            it does not.
+        traits: traits of the layer.
+        decision: decision about the layer.
+        pairs: ``Support.pairs`` of the layer if the target CPU adds pairs of products in 16 bits,
+            else None.
     """
     config = decision.config
     for kernel, axes in traits.weights().items():
@@ -80,6 +78,8 @@ def _weights_of(
             range_policy=config.weight_range_policy or "current",
             reason=decision.source,
         )
+        # A depthwise kernel multiplies one channel, so no two products of different channels are
+        # added.
         if pairs is not None and axes is not None and not kernel.startswith("depthwise"):
             entry = _within_16_bits(entry, axes, pairs)
         yield entry
@@ -88,13 +88,13 @@ def _weights_of(
 def _within_16_bits(entry: QuantizerEntry, axes: tuple[int, ...], pairs: str) -> QuantizerEntry:
     """Return an entry for a CPU that adds two products of bytes in 16 bits, with saturation.
 
-    An activation counts up to 255 there (signed ones are shifted by 128), so that two weights of
-    one sign may have 128 together: 128 * 255 < 2**15. Weights of fewer than 8 bits always do.
+    Activations reach 255 there (signed ones are shifted by 128), so the sum of two weights of one
+    sign may reach 128: 128 * 255 < 2**15. Weights of fewer than 8 bits never exceed that.
     """
     if entry.num_bits < 8:
         return entry
     if pairs == "unknown" or entry.range_policy != "current":
-        # Either partners or the range may change later, and 63 + 63 fits whoever they are.
+        # The partners or the range may change later; 63 + 63 fits for any partners.
         reason = f"{entry.reason}; 7 bits: pairs of products are added in 16 bits"
         return replace(entry, num_bits=7, reason=reason)
     # Positive axes count from the front and PyTorch's layouts begin with the output channels.
@@ -105,19 +105,19 @@ def _within_16_bits(entry: QuantizerEntry, axes: tuple[int, ...], pairs: str) ->
 
 
 def _pairs(traits: Traits, cpu: str | None) -> str | None:
-    """Return how a CPU pairs the products of a layer in 16 bits; None where it does not."""
+    """Return ``Support.pairs`` if the CPU adds products in 16 bits, else None."""
     return traits.support.pairs if cpu == "avx2" and traits.support is not None else None
 
 
 def _is_reordered(graph: CallGraph, call: GraphCall) -> bool:
-    """Whether a layer reads channels that a reshape in front of it mixes with positions.
+    """Return whether a reshape in front of a layer mixes channels with positions.
 
-    The export then sorts the rows of its weights by the ONNX layout, and other rows become
-    neighbours.
+    The export then sorts the weight rows by the ONNX layout, which changes the neighbours of a row.
     """
     if not call.inputs:
         return False
     producer = graph.producer(call.inputs[0])
+    # A weighted layer makes new channels, so an earlier reshape has no effect on this layer's rows.
     while not producer.traits.is_weighted and len(producer.inputs) == 1:
         if producer.traits.kind in ("Flatten", "Reshape", "Permute"):
             return len(graph.shapes.get(producer.inputs[0], ())) > 2

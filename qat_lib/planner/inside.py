@@ -1,4 +1,4 @@
-"""Decisions about layers inside a composite, and about its own inputs."""
+"""Decisions about layers inside a composite, and about the composite's inputs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from qat_lib.graph.traits import Traits
 def decide_inside(
     layer: str, composite: Composite, selector: Selector, about_all: Decision | None
 ) -> tuple[dict[str, Decision], list[SkippedLayer]]:
-    """Return the decisions about inner layers, by ``"<layer>/<path>"``, and those not quantized.
+    """Return the decisions about inner layers, by ``"<layer>/<path>"``, and the unquantized ones.
 
     Args:
-        layer: the composite's name.
-        composite: what is inside.
-        selector: asked about each inner layer by that name and by its class.
-        about_all: what the spec says about the composite; it holds for inner layers that nothing
-            else names.
+        layer: name of the composite.
+        composite: contents of the composite.
+        selector: decides about each inner layer, by that name and by class.
+        about_all: decision about the composite; it applies to inner layers without a more specific
+            one.
     """
     decided: dict[str, Decision] = {}
     skipped: list[SkippedLayer] = []
@@ -34,6 +34,7 @@ def decide_inside(
             and _is_on(traits)
             and (decision is None or decision.source == "default")
         ):
+            # The index counts inputs of the composite, not of the inner layer.
             decision = replace(about_all, config=replace(about_all.config, quantization_index=None))
         if decision is None:
             reason, detail = "off by default", "name it in a spec or a case to quantize it"
@@ -53,13 +54,14 @@ def decide_inside(
 def decision_outside(layer: str, composite: Composite, inside: Mapping[str, Decision]) -> Decision:
     """Return the decision about a composite layer.
 
-    Its inner layers read its quantized inputs.
+    It quantizes the inputs that quantized inner layers read.
     """
     readers: dict[int, list[Decision]] = {}
     for index, paths in composite.inputs.items():
         found = [inside[name] for path in paths if (name := f"{layer}/{path}") in inside]
         if wanted := [decision for decision in found if decision.config.quantize_input]:
             readers[index] = wanted
+    # Only weights are quantized, or the inner layers read inner tensors.
     if not readers:
         config = LayerConfig(name=layer, quantize_input=False)
         return Decision(config=config, source=next(iter(inside.values())).source)

@@ -1,4 +1,4 @@
-"""Tensors read by a maximum over many values: their greatest values count."""
+"""Tensors read by a maximum over many values, where the greatest values matter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from qat_lib.graph.call_graph import CallGraph
 def maximum_behind(graph: CallGraph, consumers: Iterable[Consumer]) -> str | None:
     """Return the wide maximum that reads a quantized tensor, or None.
 
-    A percentile leaves few of a tensor's values out, but of the maxima over many of them, most.
+    A percentile clips few of a tensor's values, but most of the maxima over many values.
 
     Args:
         graph: the model.
-        consumers: who reads the quantized tensor. What only passes its values on is looked through.
+        consumers: readers of the quantized tensor; range-preserving readers are followed.
     """
     open_calls = [graph.by_name[consumer.layer] for consumer in consumers]
     while open_calls:

@@ -1,4 +1,4 @@
-"""plan_quantization: ask spec and cases, decide about layers, collect the quantizers."""
+"""plan_quantization: apply spec and cases, decide about layers, collect the quantizers."""
 
 from __future__ import annotations
 
@@ -31,33 +31,32 @@ def plan_quantization(
 ) -> QuantizationPlan:
     """Decide which tensors and weights of a model to quantize.
 
-    Each decision has a reason; the model is not changed. Without cases only the default table and
-    the spec place quantizers; the command line and the pipeline use the case for TensorRT, as
-    ``custom_qdq_cases="auto"`` does here.
+    Each decision has a reason; the model is not modified. Without cases, only the default table and
+    the spec place quantizers; the command line and the pipeline use the TensorRT case, like
+    ``custom_qdq_cases="auto"`` here.
 
     Args:
-        model: a Functional or Sequential Keras model, nested ones included.
-        quantization_mode: ``"full"`` (default): all supported layers by the default table, as far
-            as the spec and the cases say nothing else; ``"partial"``: only what the spec and the
-            cases name.
-        quantization_spec: what the user asks for.
+        model: a Functional or Sequential Keras model; nested models are supported.
+        quantization_mode: ``"full"`` (default): all supported layers by the default table, unless
+            the spec or a case overrides it; ``"partial"``: only layers that the spec and the cases
+            name.
+        quantization_spec: the user's overrides. Default None: no overrides.
         custom_qdq_cases: objects with ``case(keras_model, qspec) -> QuantizationSpec``; a later one
-            wins. ``"auto"``: ``qat_lib.TensorRTQDQCase``, which serves the other engines as
-            well. None (default): no cases.
-        unsigned: whether tensors that are never negative, such as those behind a ReLU, get
-            unsigned integers: 255 steps where signed ones have 127, and less work in the kernels of
-            CPUs. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
+            wins. ``"auto"``: ``qat_lib.TensorRTQDQCase``, suitable for the other engines as well.
+            None (default): no cases.
+        unsigned: whether non-negative tensors, such as outputs of a ReLU, get unsigned integers:
+            255 steps instead of 127, and faster CPU kernels. Default False. For OpenVINO and ONNX
+            Runtime; TensorRT supports signed integers only.
         cpu: kind of CPU that will run the engine: ``"vnni"``, ``"avx2"`` or ``"arm"``
-            (``qat_lib.engines.cpu_kind()`` is this machine's). For ``"avx2"`` the ranges of weights
-            leave room for sums of two products, which such CPUs compute in 16 bits. None (default):
-            TensorRT, or a CPU whose sums don't overflow.
+            (``qat_lib.engines.cpu_kind()`` returns this machine's). For ``"avx2"``, weight ranges
+            leave room for sums of two products, because such CPUs compute them in 16 bits. None
+            (default): TensorRT, or a CPU whose sums don't overflow.
 
     Returns:
         The plan, for ``qat_lib.apply_plan``.
 
     Raises:
-        SpecError: the mode, the spec or a case is wrong, or the spec names a layer that the model
-            does not have.
+        SpecError: the mode, the spec or a case is invalid, or the spec names a missing layer.
         UnsupportedModelError: the model is subclassed, not built, or quantized by Keras's own
             ``quantize``.
     """
@@ -71,8 +70,8 @@ def plan_graph(graph: CallGraph, request: PlanRequest) -> QuantizationPlan:
     """Return the plan of a model of any framework, from its graph.
 
     Raises:
-        SpecError: the spec or a case is wrong.
-        UnsupportedModelError: the model is quantized by another tool.
+        SpecError: the spec or a case is invalid.
+        UnsupportedModelError: another tool has quantized the model.
     """
     graph.refuse_quantized()
     spec, mode = request.spec, request.mode
@@ -84,6 +83,7 @@ def plan_graph(graph: CallGraph, request: PlanRequest) -> QuantizationPlan:
         *weight_entries(graph, decided, cpu=request.cpu),
         *composite_entries(graph, inner, cpu=request.cpu),
     )
+    # Weight quantizers have fixed names, and wrappers are named quant_<layer>: both come first.
     taken = {*(entry.name for entry in weights), *(f"quant_{layer}" for layer in decided)}
     wants = Wants(graph, decided)
     return QuantizationPlan(
@@ -118,6 +118,7 @@ def _case_spec(case: Any, model: Any, spec: QuantizationSpec | None) -> Quantiza
     Raises:
         SpecError: the case returns no QuantizationSpec.
     """
+    # A copy: a case must not change the user's spec.
     result = case.case(model, copy.deepcopy(spec) if spec is not None else QuantizationSpec())
     if not isinstance(result, QuantizationSpec):
         raise SpecError(

@@ -1,4 +1,4 @@
-"""PlanRequest: options of a plan, checked before the model is read."""
+"""PlanRequest: planning options, validated before the model is read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CPUS = get_args(Cpu)
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What a plan is asked for.
+    """Options of a plan.
 
     Attributes:
         mode: ``"full"`` or ``"partial"``.
-        spec: what the user asks for, or None.
+        spec: the user's overrides, or None.
         cases: objects with ``case(model, qspec) -> QuantizationSpec``; a later one wins.
         unsigned: whether non-negative tensors get unsigned integers.
         cpu: kind of CPU that will run the engine; None = no CPU.
@@ -43,10 +43,10 @@ class PlanRequest:
         unsigned: bool,
         cpu: str | None = None,
     ) -> PlanRequest:
-        """Check what the user gives.
+        """Validate the user's options.
 
         Raises:
-            SpecError: the mode, the spec, a case or the CPU is wrong, or partial mode gets neither
+            SpecError: the mode, the spec, a case or the CPU is invalid, or partial mode has neither
                 spec nor case.
         """
         listed = _cases(cases)
@@ -70,7 +70,7 @@ def _cases(cases: Sequence[Any] | str | None) -> list[Any]:
     """Return the cases as a list.
 
     Raises:
-        SpecError: there is no list of them, or one is a class or has no ``case`` method.
+        SpecError: ``cases`` is not a list, or a case is a class or has no ``case`` method.
     """
     if isinstance(cases, str) and cases == "auto":
         return [TensorRTQDQCase()]

@@ -1,4 +1,4 @@
-"""Tensors that are non-negative by their layers: unsigned INT8 fits them."""
+"""Tensors that are non-negative by their layers, and therefore suit unsigned INT8."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ NON_NEGATIVE = activation_functions("non-negative")
 
 
 def non_negative_tensors(graph: CallGraph) -> frozenset[str]:
-    """Return the tensors that are non-negative by their layers alone.
-
-    Whatever the weights are.
-    """
+    """Return the tensors that are non-negative by their layers, whatever the weights."""
     found: set[str] = set()
     for call in graph.calls:
         if _is_non_negative(call, [tensor in found for tensor in call.inputs]):
@@ -21,7 +18,12 @@ def non_negative_tensors(graph: CallGraph) -> frozenset[str]:
 
 
 def _is_non_negative(call: GraphCall, inputs: list[bool]) -> bool:
-    """Whether a call's outputs are non-negative, given its non-negative inputs."""
+    """Return whether a call's outputs are non-negative.
+
+    Args:
+        call: the call.
+        inputs: whether each input is non-negative.
+    """
     traits = call.traits
     if traits.is_input:
         return False
@@ -29,13 +31,14 @@ def _is_non_negative(call: GraphCall, inputs: list[bool]) -> bool:
         return True
     if traits.is_quantizer:
         return traits.quantizer.unsigned or inputs[0]
+    # One non-negative operand bounds the maximum from below.
     if traits.kind == "Maximum" and any(inputs):
         return True
     return bool(inputs) and all(inputs) and _keeps_sign(call)
 
 
 def _keeps_sign(call: GraphCall) -> bool:
-    """Whether a call makes no negative number of inputs without any."""
+    """Return whether non-negative inputs give non-negative outputs."""
     roles = call.traits.roles
     # With one tensor, the other operand is a constant, of any sign.
     if "merge" in roles:

@@ -1,6 +1,6 @@
-"""Shared ranges of tensors that a quantized Concatenate joins.
+"""Shared ranges of the inputs of a quantized Concatenate.
 
-It stays in INT8 only if its inputs have one range.
+A Concatenate runs in INT8 only if its inputs have one range.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from qat_lib.planner.wants import Wants
 
 
 def tied_groups(wants: Wants) -> dict[str, str]:
-    """Return the tied group of each tied tensor.
-
-    A group is named after its first tensor.
-    """
+    """Return the tied group of each tied tensor, named after the group's first tensor."""
     order = wants.graph.order
     parent: dict[str, str] = {}
 
+    # Union-find: tensors of several Concatenates end up in one group.
     def find(tensor: str) -> str:
         while parent.get(tensor, tensor) != tensor:
             tensor = parent[tensor]
@@ -37,10 +35,7 @@ def tied_groups(wants: Wants) -> dict[str, str]:
 
 
 def _members(wants: Wants, call: GraphCall) -> list[str]:
-    """Return the tensors that a Concatenate ties.
-
-    None unless all of its inputs are quantized.
-    """
+    """Return the tensors that a Concatenate ties; empty unless all of its inputs are quantized."""
     members = []
     any_wanted = False
     for index, tensor in enumerate(call.inputs):
@@ -51,6 +46,7 @@ def _members(wants: Wants, call: GraphCall) -> list[str]:
             return []
         any_wanted = any_wanted or wanted
         members.append(wants.root(tensor if quantizer is None else quantizer.inputs[0]))
+    # All inputs have existing quantizers, which keep their ranges.
     if not any_wanted:
         return []
     return members + [tensor for tensor in call.outputs if tensor in wants.readers]

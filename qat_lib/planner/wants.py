@@ -1,4 +1,4 @@
-"""Requests to quantize tensors, and where their quantizers sit."""
+"""Requests to quantize tensors, and the positions of the quantizers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from qat_lib.errors import SpecError
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 
 Want = tuple[Consumer, Decision | None]
-"""A reader that wants its input quantized, with the decision that says so; None for a quantizer
-that is there."""
+"""Reader of a tensor and the decision to quantize it; None for an existing quantizer."""
 
 
 class Wants:
     """Tensors requested quantized, with their readers and reasons.
 
-    A quantizer that the model has already, put there by hand or by an earlier plan, counts as
-    a reader: what else wants its tensor shares it.
+    A quantizer that the model already has, added manually or by an earlier plan, counts as a
+    reader, so that other readers of its tensor share it.
 
     Args:
         graph: the model.
-        decided: the decision about each layer that is quantized, by its name.
+        decided: decision about each quantized layer, by name.
 
     Raises:
-        SpecError: a decision names an input that the layer does not have.
+        SpecError: a decision names an input that the layer lacks.
     """
 
     def __init__(self, graph: CallGraph, decided: Mapping[str, Decision]) -> None:
@@ -38,6 +37,8 @@ class Wants:
             if (decision := decided.get(call.layer)) is not None and decision.config.quantize_input:
                 for index in _chosen(call, decision):
                     tensor = call.inputs[index]
+                    # Indices and masks are not quantized, nor is a tensor that already has a
+                    # quantizer.
                     is_float = "float" in graph.dtypes[tensor]
                     if is_float and graph.quantizer_on(tensor) is None:
                         self._add(call, index, decision)
@@ -48,9 +49,10 @@ class Wants:
         )
 
     def root(self, tensor: str) -> str:
-        """Return the tensor that carries the quantizer for ``tensor``.
+        """Return the tensor that gets the quantizer for ``tensor``: its source, or one further up.
 
-        It is the tensor's source, or one further up.
+        The quantizer moves up through range-preserving layers to a tensor that is requested itself,
+        or one with several readers that all request it.
         """
         best = current = self._source(tensor)
         while True:
@@ -65,7 +67,7 @@ class Wants:
                 best = current
 
     def path(self, root: str, tensor: str) -> list[Want]:
-        """Return the readers of ``root`` through which ``tensor`` arrives quantized."""
+        """Return the readers of ``root`` through which ``tensor`` is quantized."""
         wants = self.readers[tensor]
         current = tensor
         while current != root:
@@ -73,6 +75,8 @@ class Wants:
             current = call.inputs[0]
             if current == root:
                 decision = next((decision for _, decision in wants if decision is not None), None)
+                # The range-preserving call reads the quantizer; the readers behind it get its
+                # output.
                 return [(Consumer(layer=call.name, input=0), decision)]
         return wants
 
@@ -85,11 +89,10 @@ class Wants:
         return tensor
 
     def _pads_convolutions(self, call: GraphCall) -> bool:
-        """Whether only convolutions read this zero padding.
+        """Return whether only convolutions read this zero padding.
 
-        They merge it in the export.
-
-        Its zeros would count in the calibration, as a convolution's own padding does not.
+        The export merges it into them. A quantizer behind it would count its zeros in calibration,
+        unlike a convolution's own padding.
         """
         tensor = call.outputs[0]
         if call.traits.kind != "ZeroPadding2D" or tensor in self.graph.outputs:
@@ -102,7 +105,7 @@ class Wants:
         return {self._source(tensor) for tensor in self.readers}
 
     def _all_wanted(self, tensor: str) -> bool:
-        """Whether every reader wants the tensor quantized, also behind pools and pads."""
+        """Return whether every reader requests the tensor, also behind pools and pads."""
         readers = self.graph.consumers(tensor)
         wanted = {(consumer.layer, consumer.input) for consumer, _ in self.readers.get(tensor, ())}
         for call, index in readers:
