@@ -1,1 +1,1 @@
-"""Graph of a Keras model: calls, layers, and what each does."""
+"""Graph of a model: calls, layers and their traits."""

@@ -1,7 +1,7 @@
 """CallGraph: read-only view of a model as calls and tensors.
 
-Nested models are flat in it. Each framework has a reader of its own that fills it:
-``qat_lib.keras.graph.layer_graph`` for Keras, ``qat_lib.torch.graph`` for PyTorch.
+Nested models are flattened. Each framework has its own reader: ``qat_lib.keras.graph.layer_graph``
+for Keras, ``qat_lib.torch.graph`` for PyTorch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class GraphCall(ABC):
             of a shared one.
         layer: unique name of the layer.
         operation: the layer, module or function itself.
-        inputs: names of the tensors that it reads, in the order of its arguments.
-        outputs: names of the tensors that it makes: ``"<call>:<index>"``.
+        inputs: names of the input tensors, in argument order. outputs: names of the output tensors:
+            ``"<call>:<index>"``.
     """
 
     name: str
@@ -43,13 +43,13 @@ class GraphCall(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Composite:
-    """What the weighted layers inside of a composite read.
+    """Inputs of the weighted layers inside a composite.
 
     Attributes:
         layers: the inner layers with quantizable weights, by path.
-        inputs: inputs of the composite that inner layers read, each with their paths.
-        groups: paths of inner layers that read one inner tensor, each path in one group.
-        opaque: paths of inner layers whose input can't be quantized, each with the reason in words.
+        inputs: numbers of the composite's inputs, each with the paths of its inner readers.
+        groups: paths of inner layers that share an inner input tensor; each path is in one group.
+        opaque: paths of inner layers with an unquantizable input, each with the reason.
     """
 
     layers: Mapping[str, Traits]
@@ -64,12 +64,9 @@ class CallGraph(ABC):
     Attributes:
         model: the model.
         name: the model's name.
-        calls: the calls, each after those that make what it reads.
-        inputs: names of the tensors that the model takes.
-        outputs: names of the tensors that it gives.
-        shapes: the shape of each tensor, as far as it is known.
-        dtypes: the data type of each tensor.
-        catalog: the classes that can be quantized in this framework.
+        calls: the calls, in topological order. inputs: names of the model's input tensors. outputs:
+            names of the model's output tensors. shapes: known shapes, by tensor.
+        dtypes: data types, by tensor. catalog: the quantizable classes of this framework.
     """
 
     model: Any
@@ -88,19 +85,19 @@ class CallGraph(ABC):
 
     @abstractmethod
     def refuse_quantized(self) -> None:
-        """Refuse a model whose weights another tool has made integers.
+        """Reject a model with weights that another tool has quantized.
 
         Raises:
-            UnsupportedModelError: it has.
+            UnsupportedModelError: the model has such weights.
         """
 
     def __repr__(self) -> str:
-        """Return the model's name and the number of its calls."""
+        """Return the name of the model and the number of calls."""
         return f"<{type(self).__name__} of {self.name!r}: {len(self.calls)} calls>"
 
     @cached_property
     def by_name(self) -> dict[str, GraphCall]:
-        """Every call by name; a layer's first call has its name."""
+        """Calls by name; the first call of a layer has the layer's name."""
         return {call.name: call for call in self.calls}
 
     @cached_property
@@ -112,6 +109,8 @@ class CallGraph(ABC):
 
     @cached_property
     def _consumers(self) -> dict[str, list[tuple[GraphCall, int]]]:
+        # Tensors without a reader have an entry, too: `consumers` never fails for a tensor of the
+        # graph.
         found: dict[str, list[tuple[GraphCall, int]]] = {tensor: [] for tensor in self._producers}
         for call in self.calls:
             for index, tensor in enumerate(call.inputs):
@@ -120,14 +119,14 @@ class CallGraph(ABC):
 
     @cached_property
     def order(self) -> dict[str, int]:
-        """The place of each tensor in the order of the calls."""
+        """Position of each tensor in the order of the calls."""
         found: dict[str, int] = {}
         for index, call in enumerate(self.calls):
             found.update(dict.fromkeys(call.outputs, index))
         return found
 
     def producer(self, tensor: str) -> GraphCall:
-        """Return the call that makes ``tensor``."""
+        """Return the call that computes ``tensor``."""
         return self._producers[tensor]
 
     def consumers(self, tensor: str) -> list[tuple[GraphCall, int]]:
@@ -150,7 +149,7 @@ class CallGraph(ABC):
         return [call for call in self.calls if call.layer == layer]
 
     def quantizer_on(self, tensor: str) -> GraphCall | None:
-        """Return the quantizer before a tensor, through grid-preserving layers."""
+        """Return the quantizer of a tensor, looking through range-preserving layers."""
         call = self.producer(tensor)
         while len(call.inputs) == 1 and call.traits.preserves_range:
             call = self.producer(call.inputs[0])

@@ -1,4 +1,4 @@
-"""Catalog: a front end's quantizable classes, and advice about others."""
+"""Catalog: the quantizable classes of a front end, and advice about other classes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ from typing import Any, Protocol
 
 
 class Catalog(Protocol):
-    """The classes that a front end can quantize.
+    """Quantizable classes of a front end.
 
     Attributes:
-        noun: what makes a class quantizable, as in "no wrapper supports it".
+        noun: the object that makes a class quantizable, as in "no wrapper supports it".
     """
 
     noun: str
 
     def class_named(self, name: str) -> Any:
-        """Return the class of that name as in ``Traits.classes``.
-
-        None means that it is not supported.
-        """
+        """Return the class of that name as in ``Traits.classes``, or None if unsupported."""
 
     def class_names(self) -> list[str]:
-        """Return the names of all classes that can be quantized, sorted."""
+        """Return the sorted names of all quantizable classes."""
 
     def remedy(self, name: str) -> str:
-        """Return, in a few words, how to support a class."""
+        """Return the way to support a class, in a few words."""
 
     def advice(self, name: str) -> str:
-        """Return a sentence that says how to support a class."""
+        """Return a sentence about the way to support a class."""

@@ -1,4 +1,4 @@
-"""Read a model's graph with its framework's front end."""
+"""Dispatch from a model to the graph reader of its framework."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ def read_graph(model: Any) -> CallGraph:
     """Return the graph of a model.
 
     Args:
-        model: a Functional or Sequential Keras model, or a PyTorch module that ``torch.fx`` traces.
+        model: a Functional or Sequential Keras model, or a PyTorch module that ``torch.fx`` can
+            trace.
 
     Raises:
-        UnsupportedModelError: its graph is not known.
+        UnsupportedModelError: the graph of the model can't be read.
     """
     if is_module(model):
-        # A front end is imported with the first model of its framework, not before.
+        # A front end is imported on first use, so that Keras users do not need PyTorch.
         graph: CallGraph = import_module("qat_lib.torch.graph").ModuleGraph(model)
     else:
         graph = import_module("qat_lib.keras.graph.layer_graph").LayerGraph(model)
@@ -26,8 +27,6 @@ def read_graph(model: Any) -> CallGraph:
 
 
 def is_module(model: Any) -> bool:
-    """Whether the model is a PyTorch module.
-
-    PyTorch is not imported for the answer.
-    """
+    """Return whether the model is a PyTorch module, without importing PyTorch."""
+    # A module's class derives from torch.nn.Module, so its framework is imported already.
     return any(base.__module__.partition(".")[0] == "torch" for base in type(model).__mro__)

@@ -1,11 +1,11 @@
 """Roles of operations: one table for Keras, TensorFlow, PyTorch and ONNX.
 
-The planner, the cases, the lowering passes, the analysis, the engines and the report ask the table,
-so that Keras's words and ONNX's mean the same. A set that differs from a role names the difference
-where it is used.
+The planner, the cases, the lowering passes, the analysis, the engines and the report query the
+table, so that they agree on the meaning of Keras and ONNX names. A set that differs from a role
+states the difference at its definition.
 
-Neither Keras nor ONNX is imported here: names are strings, and ``qat_lib.keras.graph.layer_traits`` turns
-those of layers into classes.
+This package imports neither Keras nor ONNX: names are strings, and
+``qat_lib.keras.graph.layer_traits`` resolves the names of layers to classes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def onnx_operators(role: Role, *more: Role) -> frozenset[str]:
-    """Return the ONNX operators that have all of the roles."""
+    """Return the ONNX operators with all roles."""
     return frozenset(_names("onnx", role, *more))
 
 
@@ -46,7 +46,7 @@ def keras_operators(role: Role, *more: Role) -> frozenset[str]:
 
 
 def activation_functions(role: Role, *more: Role) -> frozenset[str]:
-    """Return the Keras activation functions that have all of the roles."""
+    """Return the Keras activation functions with all roles."""
     return frozenset(_names("functions", role, *more))
 
 
@@ -56,7 +56,7 @@ def other_layers(role: Role, *more: Role) -> frozenset[str]:
 
 
 def tensorflow_operators(role: Role, *more: Role) -> frozenset[str]:
-    """Return the TensorFlow operators that have all of the roles."""
+    """Return the TensorFlow operators with all roles."""
     return frozenset(_names("tensorflow", role, *more))
 
 
@@ -73,7 +73,7 @@ def _names(column: str, role: Role, *more: Role) -> list[str]:
 
 
 def rows(role: Role, *more: Role) -> tuple[Operation, ...]:
-    """Return the operations that have all of the roles."""
+    """Return the operations with all roles."""
     wanted = {role, *more}
     return tuple(row for row in TABLE if wanted <= row.roles)
 

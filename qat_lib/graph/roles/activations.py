@@ -1,4 +1,4 @@
-"""The part of the table of operations with the activation functions."""
+"""Activation functions of the table of operations."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from qat_lib.graph.roles.operation import Operation
 from qat_lib.graph.roles.operation import operation as _op
 
 ACTIVATIONS: tuple[Operation, ...] = (
-    # Activation functions. Keras's relu6 is a Clip in ONNX, its silu a Mul and a Sigmoid, its mish
-    # a Mul, a Tanh and a Softplus; whether a Mish node fuses into a kernel is not known.
+    # Keras's relu6 is exported as a Clip, silu as Mul and Sigmoid, mish as Mul, Tanh and Softplus:
+    # their rows have no ONNX operator. It is unknown whether a Mish node fuses into a kernel.
     _op(
         "activation, activation layer, epilogue, after add, gate, rectifier, non-negative, "
         "unary, pointwise",

@@ -1,4 +1,4 @@
-"""Row of the operations table: names and possible roles."""
+"""Row of the table of operations: names and possible roles."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ Role: TypeAlias = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One operation under all its names.
+    """One operation with its names in each framework.
 
     Attributes:
-        roles: what it is.
+        roles: roles of the operation.
         onnx: ONNX operators.
         layers: classes of ``keras.layers``.
         operators: classes of the bare operations that ``keras.ops`` leaves in a graph.
         functions: Keras activation functions.
-        others: layer classes of model libraries, which are known by name alone.
+        others: layer classes of model libraries, known by name only.
         tensorflow: TensorFlow operators.
         modules: classes of ``torch.nn``.
-        torch: functions of ``torch`` and ``torch.nn.functional``, methods of its tensors and
-            Python's operators on these, without the underscore of those that work in place.
+        torch: functions of ``torch`` and ``torch.nn.functional``, tensor methods and Python
+            operators on tensors; names of in-place variants without the underscore.
     """
 
     roles: frozenset[Role]
@@ -91,6 +91,7 @@ def operation(
     torch: str = "",
 ) -> Operation:
     """Return a table row from comma-separated roles and space-separated names."""
+    # A misspelt role raises KeyError at import.
     known: dict[str, Role] = {role: role for role in get_args(Role)}
     return Operation(
         roles=frozenset(known[role.strip()] for role in roles.split(",")),

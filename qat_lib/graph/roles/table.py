@@ -1,7 +1,7 @@
-"""Table of operations: the names and roles of each.
+"""Table of operations: names and roles.
 
-A line holds the operations with the same roles under all their names; where they stand in one
-order, as an activation function and its operator do, it is the same in each column.
+A row contains the operations with the same roles under all their names. Where the names correspond,
+as for an activation function and its operator, their order is the same in each column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TABLE: tuple[Operation, ...] = (
     _op("integer, integer weighted", onnx="ConvInteger MatMulInteger"),
     _op("integer", onnx="QLinearConv QLinearMatMul DynamicQuantizeLinear QGemm QAttention"),
     _op("pair, sign preserving", onnx="QuantizeLinear DequantizeLinear"),
-    # The identity at inference
+    # Identities at inference
     _op(
         "identity, unary",
         onnx="Identity",
@@ -116,7 +116,8 @@ TABLE: tuple[Operation, ...] = (
         torch="tile repeat_interleave repeat",
     ),
     _op("range preserving, growing", onnx="Expand", torch="expand expand_as"),
-    # A Pad preserves the range with zeros, a resize with the nearest value: whoever asks looks.
+    # A Pad preserves the range only with zeros, a resize only with the nearest value: callers check
+    # the attributes.
     _op(
         "range preserving, growing",
         onnx="Pad",
@@ -168,7 +169,7 @@ TABLE: tuple[Operation, ...] = (
         modules="AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d",
         torch="adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
     ),
-    # A mean over other axes than those of an image is no pool: who asks looks.
+    # A mean over axes other than the image's is not a pool: callers check the axes.
     _op("average pool, reduction", onnx="ReduceMean", torch="mean"),
     _op("reduction", onnx="ReduceSum ReduceMax ReduceMin ReduceProd ReduceL2 ReduceSumSquare"),
     # Merges and arithmetic
