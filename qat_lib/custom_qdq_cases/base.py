@@ -1,4 +1,4 @@
-"""What a custom Q/DQ insertion case is."""
+"""Interface of custom Q/DQ insertion cases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qat_lib.core.spec import QuantizationSpec
 
 
 class CustomQDQInsertionCase(ABC):
-    """Decide by pattern how layers of a model are quantized.
+    """Decide by pattern how to quantize the layers of a model.
 
     Examples:
         >>> class NoHead(CustomQDQInsertionCase):
@@ -18,25 +18,22 @@ class CustomQDQInsertionCase(ABC):
     """
 
     def info(self) -> str:
-        """Describe the case, by default with its docstring's first line."""
+        """Return a description of the case, by default the first line of its docstring."""
         return (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
 
     @abstractmethod
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Return the case's entries for the layers it decides about.
+        """Return the entries of the case for its layers.
 
         Args:
-            keras_model: the model to be quantized; don't change it.
-            qspec: a copy of the user's spec, empty if there is none. Its entries win over the
-                case's anyway.
+            keras_model: the model to quantize; don't modify it.
+            qspec: a copy of the user's spec, empty if there is none. Its entries take precedence
+                over those of the case.
         """
 
 
 def check_is_quantizable_by_layer_name(
     qspec: QuantizationSpec | None, current_layer_name: str
 ) -> bool:
-    """Return whether a case may decide about a layer.
-
-    True unless the user's spec names it.
-    """
+    """Return whether a case may decide about a layer: the user's spec does not name it."""
     return qspec is None or all(entry.name != current_layer_name for entry in qspec.layers)

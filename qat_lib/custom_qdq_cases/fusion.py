@@ -1,7 +1,7 @@
 """TensorRT's fusions into convolution and Dense kernels, on the call graph.
 
-The rules are those of the TensorRT developer guide ("Explicit Quantization") and of engines whose
-layers were read; ``qat_lib.analysis`` applies the same ones to ONNX.
+The rules come from the TensorRT developer guide ("Explicit Quantization") and from the layers of
+built engines; ``qat_lib.analysis`` applies the same rules to ONNX.
 """
 
 from __future__ import annotations
@@ -13,30 +13,32 @@ from qat_lib.graph.roles import activation_functions
 from qat_lib.graph.traits import Traits
 
 EPILOGUE = activation_functions("epilogue")
-"""Activations that a weighted layer's kernel applies before it writes."""
+"""Activations that the kernel of a weighted layer applies before it writes."""
 AFTER_ADD = activation_functions("after add")
-"""Activations that stay in one kernel with an addition or a normalization in front of them."""
+"""Activations that fuse into one kernel with an addition or a normalization in front of them."""
 GATED = activation_functions("gated")
-"""Products of x and a function of x: a depthwise convolution's kernel does not take them
+"""Products of x and a function of x: they do not fuse into a depthwise convolution
 (NVIDIA/TensorRT#3205)."""
 ADDITIONS = ("Add", "CustomScaleLayer")
 """Operations that add tensors: Add, ``x + y``, InceptionResNet's scaled residual."""
 
 
 def is_addition(call: GraphCall) -> bool:
-    """Whether the call adds tensors."""
+    """Return whether the call adds tensors."""
     return call.traits.kind in ADDITIONS
 
 
 def adds_without_broadcast(shapes: Sequence[tuple[int | None, ...]]) -> bool:
-    """Whether tensors have one shape, as far as sizes are known.
+    """Return whether tensors have the same shape, as far as sizes are known.
 
-    EinsumDense leaves some open.
+    EinsumDense leaves some sizes open.
     """
     if len({len(shape) for shape in shapes}) > 1:
         return False
     for axis, sizes in enumerate(zip(*shapes, strict=True)):
         known = {size for size in sizes if size is not None}
+        # The batch (axis 0) is open in every shape. Elsewhere, an open size beside a 1 may be
+        # larger.
         may_broadcast = axis > 0 and known == {1} and None in sizes
         if len(known) > 1 or may_broadcast:
             return False
@@ -44,10 +46,7 @@ def adds_without_broadcast(shapes: Sequence[tuple[int | None, ...]]) -> bool:
 
 
 def is_self_gate(graph: CallGraph, call: GraphCall) -> bool:
-    """Whether this is ``x * f(x)`` with pointwise ``f``.
-
-    It fuses into the kernel of ``x``.
-    """
+    """Return whether the call is ``x * f(x)`` with pointwise ``f``, fused into the kernel of x."""
     roots = []
     for tensor in call.inputs:
         producer = graph.producer(tensor)
@@ -63,11 +62,10 @@ def _is_pointwise(traits: Traits) -> bool:
 
 
 def chain_root(graph: CallGraph, tensor: str, *, sole: bool = False) -> GraphCall | None:
-    """Return the weighted layer whose kernel writes ``tensor``, or None.
+    """Return the weighted layer whose kernel writes ``tensor``, or None for another kernel.
 
-    None means that another kernel writes it. The kernel may go on with normalization, scales,
-    activations and what is the identity at inference. With ``sole`` nothing else may read any
-    tensor on the way.
+    The kernel may include normalization, scales, activations and inference-time identities. With
+    ``sole``, no tensor on the way may have another reader.
     """
     passed: set[str] = set()
     while True:
@@ -76,6 +74,7 @@ def chain_root(graph: CallGraph, tensor: str, *, sole: bool = False) -> GraphCal
         call = graph.producer(tensor)
         traits = call.traits
         if traits.is_weighted:
+            # An activation inside of the layer counts like one behind it.
             if traits.own_activation is not None:
                 passed.add(traits.own_activation)
             return call if passed <= _accepted(traits) else None
@@ -83,6 +82,7 @@ def chain_root(graph: CallGraph, tensor: str, *, sole: bool = False) -> GraphCal
             pass
         elif traits.activation is not None:
             passed.add(traits.activation)
+        # Normalizations and constant scales fold into the weights and the bias.
         elif traits.kind != "BatchNormalization" and "affine" not in traits.roles:
             return None
         tensor = call.inputs[0]

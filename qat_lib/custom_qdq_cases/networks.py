@@ -1,7 +1,4 @@
-"""Cases for network families, as in NVIDIA's toolkit.
-
-They are unions of the general cases.
-"""
+"""Cases for network families, as in NVIDIA's toolkit: unions of the general cases."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ class ResNetV2QDQCase(_UnionCase):
 
 
 class InceptionQDQCase(_UnionCase):
-    """Inception: max pooling, which stands beside quantized convolutions on one tensor."""
+    """Inception: max pooling, parallel to quantized convolutions on one tensor."""
 
     parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (MaxPoolQDQCase,)
 

@@ -1,4 +1,4 @@
-"""The general cases: residual connections, free batch normalization, max pooling."""
+"""General cases: residual connections, free batch normalization, max pooling."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from qat_lib.graph.traits import Traits
 class ResidualConnectionQDQCase(CustomQDQInsertionCase):
     """Quantize an Add's inputs except the convolution that it fuses into.
 
-    A convolution may be followed by batch normalization, an activation and dropout. With several
-    convolution branches the last one stays unquantized; where an activation stands between
-    (EfficientNet), the first.
+    Batch normalization, an activation and dropout may follow the convolution. With several
+    convolution branches, the last one remains unquantized; if an activation lies between
+    (EfficientNet), the first one does.
     """
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
@@ -70,20 +70,20 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
 
 
 def is_supported(traits: Traits, kind: str) -> bool:
-    """Whether an operation is of a kind, quantizable, and not quantized yet."""
+    """Return whether an operation is of a kind, quantizable, and not quantized yet."""
     return traits.kind == kind and traits.support is not None and not traits.is_wrapped
 
 
 def is_convolution(call: GraphCall) -> bool:
-    """Whether the call is that of a convolution, transposed ones included."""
+    """Return whether the call is a convolution, transposed ones included."""
     return "convolution" in call.traits.roles
 
 
 def convolution_branch(graph: CallGraph, tensor: str) -> str | None:
-    """Return the kind of a convolution chain that ends in ``tensor``.
+    """Return the kind of the convolution chain that ends in ``tensor``, or None without one.
 
-    ``"plain"``, ``"activated"``, or None if no such chain does. Plain chains are Conv and Conv-BN;
-    activated ones Conv-BN-Activation, with dropout after it or not.
+    The kinds are ``"plain"`` (Conv, Conv-BN) and ``"activated"`` (Conv-BN-Activation, optionally
+    with dropout behind).
     """
     call = graph.producer(tensor)
     while call.traits.is_identity and call.inputs:

@@ -5,18 +5,19 @@ LayerNormalization NVIDIA's ModelOpt):
 
 - A residual Add fuses into the convolution of one branch if that branch has no Q/DQ, the others do,
   and all readers of the Add quantize it. The branch is the deepest one that ends in a convolution
-  or Dense that nothing else reads.
+  or Dense without another reader.
 - Layers without weights (Multiply, Concatenate, a BatchNormalization with no convolution before it,
   average pooling) run in INT8 if all their inputs and all readers of their output are quantized;
-  else Q/DQ on them only costs kernels.
+  otherwise, their Q/DQ pairs only add kernels.
 - Inputs of a Concatenate share one range (the planner ties them).
-- LayerNormalization and GroupNormalization compute in float, but where a kernel could write INT8 if
-  only they read it, a Q on their input keeps that kernel, and the residual Add in it, in INT8.
+- LayerNormalization and GroupNormalization compute in float. If such a layer is the only reader of
+  a kernel that could write INT8, a Q on its input keeps that kernel, and the residual Add in it, in
+  INT8.
 
-So each such layer starts as a candidate, and loses its Q/DQ when a reader of its output is not
-quantized, until nothing changes any more. A residual Add in front of a float reader keeps the Q on
-a residual that others read quantized as well: without it the kernel in front would write float, and
-so on through the whole stage.
+Each such layer starts as a candidate and loses its Q/DQ when a reader of its output is not
+quantized, until nothing changes. A residual Add in front of a float reader keeps the Q on a
+residual that other quantized layers read: without it, the kernel in front would write float, and so
+on through the whole stage.
 """
 
 from __future__ import annotations
@@ -43,20 +44,22 @@ class TensorRTQDQCase(CustomQDQInsertionCase):
     """Place Q/DQ by TensorRT's fusion rules, for any topology."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Name each residual Add, gate, Concatenate, average pooling and free normalization."""
+        """Return entries for residual Adds, gates, Concatenates, average pools and free
+        normalizations.
+        """
         return _Placement(read_graph(keras_model), qspec).spec()
 
 
 class _Placement:
-    """Inputs to quantize, pruned to the greatest set where each pays.
+    """Inputs to quantize, pruned to the largest profitable set.
 
-    A shared layer has one placement for all its calls, as it has one entry in a spec.
+    All calls of a shared layer have the same placement, because a spec has one entry for the layer.
     """
 
     def __init__(self, graph: CallGraph, qspec: QuantizationSpec) -> None:
         self.graph = graph
         self.existing: dict[str, frozenset[int]] = {}
-        """Inputs that the model quantizes already, by call."""
+        """Already quantized inputs, by call."""
         for call in graph.calls:
             self.existing[call.name] = self._quantized_already(call)
         self.edges: dict[str, frozenset[int]] = dict(self.existing)
@@ -68,11 +71,12 @@ class _Placement:
             self._add(call, selector)
         self.candidates: dict[str, tuple[int, ...]] = {}
         self.asked: set[str] = set()
-        """Layers whose placement the last question was answered by."""
+        """Layers whose placement the last answer depends on."""
         for layer, calls in self.calls.items():
             if calls[0].traits.is_wrapped:
                 continue
             wishes = {self._inputs_to_quantize(call) for call in calls}
+            # Calls of a shared layer that need different inputs get no Q/DQ.
             wish = wishes.pop() if len(wishes) == 1 else None
             if wish is not None and check_is_quantizable_by_layer_name(qspec, layer):
                 self._set(layer, wish)
@@ -92,6 +96,8 @@ class _Placement:
             return
         decision = None if traits.is_input else selector.decide(call.layer, traits)
         if (composite := self.graph.composites.get(call.layer)) is not None and decision is None:
+            # The planner quantizes a composite's inner layers by default, and with them these
+            # inputs.
             self.edges[call.name] |= composite.inputs.keys()
         if decision is None or not decision.config.quantize_input:
             return
@@ -102,14 +108,13 @@ class _Placement:
             self.int8.add(call.name)
 
     def spec(self) -> QuantizationSpec:
-        """Return the remaining candidates as a spec.
-
-        Average poolings that do not remain are switched off.
-        """
+        """Return the remaining candidates as a spec, with the pruned average pools switched off."""
         found = QuantizationSpec()
         for layer, indices in self.candidates.items():
             if indices:
                 found.add(layer, quantize_weight=False, quantization_index=list(indices))
+            # The default table quantizes average pools, so that a missing entry would not exclude
+            # them.
             elif "average pool" in self.calls[layer][0].traits.roles:
                 found.add(layer, quantize_input=False, quantize_weight=False)
         return found
@@ -120,7 +125,7 @@ class _Placement:
         self.candidates[layer] = indices
 
     def _inputs_to_quantize(self, call: GraphCall) -> tuple[int, ...] | None:
-        """Return a candidate's inputs to quantize; None for other calls."""
+        """Return a candidate's inputs to quantize, or None for other calls."""
         kind = call.traits.kind
         every = tuple(range(len(call.inputs)))
         if is_addition(call) and len(every) > 1:
@@ -146,12 +151,13 @@ class _Placement:
             if root is not None:
                 ends[index] = root
         if not ends:
-            # More than two become several additions, with tensors between them that nothing
-            # quantizes.
+            # TensorRT splits a larger sum into several additions with unquantized tensors between.
             return tuple(every) if len(every) == 2 else None
         int8 = {i: root for i, root in ends.items() if root.name in self.int8}
         if not int8:
             return None  # it fuses into a float convolution, in float
+        # The deepest branch is computed last, so its kernel can add the others, which exist by
+        # then.
         main = max(int8, key=lambda i: (self._depth[int8[i].name], i))
         return tuple(i for i in every if i != main)
 
@@ -166,9 +172,9 @@ class _Placement:
         return depth
 
     def _prune(self) -> None:
-        """Remove what does not pay, until nothing changes.
+        """Remove unprofitable candidates until nothing changes.
 
-        Only what a change touches is looked at again.
+        Only candidates that depend on a change are examined again.
         """
         open_layers = dict.fromkeys(self.candidates)
         asked_by: dict[str, set[str]] = {}
@@ -177,9 +183,12 @@ class _Placement:
             indices = self.candidates[layer]
             self.asked = set()
             kept = tuple(index for index in indices if self._pays_everywhere(layer, index))
+            # `_pays` records in self.asked the layers that the answer depends on.
             for name in self.asked:
                 asked_by.setdefault(name, set()).add(layer)
             if kept != indices:
+                # An Add keeps the inputs that pay; other layers run in INT8 with all of their
+                # inputs or not at all.
                 self._set(layer, kept if is_addition(self.calls[layer][0]) else ())
                 open_layers |= dict.fromkeys(asked_by.get(layer, ()))
 
@@ -191,12 +200,13 @@ class _Placement:
         return all(self._pays(call, index) for call in self.calls[layer])
 
     def _pays(self, call: GraphCall, index: int) -> bool:
-        """Whether the Q on that input still saves more than it costs."""
+        """Return whether the Q on that input saves more than it costs."""
         tensor = call.inputs[index]
         if "normalization" in call.traits.roles:
             return self._could_be_int8(tensor) and self._all_quantized(tensor)
         if self._all_quantized(self._after_activation(call)):
             return True
+        # One input without Q: the Add runs in the kernel of that branch.
         fused = is_addition(call) and len(self.candidates[call.layer]) < len(call.inputs)
         if not fused:
             return False
@@ -207,7 +217,7 @@ class _Placement:
         return False
 
     def _after_activation(self, call: GraphCall) -> str:
-        """Return the kernel's output tensor, behind an activation that it fuses."""
+        """Return the output tensor of the call's kernel, behind a fused activation."""
         (tensor,) = call.outputs
         readers = self.graph.consumers(tensor)
         if len(readers) == 1 and readers[0][0].traits.activation in AFTER_ADD:
@@ -215,7 +225,7 @@ class _Placement:
         return tensor
 
     def _could_be_int8(self, tensor: str) -> bool:
-        """Whether the tensor's kernel writes INT8 if all readers want it."""
+        """Return whether the tensor's kernel writes INT8 if all readers quantize it."""
         root = chain_root(self.graph, tensor)
         if root is not None:
             return root.name in self.int8
@@ -233,7 +243,8 @@ class _Placement:
         return not is_normalization and bool(self.candidates.get(call.layer))
 
     def _all_quantized(self, tensor: str) -> bool:
-        """Whether every reader quantizes the tensor, also behind pools and pads."""
+        """Return whether every reader quantizes the tensor, also behind pools and pads."""
+        # The list grows while it is iterated: outputs of range-preserving readers are checked, too.
         tensors = [tensor]
         for current in tensors:
             readers = self.graph.consumers(current)
