@@ -1,4 +1,1 @@
-"""Calibration of every front end, in NumPy alone.
-
-Histograms, methods and the collecting mode.
-"""
+"""Calibration for every front end, in NumPy alone: histograms, methods and the collecting mode."""

@@ -1,4 +1,4 @@
-"""Calibration data in every accepted form, as batches of model inputs."""
+"""Conversion of calibration data in every accepted form to batches of model inputs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qat_lib.errors import CalibrationError
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReader:
-    """Cuts data into batches for a model.
+    """Splits data into batches for a model.
 
     Attributes:
         inputs: number of the model's inputs.
-        is_array: whether something is an array or tensor of the framework, or NumPy's.
-        convert: makes a tensor of the framework from an array.
+        is_array: returns whether an object is an array or tensor of the framework, or NumPy's.
+        convert: converts an array to a tensor of the framework.
     """
 
     inputs: int
@@ -26,12 +26,11 @@ class BatchReader:
     convert: Callable[[Any], Any]
 
     def batches(self, data: Any, batch_size: int) -> Iterator[Any]:
-        """Yield batches as a tensor, a list or a dict of tensors.
-
-        Each is as the model takes it.
+        """Yield batches as a tensor, a list or a dict of tensors, ready for the model.
 
         Raises:
-            CalibrationError: inputs differ in their number of samples, or ``data`` is none.
+            CalibrationError: inputs differ in their number of samples, or ``data`` has another
+                form.
         """
         if self._is_whole(data) or self._is_one_for_each(data):
             yield from self._cut(data, batch_size)
@@ -41,6 +40,7 @@ class BatchReader:
                 f"Expected arrays or an iterable of batches. Received: {type(data).__name__}."
             )
         for batch in data:
+            # A tuple that is not one array per input is (inputs, labels), as in a tf.data.Dataset.
             alone = not isinstance(batch, (tuple, list)) or self._is_one_for_each(batch)
             yield batch if alone else batch[0]
 
@@ -65,9 +65,10 @@ class BatchReader:
         return self.is_array(data)
 
     def _is_one_for_each(self, data: Any) -> bool:
-        """Whether data is a list with one array for each input."""
+        """Return whether data is a list with one array for each input."""
         if not isinstance(data, (tuple, list)):
             return False
+        # With one input, a list is an iterable of batches.
         return self.inputs > 1 and len(data) == self.inputs and all(map(self.is_array, data))
 
 

@@ -1,4 +1,4 @@
-"""One calibration, whatever the framework: observe each batch, then set the ranges."""
+"""Calibration, independent of the framework: observe each batch, then set the ranges."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from qat_lib.errors import CalibrationError
 logger = logging.getLogger("qat_lib")
 
 AHEAD = 3
-"""Batches to look ahead: of no more than these, calibration counts as much as of many."""
+"""Batches to read ahead; if there are no more than these, more elements of each are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTensor:
-    """One tensor as calibration sees it.
+    """Magnitudes of one tensor.
 
     Attributes:
-        magnitude: distance of each element from zero, as its quantizer measures it.
+        magnitude: distance of each element from zero, as measured by its quantizer.
         largest: greatest magnitude.
-        negative: whether an element is below zero; false where it makes no difference.
+        negative: whether an element is below zero; always false if the sign is irrelevant.
     """
 
     magnitude: Any
@@ -43,15 +43,15 @@ class SeenTensor:
 
 
 class Histograms(ABC):
-    """One histogram for each quantizer; a shared one gets all its tensors.
+    """One histogram for each quantizer; a shared quantizer counts all its tensors in one.
 
     Args:
-        gains: squared gains of the channels of quantizers' tensors, where they matter.
+        gains: squared gains of the channels, by quantizer. Default None: all channels are equal.
 
     Attributes:
         found: the histograms, by quantizer.
-        cut: unsigned quantizers that saw negative values.
-        not_finite: the first quantizer that saw values that are not finite, or None.
+        cut: names of unsigned quantizers with negative inputs.
+        not_finite: name of the first quantizer with NaN or infinite inputs, or None.
         budget: elements to count of each sample of a tensor.
     """
 
@@ -67,18 +67,18 @@ class Histograms(ABC):
 
     @abstractmethod
     def as_array(self, tensor: Any) -> np.ndarray | None:
-        """Return a framework's tensor as an array of float32, or None if that means a copy."""
+        """Return a framework's tensor as a float32 array, or None if that requires a copy."""
 
     @abstractmethod
     def channel_axis(self, rank: int) -> int:
-        """Return the axis of the channels, which differs between frameworks."""
+        """Return the framework's channel axis for tensors of this rank."""
 
     @abstractmethod
     def measure(self, quantizer: Any, tensor: Any) -> SeenTensor:
-        """Return the magnitudes of a framework's tensor that is no array, nor empty."""
+        """Return the magnitudes of a non-empty tensor without an array view."""
 
     def observe(self, quantizer: Any, tensor: Any) -> None:
-        """Count the magnitudes of a tensor, unless its range needs no data."""
+        """Count the magnitudes of a tensor, unless its range does not depend on data."""
         if not needs_data(quantizer) or 0 in tensor.shape:
             return
         array = self.as_array(tensor)
@@ -94,7 +94,7 @@ class Histograms(ABC):
             histogram.add(measured.magnitude, measured.largest, gains=gains)
 
     def count(self, quantizer: Any, array: np.ndarray) -> None:
-        """Count an array, a large one by its largest magnitudes and a sample of the others."""
+        """Count an array; of a large one, its largest magnitudes and a sample of the others."""
         if array.size == 0:
             return
         counted = count_array(
@@ -108,11 +108,13 @@ class Histograms(ABC):
         if self._is_usable(quantizer, counted.largest, negative=counted.negative):
             for values, weight, gains in counted.values:
                 self._histogram_of(quantizer).add(values, counted.largest, weight, gains)
+            # The first batch sets the threshold: the same magnitudes count as outliers in all
+            # batches.
             if counted.threshold is not None:
                 self._thresholds[quantizer.name] = counted.threshold
 
     def _gains_of(self, quantizer: Any, shape: Sequence[int]) -> np.ndarray | None:
-        """Return the gains of a tensor's channels; alike where those given are of others."""
+        """Return the gains of a tensor's channels; ones if the given gains have another length."""
         gains = self._gains.get(quantizer.name)
         channels = shape[self.channel_axis(len(shape))]
         return gains if gains is None or len(gains) == channels else np.ones(channels)
@@ -121,7 +123,7 @@ class Histograms(ABC):
         return self.found.setdefault(quantizer.name, self.histogram())
 
     def _is_usable(self, quantizer: Any, largest: float, *, negative: bool) -> bool:
-        """Note what is wrong with a tensor; return whether it can be counted."""
+        """Record the problems of a tensor; return whether it can be counted."""
         if not np.isfinite(largest):
             self.not_finite = self.not_finite or quantizer.name
             return False
@@ -131,19 +133,19 @@ class Histograms(ABC):
 
 
 def needs_data(quantizer: Any) -> bool:
-    """Whether a quantizer's range comes from data."""
+    """Return whether a quantizer's range comes from data."""
     return not (quantizer.range_policy == "current" or quantizer.of_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What is to be done with a model's quantizers.
+    """Settings of a calibration.
 
     Attributes:
-        quantizers: those of the model, by name.
-        method: calibrator of those without one of their own.
+        quantizers: quantizers of the model, by name.
+        method: calibrator of quantizers without an individual one.
         percentile: for ``"percentile"``, in (0, 100].
-        freeze: whether ranges stay as calibrated while the model trains.
+        freeze: whether training leaves the calibrated ranges unchanged.
         limits: greatest ranges, by quantizer. Default: none.
     """
 
@@ -155,7 +157,7 @@ class Calibration:
 
     @property
     def needs_gains(self) -> bool:
-        """Whether a range depends on the layers that read its tensor."""
+        """Whether a range depends on the readers of its tensor."""
         methods = {quantizer.calibrator or self.method for quantizer in self.quantizers.values()}
         return AUTO in methods
 
@@ -166,7 +168,7 @@ class Calibration:
         call_model: Callable[[Any], Any],
         on_batch: Callable[[int], None] | None = None,
     ) -> CalibrationReport:
-        """Show each batch to the model, then set every range.
+        """Run the model on each batch, then set every range.
 
         Raises:
             CalibrationError: the data is empty, or values are not finite.
@@ -175,7 +177,7 @@ class Calibration:
         with collecting(histograms):
             for batch in _looked_ahead(batches, histograms):
                 call_model(batch)
-                # Not raised within the call, where Keras adds its own text to a message.
+                # Raised outside of the call, because Keras adds its own text to messages inside.
                 _check_finite(histograms)
                 done += 1
                 samples += count_samples(batch)
@@ -190,6 +192,7 @@ class Calibration:
 
     def _set_ranges(self, found: Mapping[str, MagnitudeHistogram]) -> dict[str, TensorStatistics]:
         for quantizer in self.quantizers.values():
+            # Weight ranges need no data.
             if quantizer.of_weight:
                 quantizer.fit_weight()
         report = {}
@@ -200,7 +203,7 @@ class Calibration:
                 histogram, chosen, self.percentile, quantizer.num_bits, unsigned=quantizer.unsigned
             )
             amax = min(amax, self.limits.get(name, math.inf))
-            # A factor on calibrated ranges, which quantizers of PyTorch may have.
+            # Quantizers of PyTorch may scale their calibrated ranges.
             quantizer.amax = amax * (getattr(quantizer, "scale_amax", None) or 1.0)
             if self.freeze:
                 quantizer.freeze()
@@ -209,7 +212,7 @@ class Calibration:
 
 
 def _looked_ahead(batches: Iterable[Any], histograms: Histograms) -> Iterator[Any]:
-    """Yield the batches, and count more of each sample where they are few."""
+    """Yield the batches; if there are few, count more elements of each sample."""
     iterator = iter(batches)
     first = list(islice(iterator, AHEAD + 1))
     if len(first) <= AHEAD:

@@ -1,7 +1,7 @@
-"""Collecting mode: the model's quantizers show their tensors to calibration.
+"""Collecting mode: the model's quantizers pass their tensors to calibration.
 
-The mode is a context variable, so that it ends with its ``with`` block, whatever happens in it, and
-does not leak into other threads.
+A context variable stores the mode, so that it ends with its ``with`` block even after an error, and
+does not affect other threads.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 
 class Collector(Protocol):
-    """What calibration hands to the quantizers of a model."""
+    """Receiver of the float inputs of a model's quantizers."""
 
     def observe(self, quantizer: Any, tensor: Any) -> Any:
-        """Take note of ``tensor``, the float input of ``quantizer``.
+        """Record ``tensor``, the float input of ``quantizer``.
 
         Returns:
-            What the quantizer passes on; None for ``tensor`` itself.
+            The output of the quantizer; None for ``tensor`` itself.
         """
 
 
@@ -28,10 +28,11 @@ _collector: ContextVar[Collector | None] = ContextVar("qat_lib_collector", defau
 
 @contextmanager
 def collecting(collector: Collector | None) -> Iterator[None]:
-    """Make quantizers show their inputs to ``collector`` and pass on what it says.
+    """Pass the inputs of quantizers to ``collector`` and return its results as their outputs.
 
-    With None they quantize, as outside of any such block.
+    With None, quantizers quantize as outside of such a block.
     """
+    # The token restores an enclosing collector: blocks nest.
     token = _collector.set(collector)
     try:
         yield

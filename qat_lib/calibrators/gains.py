@@ -1,8 +1,8 @@
-"""How strongly the layers that read a tensor pass on an error of each of its channels.
+"""Gains of channels: amplification of a channel's error by the readers of its tensor.
 
-A range is best where it harms the outputs of the readers least. To first order the noise there is
+The best range causes the least noise in the outputs of the readers. To first order, that noise is
 the sum of each channel's squared error times its squared gain: the sum of the squares of the
-weights that read it, each with the factor of the normalization behind.
+weights that read the channel, each with the factor of the normalization behind.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import numpy as np
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 
 Gains: TypeAlias = Mapping[str, np.ndarray]
-"""Quantizer -> the squared gain of each channel of its tensor, with a mean of about 1."""
+"""Squared gains of the channels of a tensor, with a mean of about 1, by quantizer."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GroupedWeights:
-    """A layer's weights in the one layout that both frameworks' are brought to.
+    """Weights of a layer in a common layout for both frameworks.
 
     Attributes:
         weights: ``(outputs, inputs of a group, taps)``.
-        groups: number of groups that channels are cut into.
+        groups: number of channel groups.
     """
 
     weights: np.ndarray
     groups: int = 1
 
     def gains(self, factors: np.ndarray | None) -> np.ndarray:
-        """Return the squared gain of each input channel, with a mean of 1; alike where all are 0.
+        """Return the squared gain of each input channel, with a mean of 1; ones if all are 0.
 
         Args:
-            factors: what each output is multiplied by afterwards; None = nothing. Factors along
-                another axis than the outputs' are left out.
+            factors: factor of each output behind the layer; None = no factors. Factors of another
+                length than the outputs are ignored.
         """
         weights = self.weights.astype(np.float64)
         if factors is not None and len(factors) == len(weights):
@@ -49,12 +49,12 @@ class GroupedWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """What a framework knows of its layers.
+    """Framework-specific access to weights and normalizations.
 
     Attributes:
-        kernel: the weights that a call multiplies its input's channels by; None if it has none,
-            or its channels are not those that calibration sees.
-        factors: what a normalization multiplies each channel by; None for other calls.
+        kernel: returns the weights applied to the channels of a call's input; None without weights,
+            or if calibration measures other channels.
+        factors: returns the factor of each channel in a normalization; None for other calls.
     """
 
     kernel: Callable[[Any], GroupedWeights | None]
@@ -62,11 +62,10 @@ class Readings:
 
 
 def reader_gains(graph: CallGraph, readings: Readings) -> Gains:
-    """Return the gains of every quantizer whose tensor weighted layers read.
+    """Return the gains of every quantizer in front of weighted layers.
 
-    A reader without weights counts every channel alike. A layer that keeps the range, such as a
-    padding, is followed to what reads it. A quantizer whose readers differ in the number of
-    channels is left out.
+    A reader without weights has equal gains. Range-preserving layers, such as a padding, are
+    followed to their readers. Quantizers with readers of different channel counts are left out.
     """
     found: dict[str, list[np.ndarray | None]] = {}
     for call in graph.calls:
@@ -77,12 +76,13 @@ def reader_gains(graph: CallGraph, readings: Readings) -> Gains:
     for name, gains in found.items():
         known = [gain for gain in gains if gain is not None]
         if known and len({len(gain) for gain in known}) == 1:
+            # Each reader without weights adds a gain of 1, the mean of the others.
             totals[name] = np.sum(known, axis=0) + (len(gains) - len(known))
     return totals
 
 
 def _gains_of(graph: CallGraph, tensor: str, readings: Readings) -> Iterator[np.ndarray | None]:
-    """Yield the gains of each reader of a tensor; None of one without weights."""
+    """Yield the gains of each reader of a tensor; None for a reader without weights."""
     for reader, _ in graph.consumers(tensor):
         kernel = readings.kernel(reader)
         if kernel is not None:
@@ -94,6 +94,6 @@ def _gains_of(graph: CallGraph, tensor: str, readings: Readings) -> Iterator[np.
 
 
 def _factors_behind(graph: CallGraph, call: GraphCall, readings: Readings) -> np.ndarray | None:
-    """Return the factors of the normalization that alone reads a call's output."""
+    """Return the factors of the normalization that is the only reader of a call's output."""
     readers = graph.consumers(call.outputs[0])
     return readings.factors(readers[0][0]) if len(readers) == 1 else None

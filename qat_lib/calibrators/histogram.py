@@ -1,7 +1,4 @@
-"""Histogram of magnitudes that grows with the data.
-
-It takes one pass and loses no counts.
-"""
+"""Histogram of magnitudes that grows with the data, in one pass and without losing counts."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ BINS = 4096
 class MagnitudeHistogram:
     """Counts of ``|x|`` in equal bins over [0, upper).
 
-    When a value past ``upper`` comes, ``upper`` doubles until it fits and neighbouring bins merge
-    in pairs, so that counts are exact and between 2048 and 4096 bins span the data. Each front end
-    derives a class that counts its own tensors, to the same counts.
+    For a value above ``upper``, ``upper`` doubles until the value fits, and neighbouring bins merge
+    in pairs: counts remain exact, and 2048 to 4096 bins cover the data. Each front end derives a
+    class that counts its own tensors, with equal results.
 
     Attributes:
         counts: number of elements in each bin.
-        costs: squared gain of the elements in each bin; None where no gains are given.
+        costs: squared gain of the elements in each bin; None without gains.
         upper: end of the last bin.
-        observed_max: largest magnitude that came.
+        observed_max: largest observed magnitude.
     """
 
     def __init__(self, bins: int = BINS) -> None:
@@ -39,14 +36,17 @@ class MagnitudeHistogram:
 
         Args:
             tensor: the magnitudes to count.
-            largest: the largest magnitude, finite; of the whole tensor where this is a sample.
-            weight: number of elements that each counted one stands for. Default 1.
-            gains: squared gain of each element, in a shape that broadcasts against the tensor; all
-                tensors of a histogram have some, or none has. Default None.
+            largest: the largest magnitude, finite; that of the whole tensor if ``tensor`` is a
+                sample.
+            weight: number of elements represented by each counted one. Default 1.
+            gains: squared gain of each element, in a shape that broadcasts against the tensor;
+                either all tensors of a histogram have gains, or none. Default None.
         """
         self.observed_max = max(self.observed_max, largest)
         if self.upper == 0.0:
             if largest == 0.0:
+                # Without a nonzero value there is no bin width yet, but zeros belong to bin 0 in
+                # any case.
                 self.counts[0] += weight * int(np.prod(tensor.shape))
                 return
             self.upper = largest
@@ -64,8 +64,8 @@ class MagnitudeHistogram:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return int64 counts and float64 gains of ``|x|`` in ``bins`` bins over [0, upper].
 
-        ``x`` is taken as float32. The bin of a value is ``|x| / (upper / bins)`` in float64,
-        rounded down; the last bin takes what is beyond.
+        ``x`` is converted to float32. The bin of a value is ``|x| / (upper / bins)`` in float64,
+        rounded down; the last bin includes larger values.
         """
         magnitude = np.abs(np.asarray(tensor, np.float32)).ravel().astype(np.float64)
         index = np.minimum(magnitude / (self.upper / bins), bins - 1).astype(np.int64)
@@ -77,11 +77,11 @@ class MagnitudeHistogram:
 
     @property
     def edges(self) -> np.ndarray:
-        """The bins' edges: float64, one more than there are bins."""
+        """Edges of the bins: float64, one more than bins."""
         return np.linspace(0.0, self.upper, len(self.counts) + 1)
 
 
 def _in_half(bins: np.ndarray) -> np.ndarray:
-    """Return bins merged in pairs, and as many empty ones behind."""
+    """Return bins merged in pairs, followed by as many empty ones."""
     merged = bins.reshape(-1, 2).sum(axis=1)
     return np.concatenate([merged, np.zeros_like(merged)])

@@ -1,4 +1,4 @@
-"""From a histogram to a range: the calibrators.
+"""Calibration methods: from a histogram to a range.
 
 Sources: percentile and MSE as in Wu et al. 2020 (https://arxiv.org/abs/2004.09602); entropy as in
 Migacz 2017, "8-bit Inference with TensorRT".
@@ -14,15 +14,16 @@ from qat_lib.calibrators.histogram import MagnitudeHistogram
 from qat_lib.errors import CalibrationError
 
 CANDIDATES = 100
-"""Ranges among which the squared error is least; the values of a tensor with few ones, too."""
+"""Number of candidate ranges for the least squared error, in addition to the distinct values of a
+tensor with few of them."""
 ENTROPY_BINS = 2048
-"""Bins of the histogram that entropy is taken of, as published."""
+"""Bins of the histogram for the entropy, as published."""
 FIRST_END = 128
-"""Bins of the shortest range whose entropy is taken, as published."""
+"""Bins of the shortest candidate range for the entropy, as published."""
 PERCENTILE = 99.99
-"""Percentile of ``"percentile"`` by default."""
+"""Default of ``"percentile"``."""
 AUTO = "auto"
-"""The default: the method that weighs each channel by the layers that read it."""
+"""Default method: weighs each channel by the readers of the tensor."""
 
 
 def range_from_histogram(
@@ -33,25 +34,25 @@ def range_from_histogram(
     *,
     unsigned: bool = False,
 ) -> float:
-    """Return the range that ``method`` takes from a histogram of magnitudes.
+    """Return the range that ``method`` chooses from a histogram of magnitudes.
 
     Args:
-        histogram: what was seen.
+        histogram: observed magnitudes.
         method: ``"max"`` the largest magnitude; ``"percentile"`` the magnitude below which
             ``percentile`` percent of the values lie; ``"entropy"`` the range with the least
-            Kullback-Leibler divergence between the values before and after; ``"mse"`` the one with
-            the least mean squared quantization error; ``"auto"`` the one with the least in the
-            outputs of the layers that read the tensor: each element's error counts with the gain
-            of its channel, where the histogram has gains.
+            Kullback-Leibler divergence between the values before and after; ``"mse"`` the range
+            with the least mean squared quantization error; ``"auto"`` the range with the least
+            error in the outputs of the tensor's readers: the error of each element is weighted by
+            the gain of its channel, if the histogram has gains.
         percentile: in (0, 100]. Default 99.99.
-        num_bits: width of the integers; a tuple is that of floating-point values (FP8), whose
-            range only ``"max"`` and ``"percentile"`` take. Default 8.
+        num_bits: width of the integers; a tuple is a floating-point format (FP8), supported by
+            ``"max"`` and ``"percentile"`` only. Default 8.
         unsigned: whether the integers are unsigned, with twice as many steps over the range.
             Default False.
 
     Raises:
-        CalibrationError: the method is not known, not one for ``num_bits``, or the percentile is out
-            of range.
+        CalibrationError: the method is unknown or does not support ``num_bits``, or the percentile
+            is out of range.
     """
     check_method(method, percentile)
     if isinstance(num_bits, tuple):
@@ -60,6 +61,7 @@ def range_from_histogram(
                 f"Expected the method max or percentile for FP8. Received: {method!r}, which weighs "
                 "the errors of integers."
             )
+        # The width has no effect on "max" and "percentile".
         num_bits = 8
     if histogram.upper == 0.0:
         return 0.0
@@ -68,12 +70,13 @@ def range_from_histogram(
 
 
 def chosen_method(method: str | None, percentile: float | None) -> tuple[str, float]:
-    """Return a calibrator and a percentile, of which either may be left to the default.
+    """Return a calibrator and a percentile, with defaults for None.
 
     Raises:
         CalibrationError: see ``check_method``.
     """
     if method is None:
+        # A percentile without a method selects "percentile".
         method = AUTO if percentile is None else "percentile"
     percentile = PERCENTILE if percentile is None else percentile
     check_method(method, percentile)
@@ -81,10 +84,10 @@ def chosen_method(method: str | None, percentile: float | None) -> tuple[str, fl
 
 
 def check_method(method: str, percentile: float) -> None:
-    """Refuse an unknown calibrator or a percentile out of range.
+    """Check a calibrator and a percentile.
 
     Raises:
-        CalibrationError: as said.
+        CalibrationError: the calibrator is unknown, or the percentile is out of range.
     """
     if method not in METHODS:
         raise CalibrationError(
@@ -116,14 +119,15 @@ def _auto(histogram: MagnitudeHistogram, _: float, steps: int) -> float:
 
 
 def _least_error(histogram: MagnitudeHistogram, costs: np.ndarray, steps: int) -> float:
-    """Return the range with the least squared error, with a cost for each bin."""
+    """Return the range with the least squared error, weighted by a cost for each bin."""
+    # The error of a bin is that of its center.
     centers = (histogram.edges[:-1] + histogram.edges[1:]) / 2
     candidates = np.linspace(
         histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES
     )
     filled = centers[histogram.counts > 0]
     if len(filled) <= CANDIDATES:
-        # The best range of a tensor with few values is one of them, between two candidates.
+        # The best range of a tensor with few values is one of these, often between two candidates.
         candidates = np.union1d(candidates, np.minimum(filled, histogram.observed_max))
     errors = []
     for amax in candidates:
@@ -144,26 +148,30 @@ def _entropy(histogram: MagnitudeHistogram, _: float, steps: int) -> float:
     last = int(np.flatnonzero(counts)[-1]) + 1
     if last <= levels:
         return histogram.observed_max
-    # Every filled bin is a candidate: the divergence is least where the levels get equally many bins,
-    # at few of them. The first one may lie below the others, where outliers are far from the rest.
+    # Every filled bin is a candidate: the minimum lies at one of the few ranges that give all levels
+    # equally many bins. The first candidate may lie below the others if outliers are far from the
+    # rest.
     filled = np.flatnonzero(counts) + 1
     first = int(np.searchsorted(filled, min(levels, FIRST_END), side="right")) - 1
     ends = filled[max(first, 0) :]
     divergences = np.array([_divergence(counts[:last], int(end), levels) for end in ends])
-    # Of equal ones the one that clips least.
+    # Among equal divergences, the range that clips least.
     best = int(ends[np.flatnonzero(divergences == divergences.min())[-1]])
     return histogram.upper * best / ENTROPY_BINS
 
 
 def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
-    """Kullback-Leibler divergence of the clipped distribution from its quantized form."""
+    """Return the Kullback-Leibler divergence of the clipped values from their quantized form."""
     inside = counts[:end]
     outliers = counts[end:].sum()
     clipped = inside.copy()
+    # Clipped values count at the end of the range in the reference, but not in the quantized form:
+    # that mismatch is the cost of clipping.
     clipped[-1] += outliers
     group = np.arange(end) * levels // end
     filled = inside > 0
     sums = np.bincount(group, weights=inside, minlength=levels)
+    # A level spreads its mass over its filled bins only, as published.
     quantized = sums[group] / np.maximum(
         np.bincount(group, weights=filled, minlength=levels)[group], 1
     )

@@ -1,4 +1,4 @@
-"""What calibration saw and chose, as plain data."""
+"""Results of a calibration, as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class TensorStatistics:
-    """What calibration saw of one tensor, and the range that it chose."""
+    """Statistics of one tensor and its calibrated range."""
 
     amax: float
     observed_max: float
@@ -21,12 +21,12 @@ class TensorStatistics:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CalibrationReport:
-    """The statistics of every calibrated quantizer, by name."""
+    """Statistics of every calibrated quantizer, by name."""
 
     tensors: dict[str, TensorStatistics]
     batches: int
     samples: int
 
     def __repr__(self) -> str:
-        """Return the report in a line."""
+        """Return a one-line summary."""
         return f"<CalibrationReport: {len(self.tensors)} tensors, {self.samples} samples>"
