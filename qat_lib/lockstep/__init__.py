@@ -1,1 +1,1 @@
-"""A quantized model beside its float form, call by call, in any framework."""
+"""A quantized model and its float form, compared call by call, in any framework."""

@@ -1,9 +1,9 @@
-"""Bias correction: remove quantization's mean error from each layer's bias.
+"""Bias correction: subtract the mean quantization error of each channel from the bias.
 
 Source: Nagel et al. 2019, "Data-free quantization through weight equalization and bias correction"
-(https://arxiv.org/abs/1906.04721), the empirical form (appendix D): each layer is corrected on the
-errors that are left once all layers in front of it are. Where a batch normalization stands behind a
-layer, its mean is corrected.
+(https://arxiv.org/abs/1906.04721), the empirical form (appendix D): each layer is corrected for the
+errors that remain after all layers in front of it. If a batch normalization follows a layer, the
+mean of the normalization is corrected.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.lockstep.steps import BothForms, Visit
 
 TRIM = 0.05
-"""Share of the errors of a channel that is left out of their mean, at each end. A range that clips
-outliers makes a few large errors, which no constant mends: with the plain mean in place of the
-trimmed one MobileNetV2 is worse off than without a correction."""
+"""Share of a channel's errors excluded from their mean, at each end.
+
+A range that clips outliers causes a few large errors, and a constant can't correct them: with the
+plain mean instead of the trimmed one, MobileNetV2 is less accurate than without correction."""
 POSITIONS = 8192
-"""Positions of a channel that its mean is taken of, at most."""
+"""Greatest number of positions of a channel in its mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiasReport:
-    """What a bias correction did.
+    """Result of a bias correction.
 
     Attributes:
         shifts: layer -> the greatest shift of one of its channels, in units of the spread of that
             channel's outputs.
         skipped: quantized layer without a correction -> the reason.
-        samples: number of samples that the errors were measured on.
+        samples: number of samples in the measurement of the errors.
     """
 
     shifts: dict[str, float] = field(default_factory=dict)
@@ -44,12 +45,12 @@ class BiasReport:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundingReport(BiasReport):
-    """What ``adaround`` did.
+    """Result of ``adaround``.
 
     Attributes:
-        errors: layer -> the error of its outputs with weights rounded to nearest, and as they are
-            rounded now, over the outputs' power.
-        skipped: quantized layer that keeps its weights -> the reason.
+        errors: layer -> the error of its outputs with weights rounded to nearest, and with the
+            learned rounding, over the power of the outputs.
+        skipped: quantized layer with unchanged weights -> the reason.
         resumed: number of layers taken from the state file.
     """
 
@@ -59,14 +60,13 @@ class RoundingReport(BiasReport):
 
 @dataclass(frozen=True, kw_only=True)
 class EqualizationChoice:
-    """A float model to quantize, and whether its channels were equalized.
+    """A float model to quantize, with or without equalized channels.
 
     Attributes:
         model: the given model, or an equalized copy.
-        applied: whether it is the copy.
-        reason: what decided.
-        errors: mean error of the outputs in INT8, relative to their mean square: as given, and
-            equalized; None where the choice was not measured.
+        applied: whether ``model`` is the copy. reason: reason for the choice. errors: mean error of
+            the outputs in INT8, relative to their mean square: as given, and equalized; None if the
+            choice was not measured.
     """
 
     model: Any
@@ -76,10 +76,10 @@ class EqualizationChoice:
 
 
 class ChannelBias(Protocol):
-    """A vector that moves a layer's output channels."""
+    """A vector added to a layer's output channels."""
 
     def saved(self) -> Callable[[], None]:
-        """Return a function that puts the current values back."""
+        """Return a function that restores the current values."""
 
     def rows(self, tensor: Any) -> np.ndarray:
         """Return a tensor as float32 ``(positions, channels)``."""
@@ -92,10 +92,10 @@ class ChannelBias(Protocol):
 
 
 class ChannelBiases(Protocol):
-    """Finds the biases of a framework's layers."""
+    """Framework-specific access to the biases of layers."""
 
     def problem(self, call: Any) -> str:
-        """Return why a weighted layer has no channels to correct, or nothing."""
+        """Return the reason against correcting a weighted layer, or an empty string."""
 
     def of_layer(self, call: Any) -> ChannelBias | None:
         """Return the bias of a weighted layer, if any."""
@@ -105,7 +105,7 @@ class ChannelBiases(Protocol):
 
 
 class BiasCorrection:
-    """Corrects each layer when it is visited."""
+    """Correction of each quantized layer on a visit."""
 
     def __init__(
         self,
@@ -120,17 +120,18 @@ class BiasCorrection:
         self.skipped: dict[str, str] = {}
         self._restore: list[Callable[[], None]] = []
         self.corrected: set[str] = set()
-        """Layers whose mean error is taken out."""
+        """Names of the corrected layers."""
         self._targets: dict[str, tuple[str, ChannelBias]] = {}
-        """Call whose outputs show the error -> the layer that it is of, and its bias."""
+        """Call with the measured outputs -> the corrected layer and its bias."""
         for call in graph.calls:
             if call.traits.existing is not None and call.traits.existing.weights:
                 self._plan(graph, call)
         self.corrected.update(layer for layer, _ in self._targets.values())
 
     def _plan(self, graph: CallGraph, call: GraphCall) -> None:
-        """Choose what to correct a quantized layer by."""
+        """Choose the bias of a quantized layer, or record the reason against a correction."""
         if len(graph.calls_of(call.layer)) > 1:
+            # One bias serves all calls, and each call has its own error.
             self.skipped[call.layer] = "it is called more than once"
         elif len(call.outputs) != 1:
             self.skipped[call.layer] = "it has more than one output"
@@ -149,7 +150,7 @@ class BiasCorrection:
     def _normalization_behind(
         self, graph: CallGraph, call: GraphCall
     ) -> tuple[GraphCall, ChannelBias] | None:
-        """Return the normalization that alone reads the call, and its bias."""
+        """Return the normalization that is the only reader of the call, and its bias."""
         readers = graph.consumers(call.outputs[0])
         if len(readers) != 1 or call.outputs[0] in graph.outputs or call.traits.own_activation:
             return None
@@ -161,7 +162,7 @@ class BiasCorrection:
     def visit(
         self, call: GraphCall, outputs: tuple[BothForms, ...]
     ) -> tuple[BothForms, ...] | None:
-        """Correct the layer, if any, whose error the outputs of ``call`` show."""
+        """Correct the layer measured at the outputs of ``call``, if any."""
         if call.name not in self._targets:
             return None
         layer, bias = self._targets[call.name]
@@ -176,22 +177,27 @@ class BiasCorrection:
         self._done += 1
         if self._on_layer is not None:
             self._on_layer(self._done, len(self._targets))
+        # The outputs are corrected like the bias, so that later layers are measured after this
+        # correction.
         moved = [bias.moved(x, shift) for x in pair.quantized]
         return (BothForms(float=pair.float, quantized=moved),)
 
     def run(self, run_model: Callable[[Visit], float]) -> None:
         """Correct all layers, unless that increases the error of the model's outputs.
 
-        Each layer's own error falls on average, yet errors that cancelled one another in the layers
-        behind may not do so any more.
+        Each layer's own error decreases on average, but errors that cancelled in later layers may
+        no longer cancel.
 
         Args:
-            run_model: runs the model with ``visit`` on the samples, and returns ``output_error``.
+            run_model: runs the model on the samples, with its argument as ``visit``, and returns
+                ``output_error``.
         """
         before = run_model(lambda *_: None)
         after = run_model(self.visit)
+        # Also keeps the correction if an error is NaN.
         if not after > before:
             return
+        # In reverse order, so that a value changed twice gets its first state.
         for restore in reversed(self._restore):
             restore()
         reason = f"correction raises the error of the outputs from {before:.3g} to {after:.3g}"
@@ -200,7 +206,7 @@ class BiasCorrection:
         self.shifts.clear()
 
     def report(self, batches: Sequence[Any]) -> BiasReport:
-        """Return what was done, on these batches."""
+        """Return the report of the correction on these batches."""
         return BiasReport(
             shifts=self.shifts,
             skipped=self.skipped,
@@ -213,7 +219,7 @@ def output_error(outputs: Sequence[BothForms], as_array: Callable[[Any], np.ndar
 
     Args:
         outputs: the outputs; several add their shares.
-        as_array: turns one batch of an output into an array of floats.
+        as_array: converts one batch of an output to an array of floats.
     """
     total = 0.0
     for pair in outputs:
@@ -227,10 +233,7 @@ def output_error(outputs: Sequence[BothForms], as_array: Callable[[Any], np.ndar
 
 
 def _mean_error(pair: BothForms, bias: ChannelBias) -> tuple[np.ndarray, np.ndarray]:
-    """Return each channel's trimmed mean error and float spread.
-
-    The spread is that of its values in float.
-    """
+    """Return the trimmed mean error and the float spread of each channel."""
     errors, values = [], []
     for in_float, quantized in zip(pair.float, pair.quantized, strict=True):
         values.append(_sampled(bias.rows(in_float), len(pair.float)))
@@ -239,6 +242,7 @@ def _mean_error(pair: BothForms, bias: ChannelBias) -> tuple[np.ndarray, np.ndar
     cut = int(len(error) * TRIM)
     if cut:
         last = len(error) - cut
+        # Partial sorting suffices: the trimmed mean does not depend on the order of the rest.
         error = np.partition(error, (cut, last - 1), axis=0)[cut:last]
     return error.mean(axis=0), np.concatenate(values).std(axis=0)
 
@@ -249,11 +253,11 @@ def _sampled(rows: np.ndarray, batches: int) -> np.ndarray:
 
 
 def mean_shift(shift: np.ndarray, gamma: Any, variance: np.ndarray, epsilon: float) -> np.ndarray:
-    """Return what a batch normalization's mean moves by to lower its outputs by ``shift``.
+    """Return the change of a batch normalization's mean that lowers its outputs by ``shift``.
 
-    The mean is corrected, not the beta: training takes the mean of each batch, which has the error
-    of quantization in it, and a corrected beta would take it out a second time. A channel whose
-    gamma is 0 has a constant output, without an error.
+    The mean is corrected instead of beta: training uses the mean of each batch, including the
+    quantization error, and a corrected beta would subtract that error twice. A channel with gamma 0
+    has a constant output without an error.
     """
     slope = gamma / np.sqrt(variance + epsilon)
     moved: np.ndarray = np.divide(shift, slope, out=np.zeros_like(shift), where=slope != 0)

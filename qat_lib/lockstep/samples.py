@@ -1,4 +1,4 @@
-"""The samples that both forms of a model are run on, within a memory limit."""
+"""Samples for both forms of a model, within a memory limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qat_lib.errors import CalibrationError
 
 BYTES_PER_ELEMENT = 4
 MEMORY = 2**30
-"""Bytes that the tensors of all samples may take at a time."""
+"""Limit of the bytes in the tensors of all samples at a time."""
 LEAST_SAMPLES = 4
 
 
@@ -24,11 +24,11 @@ def take_samples(
 
     Args:
         batches: batches as a tensor, a list or a dict of tensors.
-        samples: number of samples, at least 1; fewer where their tensors would take more than
-            ``MEMORY`` bytes.
+        samples: number of samples, at least 1; reduced if their tensors would exceed ``MEMORY``
+            bytes.
         names: names of the model's inputs.
-        bytes_per_sample: the peak bytes of one sample's tensors, in both forms; told the first
-            batch.
+        bytes_per_sample: returns the peak bytes of one sample's tensors, in both forms, for the
+            first batch.
 
     Raises:
         CalibrationError: there is no data, ``samples`` is below 1, or a batch lacks an input.
@@ -57,7 +57,7 @@ def _first(batch: Any, count: int) -> Any:
 
 
 def _in_order(names: Sequence[str], batch: Mapping[str, Any]) -> list[Any]:
-    """Return a batch by name in the order of the model's inputs."""
+    """Return a batch, given by name, in the order of the model's inputs."""
     if missing := [name for name in names if name not in batch]:
         raise CalibrationError(
             f"Expected the inputs {', '.join(names)}. The data lacks {missing[0]!r}."

@@ -1,4 +1,4 @@
-"""run_steps: compute both forms of a model, one step after the other."""
+"""run_steps: compute both forms of a model step by step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qat_lib.calibrators.collecting import collecting
 
 @dataclass(frozen=True, kw_only=True)
 class BothForms:
-    """One tensor in both forms of the model, as batch lists.
+    """One tensor in both forms of the model, as lists of batches.
 
     Attributes:
-        float: as the model computes it with every quantizer passing its input on.
-        quantized: as the quantized model computes it, from quantized tensors in front.
+        float: result with all quantizers passing their inputs through.
+        quantized: result of the quantized model, computed from quantized tensors.
     """
 
     float: Sequence[Any]
@@ -29,12 +29,12 @@ class ModelStep:
     """One computation of a model.
 
     Attributes:
-        inputs: what it reads, in the order that ``run`` takes it.
-        outputs: what it makes.
+        inputs: input tensors, in the order of the argument of ``run``.
+        outputs: output tensors.
         run: computes the outputs of one batch from the inputs.
-        call: the call of the model's graph that it is; None for a helper, such as a constant.
-        without_activation: takes the layer's own activation off within a block, and yields it;
-            None where the layer has none.
+        call: call of the model's graph; None for a helper, such as a constant.
+        without_activation: context that removes the layer's own activation and yields it; yields
+            None if the layer has none.
     """
 
     inputs: tuple[Hashable, ...]
@@ -45,14 +45,15 @@ class ModelStep:
 
 
 Visit = Callable[[Any, tuple[BothForms, ...]], tuple[BothForms, ...] | None]
-"""Told of each call and its outputs; gives other outputs for what reads them, or None."""
+"""Called with each call and its outputs; returns replacements of the outputs for their readers, or
+None."""
 Prepare = Callable[[Any, Sequence[BothForms], Sequence[Sequence[Any]]], None]
-"""Told of each call before it runs in its quantized form, of its inputs and of its float outputs,
-by batch. It may change the weights of the call."""
+"""Called before the quantized form of each call, with the call, its inputs and its float outputs by
+batch. It may change the weights of the call."""
 
 
 class _PassOn:
-    """A collector that takes no note: quantizers pass their inputs on."""
+    """A collector that records nothing: quantizers pass their inputs through."""
 
     def observe(self, quantizer: Any, tensor: Any) -> None:
         """Do nothing."""
@@ -67,26 +68,28 @@ def run_steps(
     prepare: Prepare | None = None,
     keep: Sequence[Hashable] = (),
 ) -> list[BothForms]:
-    """Compute each step in float and quantized, before the next.
+    """Compute each step in both forms before the next.
 
-    So ``visit`` can change a layer from the errors that it causes, and what follows sees the
-    change. A tensor is kept for as long as a step still reads it. Of a layer with an activation of
-    its own ``visit`` sees the outputs in front of it.
+    ``visit`` can therefore change a layer based on its errors, and later steps use the changed
+    outputs. A tensor is released after its last reader. For a layer with its own activation,
+    ``visit`` receives the outputs before the activation.
 
     Args:
-        steps: the steps of a quantized model, each after those that make what it reads.
+        steps: the steps of a quantized model, in topological order.
         given: the inputs of the model.
         visit: called after each step that is a call.
-        quantized: whether to compute the quantized form. Default True; a float model has none, and
-            its one form stands for both.
+        quantized: whether to compute the quantized form. Default True; for a float model, its one
+            form is used as both.
         prepare: called before each call is computed in its quantized form. Default None.
         keep: tensors to return. Default: none.
     """
     readers = count_readers(steps)
+    # An additional reader of these tensors, so that they are never released.
     readers.update(keep)
     pairs = dict(given)
     count = len(next(iter(pairs.values())).float)
     for step in steps:
+        # Both forms run without the activation; visited outputs go through it afterwards.
         with step.without_activation() as activation:
             inputs = [pairs[tensor] for tensor in step.inputs]
             in_float = _compute_float(step, inputs, count)
@@ -112,7 +115,7 @@ def count_readers(steps: Sequence[ModelStep]) -> Counter[Hashable]:
 
 
 def release(step: ModelStep, readers: Counter[Hashable]) -> list[Hashable]:
-    """Count a step's inputs as read; return what no later step reads."""
+    """Count a step's inputs as read; return the tensors without a later reader."""
     readers.subtract(step.inputs)
     return [tensor for tensor in {*step.inputs, *step.outputs} if readers[tensor] == 0]
 
