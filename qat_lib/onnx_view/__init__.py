@@ -1,4 +1,4 @@
-"""The one place that opens ONNX files and reads their graphs.
+"""Reader of ONNX files and their graphs, without TensorFlow or a runtime.
 
-Imports neither TensorFlow nor a runtime.
+All access of the project to ONNX files goes through this package.
 """

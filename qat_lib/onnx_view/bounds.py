@@ -1,7 +1,7 @@
-"""Largest tensor that an engine builder takes.
+"""Largest tensor accepted by engine builders.
 
-No backend has kernels for tensors of 2 ** 31 elements and more, and builders fail with a message
-about memory, or none. The sizes come from shape inference, so nothing is computed.
+No backend has kernels for tensors of 2 ** 31 or more elements, and builders fail with a message
+about memory, or without one. The sizes come from shape inference, so nothing is computed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_bounds(
     Raises:
         ExportError: a tensor has more than ``MAX_ELEMENTS`` elements, or the nodes form no graph.
     """
-    OnnxGraph(model)  # refuses cycles, which shape inference ignores
+    OnnxGraph(model)  # Rejects cycles, because shape inference ignores them.
     for name, found in types_of(model, infer_graph(model, shapes)).items():
         if found.shape and prod(fixed_sizes(found.shape)) > MAX_ELEMENTS:
             raise ExportError(

@@ -21,12 +21,12 @@ def check_external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> None
     """Check the external data of ``tensors`` without reading it.
 
     Args:
-        path: the ONNX file; its data files lie in the same folder or below.
-        tensors: tensors of the model, those with their data inside included.
+        path: the ONNX file; its data files are in the same folder or below. tensors: tensors of the
+            model, including those with internal data.
 
     Raises:
-        ExportError: a data file is missing, lies outside of the folder (a link out of it, too), is
-            no regular file, or is shorter than a tensor says.
+        ExportError: a data file is missing, is outside of the folder (also by a link), is not a
+            regular file, or is shorter than the data of a tensor.
     """
     folder = path.parent.resolve()
     sizes: dict[str, int] = {}
@@ -35,6 +35,7 @@ def check_external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> None
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
+        # Thousands of tensors may share one data file: it is examined once.
         if location not in sizes:
             sizes[location] = _size(path, folder, tensor.name, location)
         _check_range(path, tensor, entries, sizes[location])
@@ -42,6 +43,8 @@ def check_external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> None
 
 def _size(path: Path, folder: Path, name: str, location: str) -> int:
     problem = f"which is not a file inside {folder}"
+    # An empty or absolute path, one with "..", or a link could lead a reader to any file of the
+    # machine.
     if location and "\x00" not in location and _is_below(folder / location, folder):
         try:
             found = (folder / location).stat()
@@ -71,6 +74,7 @@ def _check_range(
     needed = _bytes(tensor)
     length = needed or 0
     try:
+        # Entries are text of an untrusted file and may contain anything.
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or length)
     except ValueError:
@@ -88,7 +92,7 @@ def _check_range(
 
 
 def _bytes(tensor: onnx.TensorProto) -> int | None:
-    """Return a tensor's size in bytes, None if unknown."""
+    """Return a tensor's size in bytes, or None if unknown."""
     try:
         name = onnx.TensorProto.DataType.Name(tensor.data_type)
         if name in _PACKED_TYPES or min(tensor.dims, default=0) < 0:

@@ -1,4 +1,4 @@
-"""Replace the calls of model-local functions by their bodies, in bounded memory."""
+"""Inlining of model-local functions, in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _MAX_DEPTH = 100
 
 
 def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return ``model`` with its functions inlined, if the result is small enough.
+    """Return ``model`` with its functions inlined, if the result is within the limit.
 
     Raises:
-        ExportError: a function calls itself, the graph would have more than
-            ``MAX_NODES`` nodes, or ONNX can't inline it.
+        ExportError: a function calls itself, the graph would exceed ``MAX_NODES`` nodes, or ONNX
+            can't inline a function.
     """
     sizes = _Sizes(path, model)
+    # Counted before inlining, because a few nested functions can expand to billions of nodes.
+    # Functions without a call are included: they may be recursive, too.
     for function in model.functions:
         sizes.of_function((function.domain, function.name))
     total = sizes.of_nodes(_operators(model.graph.node))
@@ -42,12 +44,12 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _operators(nodes: Iterable[onnx.NodeProto]) -> Counter[tuple[str, str]]:
-    """Return the number of nodes per operator, by domain and name."""
+    """Return the number of nodes by domain and name of the operator."""
     return Counter((node.domain, node.op_type) for node in nodes_of(nodes))
 
 
 class _Sizes:
-    """The number of nodes that functions become when they are inlined."""
+    """Number of nodes of each function after inlining."""
 
     def __init__(self, path: Path, model: onnx.ModelProto) -> None:
         self._path = path
@@ -58,7 +60,7 @@ class _Sizes:
         self._open: set[tuple[str, str]] = set()
 
     def of_nodes(self, counts: Counter[tuple[str, str]]) -> int:
-        """Return the size of nodes from each operator's count."""
+        """Return the inlined size of nodes, from the count of each operator."""
         total = 0
         for key, times in counts.items():
             total += times * (self.of_function(key) if key in self._calls else 1)
@@ -66,6 +68,7 @@ class _Sizes:
 
     def of_function(self, key: tuple[str, str]) -> int:
         """Return the size of a function's body."""
+        # The depth limit keeps a long chain of functions from Python's recursion limit.
         if key in self._open or len(self._open) > _MAX_DEPTH:
             raise ExportError(
                 f"Expected functions that end. Received {self._path}, whose function {key[1]!r} "

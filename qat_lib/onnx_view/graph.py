@@ -1,6 +1,6 @@
-"""A read-only ONNX graph: ordered nodes, tensor types, small constants.
+"""Read-only ONNX graph: ordered nodes, tensor types, small constants.
 
-Nothing here knows about quantization. Weights are never unpacked; constants up to ``SMALL``
+This module is independent of quantization. Weights are not unpacked; constants of up to ``SMALL``
 elements (scales, zero points, shapes) can be read as arrays.
 """
 
@@ -30,7 +30,7 @@ from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
 from qat_lib.support.mappings import map_values
 
 SMALL = 1 << 20
-#: Scales and zero points are asked for again and again; larger arrays are read each time.
+#: Largest cached array: scales and zero points are read repeatedly, larger arrays rarely.
 _REMEMBERED = 1 << 12
 _RANDOM = onnx_operators("random")
 _SHAPE_OF = onnx_operators("shape")
@@ -42,14 +42,12 @@ class Node:
 
     Attributes:
         index: position in the file.
-        name: its name, or of an unnamed node ``<op>_<index>``.
-        op: operator, with the domain in front unless it is the standard one.
-        inputs: tensors that it reads; empty for an absent one.
-        outputs: tensors that it writes.
-        captures: outer tensors that its subgraphs read.
-        attributes: attributes that are no subgraphs.
-        keras_layer: the Keras layer that it stands for, guessed in files of other producers.
-        quantizer: the quantizer that a Q or DQ node stands for; empty for other nodes.
+        name: name of the node; ``<op>_<index>`` for an unnamed one. op: operator, prefixed with the
+            domain unless it is the standard one. inputs: input tensors; empty for an absent one.
+            outputs: output tensors. captures: outer tensors that subgraphs of the node read.
+            attributes: attributes except subgraphs. keras_layer: Keras layer of the node, guessed
+            in files of other producers. quantizer: quantizer of a Q or DQ node; empty for other
+            nodes.
     """
 
     index: int
@@ -63,19 +61,16 @@ class Node:
     quantizer: str = ""
 
     def input(self, position: int) -> str:
-        """Return the tensor at an input position, empty if absent."""
+        """Return the tensor at an input position; empty if absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
     def integer(self, name: str, default: int | None = None) -> int | None:
-        """Return an integer attribute.
-
-        ``default`` stands in when it is absent or of another type.
-        """
+        """Return an integer attribute, or ``default`` if it is absent or of another type."""
         value = self.attributes.get(name)
         return value if isinstance(value, int) else default
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return a list attribute, None if absent or of another type."""
+        """Return a list attribute, or None if it is absent or of another type."""
         value = self.attributes.get(name)
         return (
             tuple(value)
@@ -84,27 +79,22 @@ class Node:
         )
 
     def text(self, name: str, default: str) -> str:
-        """Return a text attribute.
-
-        ``default`` stands in when it is absent or of another type.
-        """
+        """Return a text attribute, or ``default`` if it is absent or of another type."""
         value = self.attributes.get(name)
         return value.decode(errors="replace") if isinstance(value, bytes) else default
 
 
 class OnnxGraph:
-    """The graph of an ONNX model as the analysis reads it.
+    """Graph of an ONNX model for the analysis.
 
     Attributes:
         nodes: nodes in topological order.
-        inputs: graph inputs that are no initializers.
+        inputs: graph inputs except initializers.
         outputs: graph outputs.
         opset: version of the standard operator set.
-        constants: names of tensors that do not depend on the data of a graph input (on its shape at
-            most).
-        identities: what the file says about the Keras layers and quantizers of its nodes.
-        target: backend that the file was exported for, as its metadata record it; None in a file of
-            another producer.
+        constants: names of tensors independent of the data of graph inputs (they may depend on
+            shapes). identities: recorded Keras layers and quantizers of the nodes. target: target
+            backend of the export, from the metadata; None in a file of another producer.
     """
 
     def __init__(self, model: onnx.ModelProto, *, base_dir: Path | None = None) -> None:
@@ -130,6 +120,7 @@ class OnnxGraph:
         self.nodes = _topological(nodes, self._producers, {*given, ""})
         consumers: dict[str, list[Node]] = defaultdict(list)
         for node in self.nodes:
+            # A node that reads a tensor twice counts once.
             for name in dict.fromkeys((*node.inputs, *node.captures)):
                 consumers[name].append(node)
         self._consumers = map_values(tuple, consumers)
@@ -143,7 +134,7 @@ class OnnxGraph:
         return cls(load_onnx(path), base_dir=Path(path).resolve().parent)
 
     def producer(self, tensor: str) -> Node | None:
-        """Return the node that writes ``tensor``; None for graph inputs and initializers."""
+        """Return the node that writes ``tensor``, or None for graph inputs and initializers."""
         return self._producers.get(tensor)
 
     def consumers(self, tensor: str) -> tuple[Node, ...]:
@@ -155,23 +146,17 @@ class OnnxGraph:
         return tensor in self.constants
 
     def shape(self, tensor: str) -> tuple[Dim, ...] | None:
-        """Return the shape, with None or a name for an open dimension.
-
-        None when the rank is unknown.
-        """
+        """Return the shape, with None or a name for open dimensions; None for unknown rank."""
         found = self._types.get(tensor)
         return found.shape if found else None
 
     def dtype(self, tensor: str) -> str:
-        """Return the element type (``"float32"``, ``"int8"``...), empty when unknown."""
+        """Return the element type (``"float32"``, ``"int8"``...); empty if unknown."""
         found = self._types.get(tensor)
         return found.dtype if found else ""
 
     def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
-        """Return a constant of <= ``SMALL`` elements, through Identity and Cast.
-
-        None for any other tensor.
-        """
+        """Return a constant of at most ``SMALL`` elements, through Identity and Cast, else None."""
         if tensor not in self._values:
             found = self._read_value(tensor, SMALL)
             if found is not None and found.size > _REMEMBERED:
@@ -180,10 +165,11 @@ class OnnxGraph:
         return self._values[tensor]
 
     def weights(self, tensor: str) -> np.ndarray[Any, Any] | None:
-        """Return a constant of any size, as ``value`` does; it is read at each call."""
+        """Return a constant of any size, like ``value``, without caching it."""
         return self._read_value(tensor, None)
 
     def _read_value(self, tensor: str, most: int | None) -> np.ndarray[Any, Any] | None:
+        # A file may chain any number of these.
         for _ in range(64):
             node = self._producers.get(tensor)
             if node is None or node.op not in ("Identity", "Cast"):
@@ -210,6 +196,8 @@ class OnnxGraph:
                 if self._base_dir is None:
                     return None
                 loaded = onnx.TensorProto()
+                # A copy: the loader writes the data into the proto, and the model would keep all
+                # weights.
                 loaded.CopyFrom(proto)
                 onnx.external_data_helper.load_external_data_for_tensor(loaded, str(self._base_dir))
                 proto = loaded
@@ -224,6 +212,7 @@ class OnnxGraph:
         found = {*self._initializers, *sparse}
         for node in self.nodes:
             reads = {*node.inputs, *node.captures} - {""}
+            # The output of a Shape depends on the shape only, not on the data of a graph input.
             if node.op in _SHAPE_OF or (node.op not in _RANDOM and reads <= found):
                 found.update(node.outputs)
         return frozenset(found)
@@ -258,7 +247,7 @@ def _node(index: int, proto: onnx.NodeProto, identities: Identities) -> Node:
         if not subgraphs_of(attribute):
             try:
                 attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
-            # An attribute without a type says nothing; the rules see it as absent.
+            # An attribute without a type counts as absent.
             except ValueError:
                 continue
     return Node(
@@ -276,6 +265,7 @@ def _node(index: int, proto: onnx.NodeProto, identities: Identities) -> Node:
 
 def captured(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the outer tensors that a subgraph reads."""
+    # All outputs first: nodes of a subgraph may be in any order in a damaged file.
     inner = {"", *message_names(graph.initializer), *message_names(graph.input)}
     for node in graph.node:
         inner.update(node.output)
@@ -292,7 +282,7 @@ def _find_producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
     """Return the node that writes each tensor.
 
     Raises:
-        ExportError: two nodes write a tensor, or one writes a tensor that is ``given``.
+        ExportError: two nodes write the same tensor, or a node writes a ``given`` tensor.
     """
     producers: dict[str, Node] = {}
     for node in nodes:
@@ -310,12 +300,12 @@ def _find_producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
 def _topological(
     nodes: list[Node], producers: Mapping[str, Node], given: set[str]
 ) -> tuple[Node, ...]:
-    """Order nodes after what they read.
+    """Return the nodes in topological order.
 
-    They stay as in the file where that is an order; else Kahn's algorithm orders them.
+    The order of the file is kept if it is topological; otherwise, Kahn's algorithm sorts the nodes.
 
     Raises:
-        ExportError: the nodes form a cycle, or one reads a tensor that has no producer.
+        ExportError: the nodes form a cycle, or a node reads a tensor without a producer.
     """
     sources: dict[int, set[int]] = {}
     readers: dict[int, list[Node]] = defaultdict(list)

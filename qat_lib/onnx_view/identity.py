@@ -1,7 +1,7 @@
 """Keras layers and quantizers of the nodes in an ONNX file.
 
-The export writes both into the file. Only for nodes that it did not write, those of an older file
-or of another producer, the identity is guessed from the node's name.
+The export records both in the file. For other nodes, from an older file or another producer, the
+identity is guessed from the node's name.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _KEY = "nodes"
 
 @dataclass(frozen=True, kw_only=True)
 class Identities:
-    """What the nodes of one ONNX file stand for.
+    """Layers and quantizers of the nodes of one ONNX file.
 
     Attributes:
-        layers: node -> Keras layer of the float model, as plan and reports name it; of a Q or DQ
-            node the layer whose output or weight it quantizes.
-        quantizers: Q or DQ node -> name of its quantizer, which is that of its plan entry.
+        layers: node -> Keras layer of the float model, named as in plan and reports; for a Q or DQ
+            node, the layer of the quantized output or weight.
+        quantizers: Q or DQ node -> name of its quantizer, as in the plan.
     """
 
     layers: Mapping[str, str] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Identities:
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[str, str]) -> Identities:
-        """Read what ``to_metadata`` wrote; nothing is known where it wrote nothing.
+        """Read the entry of ``to_metadata``; empty if it is absent.
 
         Args:
             metadata: from ``qat_lib.onnx_view.metadata.read_metadata``.
@@ -52,6 +52,7 @@ class Identities:
 
     def to_metadata(self) -> dict[str, str]:
         """Return the metadata entry: JSON, layer -> quantizer (empty: none) -> nodes."""
+        # Grouped by layer and quantizer: their names would otherwise repeat for every node.
         content: dict[str, dict[str, list[str]]] = {}
         for node, layer in self.layers.items():
             by_quantizer = content.setdefault(layer, {})
@@ -63,27 +64,24 @@ class Identities:
         return self.layers.get(node) or guess_layer(node)
 
     def quantizer(self, node: str, op: str) -> str:
-        """Return the quantizer that a node of the operator ``op`` stands for.
-
-        Empty for no Q or DQ.
-        """
+        """Return the quantizer of a node with operator ``op``; empty unless it is a Q or DQ."""
         if op not in PAIR:
             return ""
         return self.quantizers.get(node) or guess_quantizer(node)
 
     def layers_of(self, quantizer: str) -> tuple[str, ...]:
-        """Return the Keras layers whose outputs or weights a quantizer quantizes."""
+        """Return the Keras layers with outputs or weights that a quantizer quantizes."""
         nodes = (node for node, name in self.quantizers.items() if name == quantizer)
         return tuple(dict.fromkeys(map(self.keras_layer, nodes)))
 
 
 def guess_layer(node: str) -> str:
-    """Return the Keras layer in an unidentified node's name.
+    """Return the Keras layer in the name of an unrecorded node.
 
     Older exports of this library name nodes ``<layer>/<Op>``, with ``quant_`` in front of a
     quantized layer, and a tensor's quantizer ``<producing layer>_quantizer/QuantizeLinear``.
-    PyTorch writes ``/layer1/conv1/Conv``: there the path to the module is the best name. A name
-    without a slash is returned as it is.
+    PyTorch writes ``/layer1/conv1/Conv``: the path of the module is the best name. A name without a
+    slash is returned unchanged.
 
     >>> guess_layer("quant_conv1/Conv"), guess_layer("relu_quantizer/QuantizeLinear")
     ('conv1', 'relu')

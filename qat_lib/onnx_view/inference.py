@@ -1,7 +1,7 @@
-"""ONNX's shape inference, in this process or in one with limits.
+"""ONNX's shape inference, in this process or in a resource-limited one.
 
-``python -m qat_lib.onnx_view.inference`` reads a ModelProto from stdin and writes it, with its
-types inferred, to stdout.
+``python -m qat_lib.onnx_view.inference`` reads a ModelProto from stdin and writes it with inferred
+types to stdout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def infer(model: onnx.ModelProto, *, follow_values: bool) -> onnx.ModelProto:
 
     Args:
         model: a model without large weights.
-        follow_values: whether to follow the values of shape arithmetic, too.
+        follow_values: whether to propagate the values of shape arithmetic, too.
     """
     try:
         return onnx.shape_inference.infer_shapes(
@@ -38,7 +38,8 @@ def infer(model: onnx.ModelProto, *, follow_values: bool) -> onnx.ModelProto:
 def infer_in_child(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """Infer types and shape arithmetic values in a resource-limited process.
 
-    None when that process needs more than ``MAX_CHILD_BYTES`` or ``MAX_CHILD_SECONDS``.
+    Returns:
+        The model, or None if the process exceeds ``MAX_CHILD_BYTES`` or ``MAX_CHILD_SECONDS``.
     """
     command = [sys.executable, "-m", "qat_lib.onnx_view.inference"]
     try:
@@ -47,6 +48,8 @@ def infer_in_child(model: onnx.ModelProto) -> onnx.ModelProto | None:
             input=model.SerializeToString(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # The child limits its CPU time itself; wall-clock time also includes its imports and
+            # waiting.
             timeout=4 * MAX_CHILD_SECONDS,
             check=True,
         )

@@ -1,8 +1,8 @@
 """Read an untrusted ONNX file.
 
-Weights in external files are not loaded: a view of the graph needs their shapes only. Every way in
-which a file can be unusable ends in one ``qat_lib.errors.ExportError`` that says what is
-wrong with it. Every reader of ONNX files in this project opens them here.
+External weights are not loaded: a view of the graph needs their shapes only. Every defect of a file
+raises one ``qat_lib.errors.ExportError`` with a description of the defect. All readers of ONNX
+files in this project open them here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
     """Read ``path`` into a ModelProto without external data, with functions inlined.
 
     Raises:
-        ExportError: there is no such file, it is no ONNX model, it is damaged, external data is
-            missing or lies outside the model's folder, its operator set is unknown, or it has more
-            than 2 GiB.
+        ExportError: the file does not exist, is not an ONNX model, is damaged, exceeds 2 GiB or has
+            an unknown operator set, or external data is missing or outside of the model's folder.
     """
     path = Path(path)
     model = _parse(path, _read(path))
     _check_text(path, model)
     _check_opset(path, model)
+    # Before the data checks, so that these include the tensors of functions.
     model = inline_functions(path, model)
     check_external_data(path, tensors_of(model.graph))
     check_tensor_data(path, tensors_of(model.graph))
@@ -60,6 +60,7 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
             f"Expected an ONNX file. Received {path}, which can't be read: {error}. Export or copy "
             "it again."
         ) from error
+    # Protobuf parses many other files without an error, as a message of unknown fields.
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ExportError(
             f"Expected an ONNX model with a graph. Received {path} ({len(data):,} bytes), which "
@@ -69,9 +70,9 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
 
 
 def _check_text(path: Path, model: onnx.ModelProto) -> None:
-    """Protobuf hands a text that is not valid UTF-8 on as bytes.
+    """Check that all names are text.
 
-    Nothing behind this expects that.
+    Protobuf returns a string that is not valid UTF-8 as bytes, and later code requires str.
     """
     graph = model.graph
     texts: list[object] = [graph.name]

@@ -1,4 +1,4 @@
-"""The export's metadata entries in an ONNX file, under one prefix."""
+"""Metadata entries of the export in an ONNX file, under one prefix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX = "qatline."
 def read_metadata(proto: Any) -> dict[str, str]:
     """Return the ``qatline.*`` metadata of a ModelProto, without the prefix.
 
-    Empty for a file of another producer.
+    The result is empty for a file of another producer.
     """
     found = {}
     for entry in proto.metadata_props:
@@ -24,12 +24,10 @@ def read_metadata(proto: Any) -> dict[str, str]:
 
 
 def read_names(metadata: Mapping[str, str], key: str) -> dict[str, str]:
-    """Return a metadata entry that maps names to names, such as ``layout``.
-
-    Empty where there is none.
+    """Return a metadata entry that maps names to names, such as ``layout``; empty if absent.
 
     Raises:
-        ExportError: it is something else.
+        ExportError: the entry is damaged.
     """
     names = read_object(metadata, key)
     if not all(isinstance(name, str) for name in names.values()):
@@ -38,10 +36,10 @@ def read_names(metadata: Mapping[str, str], key: str) -> dict[str, str]:
 
 
 def read_object(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
-    """Return a metadata entry as a JSON object, empty if absent.
+    """Return a metadata entry as a JSON object; empty if absent.
 
     Raises:
-        ExportError: it is something else.
+        ExportError: the entry is damaged.
     """
     source = f"The metadata {PREFIX}{key}"
     found = parse_json(metadata.get(key, "{}"), source, error=ExportError, unique=False)
@@ -51,7 +49,7 @@ def read_object(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
 
 
 def damaged(key: str, of: str) -> ExportError:
-    """Return the error for an entry that is no object of ``of``."""
+    """Return the error for an entry that is not an object of ``of``."""
     return ExportError(
         f"The metadata {PREFIX}{key}: expected a JSON object of {of}. Export the model again."
     )

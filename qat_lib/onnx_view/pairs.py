@@ -1,4 +1,4 @@
-"""Q/DQ pairs: which nodes quantize and dequantize, and their types."""
+"""Q/DQ pairs: quantizing and dequantizing nodes and their types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def well_formed(node: Node) -> bool:
 
 
 def quantized_type(graph: OnnxGraph, node: Node) -> str:
-    """Return the integer type, from the zero point or a DQ's input."""
+    """Return the integer type, from the zero point or the input of a DQ."""
+    # The zero point is optional; a Q without one writes UINT8, and its type is reported as unknown.
     integers = node.input(2)
     if node.op == DEQUANTIZE:
         integers = integers or node.input(0)

@@ -1,4 +1,4 @@
-"""Walk the messages of an ONNX file: its tensors, nodes and subgraphs."""
+"""Traversal of the messages of an ONNX file: tensors, nodes and subgraphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 
 
 def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor that a graph holds: initializers and attributes, subgraphs included."""
+    """Yield every tensor of a graph: initializers and attributes, subgraphs included."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -30,7 +30,7 @@ def subgraphs_of(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
 
 
 def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and the nodes of the graphs inside of them."""
+    """Yield nodes and the nodes of their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -44,7 +44,7 @@ def message_names(messages: Iterable[Any]) -> list[str]:
 
 
 def input_name(node: onnx.NodeProto, index: int) -> str:
-    """Return the name of a node's input; empty for an input that the node omits."""
+    """Return the name of a node's input; empty for an omitted input."""
     return node.input[index] if index < len(node.input) else ""
 
 

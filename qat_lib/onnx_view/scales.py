@@ -1,4 +1,4 @@
-"""Usable scales of a QuantizeLinear or DequantizeLinear: valid divisors."""
+"""Usable scales of QuantizeLinear and DequantizeLinear: valid divisors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
 
 def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
-    """Return what is wrong with a scale's values, empty if nothing.
+    """Return the problems of a scale's values; empty without any.
 
     >>> describe_bad_scales(np.array([0.1, 0.0, -1.0, np.nan], np.float32))
     '3 of 4 scales are unusable (1 zero, 1 negative, 1 NaN)'
     """
+    # Converting a signaling NaN warns.
     with np.errstate(invalid="ignore"):
         values = scale.astype(np.float64).ravel()
     kinds = {
@@ -40,13 +41,11 @@ def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
 
 
 def require_usable_scales(path: Path, graph: OnnxGraph) -> None:
-    """Check that every constant scale in a file's graph is usable.
-
-    A runtime must be able to divide by it.
+    """Check that every constant scale in a file's graph is a valid divisor.
 
     Raises:
-        ExportError: one is zero, negative, subnormal or not finite; the first node that has one is
-            named.
+        ExportError: a scale is zero, negative, subnormal or not finite; the message names the first
+            such node.
     """
     for node in graph.nodes:
         if node.op in PAIR and node.input(1):

@@ -1,8 +1,8 @@
-"""Shape arithmetic: number of values that ONNX's inference carries.
+"""Shape arithmetic: number of values propagated by ONNX's shape inference.
 
-The inference keeps the values of integer vectors, so that a Reshape behind Shape, Gather and Concat
-gets its shape. Forty Concats of a vector with itself are then 2 ** 40 values, and so is a Range
-that is cast. What this module can't bound is inferred in a process with limits.
+The inference propagates the values of integer vectors, so that a Reshape behind Shape, Gather and
+Concat gets its shape. Forty Concats of a vector with itself are then 2 ** 40 values, and so is a
+Range with a Cast. If this module can't bound the values, inference runs in a limited process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_TOTAL = 1 << 22
 #: Elements of a graph input; a Reshape to one dimension makes a vector of that length.
 MAX_INPUT = 1 << 24
 
-#: Operators whose operands hold the size of the output, with the positions of these operands.
+#: Operators with operands for the output size, and the positions of these operands.
 _SIZED_BY = {
     "Range": (0, 1, 2),
     "ConstantOfShape": (0,),
@@ -39,7 +39,7 @@ _KEEP_LENGTH = ARITHMETIC | {"Identity", "Cast", "Slice", "Squeeze", "Unsqueeze"
 
 
 def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
-    """Return whether inference's integer vectors provably stay within the limits."""
+    """Return whether the inference's integer vectors are provably within the limits."""
     return all(_elements(value) <= MAX_INPUT for value in graph.input) and _Lengths().add(graph)
 
 
@@ -55,7 +55,7 @@ def _values(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 class _Lengths:
-    """Upper bounds of the lengths of known vectors, by tensor name."""
+    """Upper bounds of the lengths of propagated vectors, by tensor name."""
 
     def __init__(self) -> None:
         self._bounds: dict[str, int] = {}
@@ -71,6 +71,7 @@ class _Lengths:
     def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> None:
         if prod(tensor.dims) <= _MAX_RANK and tensor.HasField("raw_data"):
             self._small[name] = _values(tensor)
+        # Only scalars and vectors of these types are propagated.
         integers = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
         if integers and len(tensor.dims) < 2:
             self._bounds[name] = max(prod(tensor.dims), 1)
@@ -93,9 +94,9 @@ class _Lengths:
         return length <= MAX_LENGTH and self._total <= MAX_TOTAL
 
     def _grows_little(self, node: onnx.NodeProto) -> bool:
-        """Return whether ``node``'s output sizes are in the graph and small.
+        """Return whether the output sizes of ``node`` are constant and small.
 
-        Small means the product over all nodes so far.
+        The limit applies to the product of the sizes over all nodes so far.
         """
         for position in _SIZED_BY.get(node.op_type, ()):
             name = node.input[position] if position < len(node.input) else ""
@@ -108,10 +109,7 @@ class _Lengths:
         return self._growth <= MAX_INPUT
 
     def _length(self, node: onnx.NodeProto) -> int | None:
-        """Return the length of what a node makes of followed vectors.
-
-        None when it is not followed.
-        """
+        """Return the output length of a node with propagated vectors; None without propagation."""
         if node.op_type == "Shape":
             return _MAX_RANK
         if node.op_type == "Size":
@@ -122,7 +120,7 @@ class _Lengths:
         if node.op_type == "Concat":
             return sum(lengths)
         if node.op_type == "Gather" and node.input[0] in self._bounds:
-            # Indices that are no followed vector may be of any number.
+            # Other indices than propagated vectors may have any length.
             return self._bounds.get(node.input[1], MAX_TOTAL) if len(node.input) > 1 else None
         return max(lengths) if node.op_type in _KEEP_LENGTH else None
 

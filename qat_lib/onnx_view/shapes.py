@@ -14,7 +14,7 @@ from qat_lib.onnx_view.shape_vectors import shape_vectors_stay_small
 
 Dim: TypeAlias = "int | str | None"
 
-#: The inference gets larger tensors by shape only; shape arithmetic needs small ones.
+#: Larger tensors are passed to the inference by shape only; shape arithmetic needs small ones.
 _KEEP_BYTES = 4096
 
 
@@ -27,12 +27,12 @@ class TensorType:
 
 
 def fixed_sizes(shape: Iterable[object] | None) -> list[int]:
-    """Return a shape's numeric dimensions, none of an unknown shape."""
+    """Return the numeric dimensions of a shape; none for an unknown shape."""
     return [dim for dim in shape or () if isinstance(dim, int)]
 
 
 def sizes_differ(first: Iterable[object], second: Iterable[object]) -> bool:
-    """Return whether two shapes differ in a dimension that both know."""
+    """Return whether two shapes differ in a dimension known in both."""
     for size, other in zip(first, second, strict=False):
         if isinstance(size, int) and isinstance(other, int) and size != other:
             return True
@@ -42,7 +42,7 @@ def sizes_differ(first: Iterable[object], second: Iterable[object]) -> bool:
 def infer_types(model: onnx.ModelProto) -> Mapping[str, TensorType]:
     """Return the known types of the tensors in ``model``'s main graph.
 
-    Inference that fails leaves what the file itself says; an analysis can do with less.
+    If the inference fails, only the types declared in the file are returned.
     """
     return types_of(model, infer_graph(model))
 
@@ -54,7 +54,7 @@ def infer_graph(
 
     Args:
         model: the model; large weights are left out of the result.
-        shapes: shapes of graph inputs that replace the declared ones. Default None: as declared.
+        shapes: replacements for the declared shapes of graph inputs. Default None: as declared.
     """
     skeleton = _skeleton(model)
     for value in skeleton.graph.input:
@@ -80,7 +80,7 @@ def types_of(model: onnx.ModelProto, graph: onnx.GraphProto) -> dict[str, Tensor
 
 
 def dtype_name(data_type: int) -> str:
-    """Return an ONNX element type's NumPy-like name, empty if unknown."""
+    """Return the NumPy-like name of an ONNX element type; empty if unknown."""
     try:
         name: str = onnx.TensorProto.DataType.Name(data_type)
     except ValueError:
@@ -90,6 +90,7 @@ def dtype_name(data_type: int) -> str:
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy the model without weights: large initializers become inputs."""
+    # Before IR version 4, every initializer has to be an input, too.
     skeleton = onnx.ModelProto(ir_version=max(model.ir_version, 8))
     skeleton.opset_import.extend(model.opset_import)
     graph = skeleton.graph
@@ -100,6 +101,7 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     declared = set(message_names(graph.input))
     for tensor in model.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= _KEEP_BYTES:
+            # Protobuf copies messages, so the skeleton can be changed without affecting the model.
             graph.initializer.append(tensor)
         elif tensor.name not in declared:
             graph.input.append(
@@ -128,10 +130,7 @@ def _holds_tensor(node: onnx.NodeProto) -> bool:
 
 
 def declared_types(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorType]]:
-    """Yield the types that a graph declares of its tensors.
-
-    These are its inputs, inner tensors and outputs.
-    """
+    """Yield the declared types of a graph's inputs, inner tensors and outputs."""
     values: Iterable[onnx.ValueInfoProto] = (*graph.input, *graph.value_info, *graph.output)
     for value in values:
         if not value.type.HasField("tensor_type"):

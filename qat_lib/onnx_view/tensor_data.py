@@ -1,4 +1,4 @@
-"""Check the sizes of the tensors inside an ONNX file."""
+"""Size checks of the tensors inside an ONNX file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from onnx import TensorProto, helper
 
 from qat_lib.errors import ExportError
 
-#: Types whose values share bytes: how they are packed differs from type to type.
+#: Types with several values per byte; the packing differs between types.
 _PACKED = ("INT4", "UINT4", "INT2", "UINT2", "FLOAT4", "FLOAT6")
 _COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
 
 def check_tensor_data(path: Path, tensors: Iterable[TensorProto]) -> None:
-    """Check every tensor that lies in the file itself.
+    """Check every tensor with internal data.
 
     Raises:
-        ExportError: a size is negative, or the data are more or fewer than the shape and the type
-            ask for.
+        ExportError: a size is negative, or the length of the data contradicts shape and type.
     """
     for tensor in tensors:
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -34,7 +33,7 @@ def check_tensor_data(path: Path, tensors: Iterable[TensorProto]) -> None:
 
 
 def _problem(tensor: TensorProto) -> str:
-    """Return why shape, type and data of a tensor mismatch, else empty."""
+    """Return the mismatch of a tensor's shape, type and data; empty without one."""
     if min(tensor.dims, default=0) < 0:
         return f"has the shape {list(tensor.dims)}"
     kinds = {value: name for name, value in TensorProto.DataType.items()}
@@ -48,6 +47,7 @@ def _problem(tensor: TensorProto) -> str:
         expected, unit = count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize, "bytes"
         received = len(tensor.raw_data)
     else:
+        # Complex numbers are stored as pairs in the typed field.
         expected, unit = count * (2 if tensor.data_type in _COMPLEX else 1), "values"
         received = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
     if received == expected:
