@@ -19,7 +19,7 @@ __all__ = [
     "verify_onnx",
 ]
 
-# Imported on first use: verification must not need TensorFlow, nor a glance at the package onnx-ir.
+# Imported on first use: verification requires no TensorFlow, and the package itself no onnx-ir.
 _HOMES = {
     "ExportOptions": "qat_lib.export.options",
     "ExportReport": "qat_lib.export.finish",

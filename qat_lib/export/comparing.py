@@ -1,7 +1,7 @@
-"""Compare an exported ONNX file with its source model, of any framework.
+"""Comparison of an exported ONNX file with its source model, of any framework.
 
-ONNX Runtime runs with all optimizations off: it is the numeric reference, so that a difference is
-the export's and not an optimizer's.
+ONNX Runtime runs without optimizations as the numeric reference, so that differences come from the
+export instead of an optimizer.
 """
 
 from __future__ import annotations
@@ -28,24 +28,28 @@ FLOAT_TOLERANCE = 1e-4
 """Largest allowed difference of a model without quantizers, relative to the largest output (float
 rounding)."""
 HALF_TOLERANCE = 2e-2
-"""The same where what is not quantized is float16."""
+"""``FLOAT_TOLERANCE`` for models with float16 layers."""
 FLOAT_BOUND = 1e-3
-"""Largest allowed difference of an output of a model without quantizers, as
-``qat_lib.engines.agreement`` measures it."""
+"""Largest allowed difference of an output of a model without quantizers, as measured by
+``qat_lib.engines.agreement``."""
 HALF_BOUND = 5e-2
-"""The same where what is not quantized is float16."""
+"""``FLOAT_BOUND`` for models with float16 layers."""
 QUANTIZED_BOUND = 5e-2
-"""The same of a quantized model, where float rounding moves single values over an edge between two
-integers: up to 0.03 in ResNet-50, MobileNetV2 and DenseNet with random weights. Networks that
-amplify that have a wider bound: twice what their own outputs move by when the input moves by the
-largest of ``NUDGES``."""
+"""``FLOAT_BOUND`` for quantized models.
+
+Float rounding moves single values across a boundary between two integers: up to 0.03 in ResNet-50,
+MobileNetV2 and DenseNet with random weights. Networks that amplify such changes have a wider bound:
+twice the change of their own outputs for an input change by the largest of ``NUDGES``."""
 NUDGES = (2.0**-20, 2.0**-17, 2.0**-14)
-"""How far the input is moved to measure noise, relative to itself: about eight units in the last
-place of float32. Images of 256 levels may lie so far from the edges between two integers that the
-first quantizer takes this back, while float rounding moves values over edges in every later layer:
-of a quantized model the next one is tried until outputs move by about as much."""
+"""Relative input changes for the measurement of noise, the least about eight units in the last
+place of float32.
+
+Images of 256 levels may lie so far from the boundaries between integers that the first quantizer
+reverts the change, while float rounding moves values across boundaries in every later layer. For
+quantized models, larger changes are therefore tried until the outputs change by a similar amount.
+"""
 FLOAT_STEP = 1e-5
-"""Part of the largest logit below which two logits of a model without quantizers are a tie."""
+"""Fraction of the largest logit below which two logits of a model without quantizers are a tie."""
 
 
 class ParityReference(Protocol):
@@ -57,21 +61,21 @@ class ParityReference(Protocol):
 
     @property
     def layout(self) -> str:
-        """Order of the axes of the images that it takes."""
+        """Axis order of image inputs."""
 
     @property
     def output_count(self) -> int:
-        """How many outputs the model has; known once it has run."""
+        """Number of model outputs; available after the first run."""
 
     @property
     def layers(self) -> list[str]:
-        """The layers whose outputs it hands out, too."""
+        """Names of the layers with additional outputs."""
 
     def in_order(self, item: Any) -> list[Any]:
         """Return a batch as one array per input, in input order."""
 
     def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs, then those of the layers, as arrays."""
+        """Return the outputs and then the layer outputs, as arrays."""
 
 
 def compare_with(
@@ -86,18 +90,18 @@ def compare_with(
     """Compare ``path`` with a model on ``data``; see ``qat_lib.keras.export.parity.check_parity``.
 
     Args:
-        open_reference: returns the model, given the layers whose outputs are asked for; it may hand
-            out fewer.
+        open_reference: returns the model, given the names of layers for additional outputs; it may
+            provide fewer.
         path: the ONNX file.
-        data: inputs as the model takes them, or raw images.
-        layers: whether to compare every layer's output too.
+        data: inputs of the model, or raw images. layers: whether to compare the output of every
+            layer, too.
         batch_size: samples at a time.
-        labels: whether outputs of classes are judged by their labels, too. Random inputs have none.
-            Default True.
+        labels: whether classification outputs are also judged by their labels; use False for random
+            inputs. Default True.
 
     Raises:
-        VerificationError: the outputs have another number or other shapes than the model's.
-        ExportError: ONNX Runtime can't run the file, or there are no data.
+        VerificationError: the number or the shapes of the outputs differ from the model's.
+        ExportError: ONNX Runtime can't run the file, or there is no data.
     """
     path = Path(path)
     proto = load_onnx(path)
@@ -122,6 +126,7 @@ def compare_with(
         rows = comparison.add(expected, received, outputs)
         if rows.size:
             differing = [y[rows] for y in expected]
+            # Only samples with another label need the noise: it decides about ties.
             for size in NUDGES if is_quantized else NUDGES[:1]:
                 moved = reference.run([nudged(x[rows], size) for x in inputs])
                 comparison.add_noise(differing, moved)
@@ -131,6 +136,8 @@ def compare_with(
         base = max(half, QUANTIZED_BOUND) if is_quantized else half
         found = _differences(received, expected[:outputs])
         noises = [0.0] * outputs
+        # A second run of the model is expensive, so the noise is measured only beyond the plain
+        # bound.
         if max(found, default=0.0) > base:
             moved = reference.run([nudged(x, NUDGES[-1]) for x in inputs])
             noises = _differences(moved[:outputs], expected[:outputs])
@@ -145,7 +152,7 @@ def _differences(received: list[np.ndarray], expected: list[np.ndarray]) -> list
 
 
 def _widened(bound: float, noise: float) -> float:
-    """Return the bound of an output whose own noise is ``noise``."""
+    """Return the bound of an output, widened by its noise."""
     return max(bound, min(2 * noise, NOISE_BOUND)) if np.isfinite(noise) else bound
 
 
@@ -156,7 +163,7 @@ def _recorded(metadata: Mapping[str, str]) -> Recorded:
 def _tolerance(metadata: Mapping[str, str], half: bool) -> float | None:
     """Return the largest allowed difference; None for a quantized model.
 
-    A quantized model is judged by its labels and by ``QUANTIZED_BOUND``.
+    Labels and ``QUANTIZED_BOUND`` decide about a quantized model.
     """
     recorded = _recorded(metadata)
     float_tolerance = HALF_TOLERANCE if recorded.half or half else FLOAT_TOLERANCE
@@ -176,8 +183,7 @@ def batches(
         whole: whether to leave out an incomplete last batch.
 
     Raises:
-        ExportError: the arrays do not fit the inputs, or differ in their
-            number of samples.
+        ExportError: the arrays do not match the inputs, or differ in their number of samples.
     """
     is_one = isinstance(data, np.ndarray | list | tuple | Mapping) or not isinstance(data, Iterable)
     for item in [data] if is_one else data:
@@ -195,7 +201,7 @@ def batches(
 
 @dataclass
 class _Difference:
-    """Largest deviation and magnitude of arrays over the batches."""
+    """Largest deviation and magnitude over the batches."""
 
     largest: float = 0.0
     total: float = 0.0
@@ -203,7 +209,7 @@ class _Difference:
     magnitude: float = 0.0
 
     def add(self, expected: np.ndarray, received: np.ndarray) -> None:
-        """Take in one batch; what is not a number in one of both stays in ``largest``."""
+        """Add one batch; a NaN in one of the arrays remains in ``largest``."""
         one, other = expected.astype(np.float64), received.astype(np.float64)
         equal = (one == other) | (np.isnan(one) & np.isnan(other))
         with np.errstate(invalid="ignore"):
@@ -220,7 +226,7 @@ class _Difference:
 
 @dataclass
 class _Comparison:
-    """Collects differences over the batches."""
+    """Differences over the batches."""
 
     samples: int = 0
     outputs: _Difference = field(default_factory=_Difference)
@@ -236,7 +242,7 @@ class _Comparison:
     bound: float = 1.0
 
     def add_differences(self, found: list[float], bounds: list[float]) -> None:
-        """Record the output that is nearest to its bound, or furthest past it."""
+        """Record the output closest to its bound, or furthest beyond it."""
         for each, bound in zip(found, bounds, strict=True):
             if each / bound >= self.difference / self.bound:
                 self.difference, self.bound = each, bound
@@ -244,7 +250,7 @@ class _Comparison:
     def add(
         self, expected: list[np.ndarray], received: list[np.ndarray], outputs: int
     ) -> np.ndarray:
-        """Take in one batch; return the rows whose label differs."""
+        """Add one batch; return the rows with different labels."""
         differing = [np.empty(0, np.intp)]
         first, *_ = expected
         self.samples += len(first)
@@ -262,7 +268,7 @@ class _Comparison:
                 )
             self.half |= output.dtype == np.float16
             if output.dtype.kind in "iub":
-                continue  # indices, whose distance means nothing
+                continue  # Distances between indices are meaningless.
             self.outputs.add(output, onnx_output)
             if self.labels and output.ndim == 2 and output.shape[1] > 1:
                 differing.append(self._add_labels(output, onnx_output))
@@ -278,7 +284,7 @@ class _Comparison:
         return rows
 
     def add_noise(self, expected: list[np.ndarray], moved: list[np.ndarray]) -> None:
-        """Record the output change caused by an input change."""
+        """Record the change of the outputs caused by a change of the input."""
         for before, after in zip(expected, moved, strict=True):
             if before.ndim == 2 and before.shape[1] > 1 and before.dtype.kind not in "iub":
                 self.noise = float(np.abs(_logits(before) - _logits(after)).max(initial=self.noise))
@@ -286,11 +292,12 @@ class _Comparison:
     def add_layer(
         self, layer: str, tensor: str, expected: np.ndarray, received: np.ndarray
     ) -> None:
-        """Take in the output of one layer."""
-        # The tensor may lie in either order of axes: the one that fits is meant.
+        """Add the output of one layer."""
+        # The tensor may have either axis order: the matching one is used.
         orders = [received]
         if received.ndim > 2:
             orders.append(np.moveaxis(received, 1, -1))
+        # Images need equal shapes; elsewhere the export may have added or removed axes of size 1.
         if {received.ndim, expected.ndim} == {4}:
             candidates = [x for x in orders if x.shape == expected.shape]
         else:
@@ -341,7 +348,7 @@ def _layer_difference(layer: str, found: tuple[str, _Difference]) -> LayerDiffer
 
 
 def _logits(outputs: np.ndarray) -> np.ndarray:
-    """Return logits: the outputs themselves, or for probabilities their centred logarithms."""
+    """Return the outputs as logits; probabilities are converted to centred logarithms."""
     rows = outputs.astype(np.float64)
     if not (np.all(rows >= 0) and np.all(np.abs(rows.sum(axis=1) - 1.0) < 1e-3)):
         return rows

@@ -30,26 +30,24 @@ from qat_lib.files.output_files import check_output
 from qat_lib.preprocessing import Preprocessing
 
 Layout = Literal["NHWC", "NCHW"]
-"""Order of the axes of image inputs."""
+"""Axis order of image inputs."""
 
 EXTERNAL_DATA_ABOVE = 1_900_000_000
-"""Bytes of weights above which they go into a file of their own: one protobuf message ends at 2
-GB."""
+"""Bytes of weights above which they are written to a separate file: a protobuf message is limited
+to 2 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What ``export_onnx`` wrote.
+    """Result of ``export_onnx``.
 
     Attributes:
-        path: the file.
-        bytes: its size, external data included.
-        seconds: wall-clock time for everything; ``conversion_seconds`` of it for the conversion.
-        conversion_seconds: see ``seconds``.
+        path: path of the file. bytes: size of the file, including external data. seconds: total
+            wall-clock time. conversion_seconds: part of ``seconds`` for the conversion.
         opset: operator set of the file.
         quantizers: number of quantizers in the graph.
         nodes: number of nodes.
-        findings: what the verification found that is no error; C02 if the file could not be compared
+        findings: findings of the verification except errors; C02 if the file could not be compared
             with the model.
     """
 
@@ -72,7 +70,7 @@ class ExportReport:
 
 
 class ExportSource(Protocol):
-    """A model of some framework that can be exported."""
+    """An exportable model of some framework."""
 
     @property
     def layout(self) -> Layout:
@@ -82,7 +80,7 @@ class ExportSource(Protocol):
         """Return its quantizers."""
 
     def convert(self, options: ExportOptions) -> ir.Model:
-        """Return an ONNX graph whose nodes know their layers and quantizers.
+        """Return an ONNX graph with the layers and quantizers of its nodes.
 
         See ``qat_lib.keras.export.convert.convert``.
         """
@@ -91,14 +89,14 @@ class ExportSource(Protocol):
         """Return its inputs in order."""
 
     def reference(self, layers: list[str]) -> ParityReference:
-        """Return the model to compare with, which also returns outputs of ``layers``."""
+        """Return the reference model with additional outputs of ``layers``."""
 
 
 def choose_options(options: ExportOptions | None, keywords: ExportOptions) -> ExportOptions:
     """Return export options given as one value or as keywords.
 
     Raises:
-        ExportError: they were given as both.
+        ExportError: both forms were given.
     """
     if options is not None and keywords != ExportOptions():
         raise ExportError(
@@ -116,7 +114,7 @@ def export_source(
     metadata: Mapping[str, Any] | None = None,
     plan: PlanLike | None = None,
 ) -> ExportReport:
-    """Convert a model, lower the graph, verify it, compare it with the model, and write it.
+    """Convert a model, lower and verify the graph, compare it with the model, and write it.
 
     Arguments and errors are those of ``qat_lib.keras.export.export.export_onnx``.
     """
@@ -126,6 +124,7 @@ def export_source(
             "preprocessing=Preprocessing(...)."
         )
     planned = None if plan is None else as_plan(plan)
+    # Before the conversion, which can take long.
     check_output(path)
     started = time.perf_counter()
     quantizers = source.quantizers()
@@ -163,10 +162,10 @@ def export_source(
 
 
 def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:
-    """Refuse unsigned quantizers in a graph for TensorRT.
+    """Check that the target supports the signs of the quantizers.
 
     Raises:
-        ExportError: there is one.
+        ExportError: a quantizer is unsigned, and the target does not support it.
     """
     unsigned = [range_.name for range_ in ranges.values() if range_.unsigned]
     if unsigned and not get_backend(target).supports("unsigned"):
@@ -210,7 +209,7 @@ def _entries(
 
 
 def _cpu(quantizers: Sequence[RangeOwner], plan: QuantizationPlan | None) -> str | None:
-    """Return the kind of CPU that the integers are for, as far as plan or ranges show it."""
+    """Return the target kind of CPU, from the plan or the ranges."""
     if plan is not None:
         return plan.cpu
     return "avx2" if any(each.pair_axis is not None for each in quantizers) else None
@@ -233,9 +232,10 @@ def _write(
     plan: QuantizationPlan | None,
     compare: Callable[[Path], list[Finding]],
 ) -> list[Finding]:
-    """Write to a draft, verify, compare, then rename; return the non-error findings."""
+    """Write a draft, verify it, compare it and rename it; return the findings except errors."""
     constants = (value.const_value for value in graph.graph.initializers.values())
     external = sum(array.nbytes for array in filter(None, constants)) > EXTERNAL_DATA_ABOVE
+    # In the same folder, so that the final renames stay on one file system and are atomic.
     folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
     draft = folder / path.name
     try:
@@ -250,6 +250,7 @@ def _write(
             )
         findings = [*findings, *compare(draft)]
         if external:
+            # Data first: the model file never refers to missing data.
             _data_path(draft).replace(_data_path(path))
         draft.replace(path)
     except OSError as error:

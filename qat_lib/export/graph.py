@@ -1,7 +1,7 @@
-"""Small, typed helpers over onnx-ir that every lowering pass uses.
+"""Typed helpers over onnx-ir for the lowering passes.
 
-A pass is written as an edit of a model that it owns; ``lowering_pass`` makes a pure function of
-it, which returns a new model and leaves its argument as it was (tensors are shared, not copied).
+A pass is written as an in-place edit of a model; ``lowering_pass`` turns it into a pure function
+that returns a new model and leaves its argument unchanged (tensors are shared, not copied).
 """
 
 from __future__ import annotations
@@ -17,38 +17,36 @@ import onnx_ir as ir
 P = ParamSpec("P")
 
 LAYER = "keras_layer"
-"""Key of ``node.meta``: path of the layer of the exported model that the node came from, after
-which it is named."""
+"""Key of ``node.meta``: path of the source layer in the exported model, used to name the node."""
 
 ORIGIN = "origin"
-"""Key of ``node.meta``: path of the layer of the float model, which plan and reports name: of a
-wrapper's node the layer inside, of a quantizer's the layer whose output it quantizes."""
+"""Key of ``node.meta``: path of the layer in the float model, used by plan and reports.
+
+For a wrapper's node it is the inner layer, for a quantizer's the layer of the quantized output."""
 
 BATCH_NORM = "batch_norm"
-"""Key of ``node.meta`` of nodes from a BatchNormalization layer: its ``BatchNorm``
-parameters."""
+"""Key of ``node.meta`` of nodes from a BatchNormalization layer: its ``BatchNorm`` parameters."""
 
 FACTOR = "factor"
-"""Key of ``node.meta`` of a weight's DQ: signed float64 factor for each channel that was folded
-into its scale."""
+"""Key of ``node.meta`` of a weight's DQ: signed float64 factor of each channel, folded into the
+scale."""
 
 LEARNED = "learned_scale"
-"""Key of ``node.meta`` of a weight's DQ: float32 scale as it was learned, along the node's axis."""
+"""Key of ``node.meta`` of a weight's DQ: learned float32 scale, along the node's axis."""
 
 ORIGINAL = "original_integers"
 """Key of ``node.meta`` of a weight's DQ: the int8 weights in the node's layout, before any fold."""
 
 TENSOR = "keras_tensor"
-"""Key of ``value.meta``: path of the Keras layer whose output the tensor holds (up to the order of
-its axes)."""
+"""Key of ``value.meta``: path of the Keras layer with this output (up to the axis order)."""
 
 QUANTIZER = "quantizer"
-"""Key of ``node.meta`` of a Q or DQ node: name of the quantizer that it stands for."""
+"""Key of ``node.meta`` of a Q or DQ node: name of its quantizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm:
-    """Parameters of a BatchNormalization layer, one float32 value a channel."""
+    """Parameters of a BatchNormalization layer, one float32 value per channel."""
 
     gamma: np.ndarray
     beta: np.ndarray
@@ -72,13 +70,14 @@ class BatchNorm:
 def lowering_pass(
     rewrite: Callable[Concatenate[ir.Model, P], None],
 ) -> Callable[Concatenate[ir.Model, P], ir.Model]:
-    """Turn an in-place rewrite into a pure function from model to model."""
+    """Convert an in-place rewrite to a pure function from model to model."""
 
     @functools.wraps(rewrite)
     def pure(model: ir.Model, *args: P.args, **kwargs: P.kwargs) -> ir.Model:
         copy = model.clone()
         _own_types(copy)
         rewrite(copy, *args, **kwargs)
+        # Passes may insert nodes after their readers.
         copy.graph.sort()
         drop_unused(copy)
         return copy
@@ -88,10 +87,7 @@ def lowering_pass(
 
 
 def _own_types(model: ir.Model) -> None:
-    """Give a clone its own type objects.
-
-    onnx-ir shares them and changes them in place.
-    """
+    """Give a clone its own type objects, because onnx-ir shares them and changes them in place."""
     graph = model.graph
     made = (output for node in graph for output in node.outputs)
     for value in (*graph.inputs, *graph.initializers.values(), *made):
@@ -100,9 +96,10 @@ def _own_types(model: ir.Model) -> None:
 
 
 def drop_unused(model: ir.Model) -> None:
-    """Remove nodes that feed nothing, and initializers that nothing reads."""
+    """Remove nodes and initializers without readers."""
     graph = model.graph
     outputs = set(graph.outputs)
+    # Backwards: removing a reader may leave the nodes in front without readers.
     for node in reversed(graph):
         if not any(output in outputs or output.uses() for output in node.outputs):
             graph.remove(node, safe=True)
@@ -112,20 +109,17 @@ def drop_unused(model: ir.Model) -> None:
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
-    """Whether ``node`` is one of the standard operators named."""
+    """Return whether ``node`` is one of the named standard operators."""
     return node is not None and node.domain in ("", "ai.onnx") and node.op_type in op_types
 
 
 def operand(node: ir.Node, index: int) -> ir.Value | None:
-    """Return input ``index`` of ``node``, or None when it is absent."""
+    """Return input ``index`` of ``node``, or None if it is absent."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def producer(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that computes ``value``, else None.
-
-    Inputs, initializers and absent values have none.
-    """
+    """Return the node that computes ``value``; None for inputs, initializers and absent values."""
     return None if value is None else value.producer()
 
 
@@ -138,7 +132,7 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """Return the number in a one-element constant, else None."""
+    """Return the number of a one-element constant, else None."""
     array = constant(value)
     return None if array is None or array.size != 1 else float(array.reshape(()))
 
@@ -161,7 +155,7 @@ def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
-    """Return the Python value of an attribute; integer lists come as lists."""
+    """Return the Python value of an attribute, with lists instead of tuples."""
     attr = node.attributes.get(name)
     if attr is None:
         return default
@@ -179,15 +173,12 @@ def set_int(node: ir.Node, name: str, value: int) -> None:
 
 
 def consumers(value: ir.Value) -> list[ir.Node]:
-    """Return each node that reads ``value`` once, in stable order."""
+    """Return the readers of ``value``, each once, in stable order."""
     return list(dict.fromkeys(use.node for use in value.uses()))
 
 
 def only_consumer(value: ir.Value) -> ir.Node | None:
-    """Return the only reader of ``value``, else None.
-
-    None stands for several readers and for a graph output.
-    """
+    """Return the only reader of ``value``; None for several readers and for a graph output."""
     uses = list(value.uses())
     if len(uses) != 1 or value.is_graph_output():
         return None
@@ -195,25 +186,22 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
 
 
 def rank(value: ir.Value | None) -> int | None:
-    """Return the number of dimensions, or None when it is unknown."""
+    """Return the number of dimensions, or None if unknown."""
     return None if value is None or value.shape is None else len(value.shape)
 
 
 def dims(value: ir.Value | None) -> list[int | None] | None:
-    """Return the dimensions, None for an open one.
-
-    An unknown rank gives None.
-    """
+    """Return the dimensions, with None for open ones; None for unknown rank."""
     if value is None or value.shape is None:
         return None
     return [dim if isinstance(dim, int) else None for dim in value.shape]
 
 
 def border_dimension(dim: Any, index: int, name: str, batch: int | None) -> int | str:
-    """Return dimension ``index`` of input or output ``name``; open ones by name.
+    """Return dimension ``index`` of input or output ``name``; open dimensions get a name.
 
     Args:
-        dim: what is known of the dimension.
+        dim: size of the dimension, if known.
         index: its axis; axis 0 is the batch.
         name: the input or output.
         batch: fixed batch size; None leaves it open.
@@ -226,14 +214,16 @@ def border_dimension(dim: Any, index: int, name: str, batch: int | None) -> int 
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Let every reader of ``old`` read ``new``.
+    """Replace ``old`` with ``new`` in all readers.
 
-    A graph output keeps its name and those of its open dimensions, a Keras tensor its identity.
+    A graph output keeps its name and the names of its open dimensions; a Keras tensor keeps its
+    identity.
     """
     if TENSOR in old.meta:
         new.meta[TENSOR] = old.meta[TENSOR]
     if old.is_graph_output():
         name = old.name
+        # Cleared first: two values of a graph must not have one name.
         old.name = None
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name = name

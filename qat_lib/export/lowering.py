@@ -1,4 +1,4 @@
-"""Lower a converted model by the passes that its options select."""
+"""Lowering of a converted model by the passes selected in the options."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ def lower(
     *,
     layout: str = "NHWC",
 ) -> ir.Model:
-    """Run the lowering passes on a converted model, leaving ``graph`` unchanged.
+    """Run the lowering passes on a converted model; ``graph`` is not modified.
 
     Args:
         graph: the converted model.
-        ranges: range of each quantizer, by its name.
-        options: options of the export; they choose the passes.
-        preprocessing: how images are preprocessed. Default None: the pass that puts it into the
-            graph does not run.
-        layout: order of the axes of image inputs. Default ``"NHWC"``.
+        ranges: range of each quantizer, by name. options: options of the export; they select the
+            passes. preprocessing: preprocessing of images. Default None: the pass that embeds it
+            does not run. layout: axis order of image inputs. Default ``"NHWC"``.
     """
     given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing, "layout": layout}
     for step in PASSES:

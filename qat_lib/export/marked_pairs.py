@@ -1,4 +1,4 @@
-"""Replace the quantizers' markers in a converted graph by Q/DQ pairs."""
+"""Replacement of the quantizers' markers in a converted graph by Q/DQ pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qat_lib.export.graph import (
 def insert_pairs(model: ir.Model, markers: Mapping[str, str]) -> None:
     """Replace each marker by a Q/DQ pair.
 
-    The scale is 1 until a pass writes the range.
+    The scale is 1; a later pass writes the range.
 
     Args:
         model: the converted model.
@@ -30,6 +30,7 @@ def insert_pairs(model: ir.Model, markers: Mapping[str, str]) -> None:
     scale = add_constant(graph, np.ones((), np.float32), "unset/scale")
     zero_point = add_constant(graph, np.zeros((), np.int8), "unset/zero_point")
     for node in list(graph):
+        # A marker is an Identity with a known output name.
         if not is_op(node, "Identity"):
             continue
         (marked,), (source,) = node.outputs, node.inputs

@@ -1,13 +1,13 @@
-"""Metadata of exported files: written, and read back.
+"""Metadata of exported files: writing and reading.
 
 Keys (all values are text): ``qatline.version``, ``qatline.target``, ``qatline.plan_digest``,
-``qatline.quantizers`` (JSON, see ``Recorded``), ``qatline.tensors`` (JSON: Keras layer ->
-tensor that holds its output), ``qatline.nodes`` (JSON, see
-``qat_lib.onnx_view.identity.Identities``), ``qatline.layout`` (JSON: input name -> ``NHWC``
-or ``NCHW``), ``qatline.preprocessing`` (JSON) and ``qatline.preprocessing_embedded``, and whatever
-the caller adds (classes, accuracy).
+``qatline.quantizers`` (JSON, see ``Recorded``), ``qatline.tensors`` (JSON: Keras layer -> output
+tensor), ``qatline.nodes`` (JSON, see ``qat_lib.onnx_view.identity.Identities``), ``qatline.layout``
+(JSON: input name -> ``NHWC`` or ``NCHW``), ``qatline.preprocessing`` (JSON) and
+``qatline.preprocessing_embedded``, and the caller's own entries (classes, accuracy).
 
-This module needs neither TensorFlow nor Keras nor onnx-ir, so that an engine machine can read it.
+This module requires neither TensorFlow nor Keras nor onnx-ir, so that an engine machine can read
+the metadata.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ from qat_lib.onnx_view.metadata import PREFIX
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedWeight:
-    """How a weight's DQ node came about.
+    """Origin of a weight's DQ node.
 
     Attributes:
         quantizer: name of the quantizer.
-        scale: float32 scale as learned, one value or one a channel along the node's axis.
-        factor: signed factor that a BatchNormalization put on the scale, one a channel; None when
-            none was folded.
-        digest: SHA-256 of the int8 weights as they were before the fold (dead channels, factor 0,
-            as zeros).
-        axis: axis of the scales; None in the record of an older file, which does not say it.
+        scale: learned float32 scale, one value or one per channel along the node's axis. factor:
+            signed factor of a folded BatchNormalization, one per channel; None without a fold.
+        digest: SHA-256 of the int8 weights before the fold (zeros for dead channels with factor 0).
+            axis: axis of the scales; None in the record of an older file.
     """
 
     quantizer: str
@@ -47,7 +45,7 @@ class RecordedWeight:
     axis: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON types; scales keep every bit."""
+        """Return the record as JSON types, with bit-exact scales."""
         return {
             "quantizer": self.quantizer,
             "scale": pack(self.scale),
@@ -58,10 +56,10 @@ class RecordedWeight:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RecordedWeight:
-        """Return what ``to_dict`` described.
+        """Build a record from the result of ``to_dict``.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: the data are something else.
+            ValueError, KeyError, TypeError, AttributeError: the data has another form.
         """
         factor, axis = data["factor"], data.get("axis")
         return cls(
@@ -75,18 +73,16 @@ class RecordedWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What the export recorded of the Keras model in the file.
+    """Record of the quantized model in an exported file.
 
     Attributes:
         activations: quantizer -> float32 scale.
         weights: name of the DQ node -> its record.
-        disabled: quantizers that were switched off and are therefore not in the graph.
+        disabled: disabled quantizers, absent in the graph.
         half: whether scales were rounded to float16.
-        readers: name of every DQ node -> its readers, sorted, each as ``<node>:<input>``
-            (graph outputs: ``<name>:``); None in the record of an older file, which does not say
-            it.
-        unsigned: names of the DQ nodes that read UINT8; None in the record of an older file, which
-            does not say it.
+        readers: name of every DQ node -> its readers, sorted, each as ``<node>:<input>`` (graph
+            outputs: ``<name>:``); None in the record of an older file. unsigned: names of the DQ
+            nodes with UINT8 inputs; None in the record of an older file.
     """
 
     activations: Mapping[str, float] = field(default_factory=dict)
@@ -97,7 +93,7 @@ class Recorded:
     unsigned: tuple[str, ...] | None = None
 
     def to_json(self) -> str:
-        """Return the JSON text; scales keep every bit."""
+        """Return the record as JSON, with bit-exact scales."""
         weights = {node: weight.to_dict() for node, weight in self.weights.items()}
         return json.dumps(
             {
@@ -113,10 +109,10 @@ class Recorded:
 
     @classmethod
     def from_json(cls, text: str) -> Recorded:
-        """Read what ``to_json`` wrote.
+        """Build a record from the result of ``to_json``.
 
         Raises:
-            ExportError: the text is something else.
+            ExportError: the text has another form.
         """
         data = parse_json(text, f"The metadata {PREFIX}quantizers", error=ExportError, unique=False)
         try:
@@ -147,6 +143,7 @@ def _names_by_node(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def pack(array: np.ndarray) -> str:
     """Return float32 values as base64 text."""
+    # Bit-exact, and independent of the machine's byte order.
     return base64.b64encode(np.ascontiguousarray(array, "<f4").tobytes()).decode("ascii")
 
 
@@ -154,16 +151,13 @@ def unpack(text: str) -> np.ndarray:
     """Return the float32 values of ``pack``, as a vector.
 
     Raises:
-        ValueError: the text is no base64 of float32 values.
+        ValueError: the text is not base64 of float32 values.
     """
     return np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
 
 
 def integer_digest(integers: np.ndarray, factor: np.ndarray | None, axis: int) -> str:
-    """Return the SHA-256 of INT8 weights.
-
-    Channels with factor 0 count as zeros.
-    """
+    """Return the SHA-256 of INT8 weights, with zeros for channels with factor 0."""
     if factor is not None and integers.ndim:
         along = np.expand_dims(np.ravel(factor), [i for i in range(integers.ndim) if i != axis])
         integers = np.where(along == 0, np.int8(0), integers)

@@ -1,4 +1,4 @@
-"""Write a graph in another ONNX operator set, by ONNX's version converter."""
+"""Conversion of a graph to another ONNX operator set, by ONNX's version converter."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from qat_lib.errors import ExportError
 
 
 def change_opset(proto: Any, opset: int, written: int) -> Any:
-    """Return a model in operator set ``opset``, which was written in ``written``.
+    """Return a model of operator set ``written`` converted to ``opset``.
 
     Raises:
-        ExportError: the converter has no form of an operator in ``opset``.
+        ExportError: the converter does not support an operator in ``opset``.
     """
     import onnx
 

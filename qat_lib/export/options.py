@@ -1,6 +1,7 @@
-"""The options of an export, and the lowering passes that they select.
+"""Options of an export, and the lowering passes selected by them.
 
-A field of ``ExportOptions`` says all about an option: config and command line derive theirs from it.
+The fields of ``ExportOptions`` define the options completely: config and command line are derived
+from them.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.support.option_fields import OptionField, about, fields_of
 
 OLDEST_OPSET = 13
-"""QuantizeLinear has an axis since operator set 13."""
+"""Oldest supported operator set, the first with an axis in QuantizeLinear."""
 
 NEWEST_OPSET = 21
-"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on
-the graph without weights. float16 Q/DQ scales need 19."""
+"""Newest supported operator set.
+
+tf2onnx writes up to 18; ONNX's version converter raises the graph without weights further. float16
+scales of Q and DQ require 19."""
 
 HALF_OPSET = 19
 INT4_OPSET = 21
-"""DequantizeLinear takes INT4 since operator set 21."""
+"""First operator set with INT4 inputs of DequantizeLinear."""
 LARGEST_BATCH = 65_536
 
 
@@ -33,12 +36,12 @@ def option_fields() -> list[OptionField]:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """How a graph is lowered; see ``qat_lib.keras.export.export.export_onnx`` for what each means.
+    """Options of the lowering, explained in ``qat_lib.keras.export.export.export_onnx``.
 
     float16 raises ``opset`` to 19, INT4 weights to 21.
 
     Raises:
-        ExportError: a value is not one of those allowed, or INT4 weights are wanted for TensorRT.
+        ExportError: a value is not allowed, or INT4 weights are requested for TensorRT.
     """
 
     target: Backend = field(
@@ -75,6 +78,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         if self.float_precision == "fp16":
+            # The dataclass is frozen, and only its own __post_init__ may adjust a field.
             object.__setattr__(self, "opset", max(self.opset, HALF_OPSET))
         if self.weights == "int4":
             object.__setattr__(self, "opset", max(self.opset, INT4_OPSET))
@@ -100,13 +104,13 @@ class ExportOptions:
 
 
 def _target_supports(options: ExportOptions, capability: Any) -> bool:
-    from qat_lib.engines.backend import get_backend  # imports NumPy, for which --help has no time
+    from qat_lib.engines.backend import get_backend  # Imports NumPy, which would slow down --help.
 
     return get_backend(options.target).supports(capability)
 
 
 def in_unsigned_graphs(options: ExportOptions) -> bool:
-    """Run a pass in exports whose non-negative activations are UINT8."""
+    """Return whether non-negative activations of the export are UINT8."""
     return _target_supports(options, "unsigned_graphs")
 
 
@@ -116,10 +120,9 @@ class Pass:
 
     Attributes:
         path: ``"<file>.<function>"`` in ``qat_lib/export/passes/``.
-        when: whether an export of these options runs it. Default None: every export does.
-        takes: what it takes after the model: ``"ranges"`` (range of each quantizer by its name),
-            ``"preprocessing"`` or ``"layout"`` (order of the axes of image inputs). Default:
-            nothing.
+        when: returns whether an export with these options runs the pass. Default None: every
+            export. takes: arguments after the model: ``"ranges"`` (range of each quantizer by
+            name), ``"preprocessing"`` or ``"layout"`` (axis order of image inputs). Default: none.
     """
 
     path: str
@@ -151,15 +154,17 @@ PASSES = (
     Pass("recover_prelu.recover_prelu"),
     Pass("batched_dense.merge_batched_dense"),
     Pass("layout.remove_transposes"),
-    # Transposes that were moved onto constants.
+    # A second time, for Transposes that `remove_transposes` has moved onto constants.
     Pass("fold_constants.fold_constants"),
     Pass("pooling.use_global_pools"),
     Pass("flatten_order.reorder_flattened_weights"),
     Pass("squeezes.sink_squeezes"),
     Pass("singleton_reshapes.eliminate_singleton_reshapes"),
+    # After the layout passes: BatchNormalization requires the channels in axis 1.
     Pass("recover_batchnorm.recover_batchnorm"),
     Pass("recover_layernorm.recover_layernorm"),
     Pass("bias.merge_bias"),
+    # After `merge_bias`, so that a bias between layer and normalization is folded, too.
     Pass("fold_batchnorm.fold_batchnorm"),
     Pass("padding.merge_padding"),
     Pass("bounds.remove_redundant_bounds"),
@@ -172,6 +177,7 @@ PASSES = (
     Pass("float_weights.store_float_weights", lambda options: options.weights == "qdq"),
     Pass("int4_weights.store_int4_weights", lambda options: options.weights == "int4", ("ranges",)),
     Pass("half.convert_float_to_half", lambda options: options.float_precision == "fp16"),
+    # Last, because passes add and remove nodes.
     Pass("names.name_canonically"),
 )
-"""The passes in the order in which they run."""
+"""Passes in execution order."""

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class LayerDifference:
-    """Difference between a Keras layer's output and its ONNX tensor."""
+    """Difference between the output of a Keras layer and its ONNX tensor."""
 
     layer: str
     tensor: str
@@ -21,34 +21,29 @@ class LayerDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class ParityReport:
-    """What ``qat_lib.keras.export.parity.check_parity`` found.
+    """Result of ``qat_lib.keras.export.parity.check_parity``.
 
     Attributes:
         samples: number of samples compared.
-        largest_difference: largest absolute difference of any output that is not of integers.
+        largest_difference: largest absolute difference of any floating-point output.
         mean_difference: mean absolute difference.
         magnitude: largest absolute output of Keras.
         labels_equal: samples whose label (index of the largest output) is the same in both; None
-            when the model has no output of shape ``(batch, classes)``.
-        ties: samples with another label whose two candidates lie within ``step`` of each other in
-            Keras.
-        mismatches: samples with another label that is no tie.
-        step: one quantization step of the logits: their largest magnitude over 127 (of a model
-            without quantizers: times 1e-5). Logits closer than that are a tie, which float rounding
-            may decide either way, because it moves values that lie on the edge between two integers
-            anywhere in the network.
-        noise: how far Keras's own logits move when its input moves by float rounding; measured only
-            where labels differ. It widens ``step``: what Keras can't hold still, an export can't be
-            asked to reproduce.
-        tolerance: allowed ``largest_difference`` of a model without quantizers, relative to
-            ``magnitude``; None for a quantized one, whose labels decide.
-        difference: difference of the output that is nearest to what is allowed, relative to the spread of
-            its values (see ``qat_lib.engines.agreement``); of integers the share of unequal ones.
-            Default 0.0.
-        allowed: largest allowed ``difference``: what rounding explains in this model. Default 1.0.
-        layers: differences by layer, in graph order; empty unless asked for.
-        framework: what ONNX was compared with, "Keras" or "PyTorch"; where the text above says
-            Keras, this is meant.
+            without an output of shape ``(batch, classes)``. ties: samples with different labels and
+            two candidates within ``step`` of each other in Keras. mismatches: samples with
+            different labels that are not ties. step: one quantization step of the logits: their
+            largest magnitude over 127 (times 1e-5 for a model without quantizers). Closer logits
+            are a tie: float rounding may decide either way, because it moves values across the
+            boundary between two integers anywhere in the network. noise: change of Keras's own
+            logits for an input change by float rounding; measured only for different labels. It
+            widens ``step``, because an export can't reproduce Keras's logits more exactly than
+            Keras itself. tolerance: allowed ``largest_difference`` of a model without quantizers,
+            relative to ``magnitude``; None for a quantized model, where labels decide. difference:
+            difference of the output closest to its bound, relative to the spread of its values (see
+            ``qat_lib.engines.agreement``); for integers the share of unequal values. Default 0.0.
+            allowed: largest allowed ``difference``, explained by rounding in this model. Default
+            1.0. layers: differences by layer, in graph order; empty unless requested. framework:
+            compared framework, "Keras" or "PyTorch"; the text above uses Keras for either.
     """
 
     samples: int
@@ -68,7 +63,7 @@ class ParityReport:
 
     @property
     def passed(self) -> bool:
-        """Whether labels agree, but for ties, and outputs within what is allowed."""
+        """Whether labels agree, except for ties, and outputs are within their bounds."""
         if self.mismatches or not np.isfinite(self.largest_difference):
             return False
         if self.difference > self.allowed:
@@ -91,7 +86,7 @@ class ParityReport:
         return {**values, "passed": self.passed}
 
     def __str__(self) -> str:
-        """Return one sentence."""
+        """Return a one-sentence summary."""
         labels = ""
         if self.labels_equal is not None:
             labels = f", labels equal on {self.labels_equal} ({self.ties} ties)"

@@ -1,4 +1,4 @@
-"""Keep the converters' own logs out of the user's."""
+"""Suppression of the converters' logs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet(*names: str) -> Iterator[None]:
-    """Silence libraries' logs for the time of the block; they raise what they log as errors."""
+    """Silence the logs of libraries within the block.
+
+    The libraries raise the errors that they log, so no information is lost.
+    """
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

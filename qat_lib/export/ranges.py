@@ -1,4 +1,4 @@
-"""The ranges that a quantized model has learned, as plain data."""
+"""Learned ranges of a quantized model, as plain data."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from qat_lib.core.ranges import greatest_integer, integer_bounds
 from qat_lib.errors import ExportError
 
 MOST_BITS = 8
-"""Of the integers in a file."""
+"""Greatest width of the integers in a file."""
 
 logger = logging.getLogger("qat_lib")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedRange:
-    """The range of one quantizer.
+    """Range of one quantizer.
 
     Attributes:
         name: name of the quantizer.
-        amax: float32; a scalar, or one value a channel in a shape that broadcasts against the
-            tensor.
-        narrow: whether the least integer, -128, is left out (weights).
-        unsigned: whether the integers are unsigned, 0 to 255.
-        num_bits: width of the integers, 2 to 8; those of fewer bits are stored in 8. Default 8.
+        amax: float32; a scalar, or one value per channel in a shape that broadcasts against the
+            tensor. narrow: whether the least integer, -128, is excluded (weights). unsigned:
+            whether the integers are unsigned, 0 to 255. num_bits: width of the integers, 2 to 8;
+            narrower integers are stored in 8 bits. Default 8.
     """
 
     name: str
@@ -39,7 +38,7 @@ class LearnedRange:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Data type of the integers: int8, or uint8 where ``unsigned``."""
+        """Data type of the integers: int8, or uint8 if ``unsigned``."""
         return np.dtype(np.uint8 if self.unsigned else np.int8)
 
     @property
@@ -51,6 +50,8 @@ class LearnedRange:
     def integers(self, x: np.ndarray) -> np.ndarray:
         """Return the integers of ``x``: ``clip(round_half_even(x / scale))`` in float32."""
         low, high = integer_bounds(self.num_bits, self.narrow, self.unsigned)
+        # In float32 and in place, like the quantizers in training: the integers must be equal bit
+        # for bit.
         q = np.divide(x, self.scale, dtype=np.float32)
         np.rint(q, out=q)
         np.clip(q, low, high, out=q)
@@ -58,51 +59,51 @@ class LearnedRange:
 
 
 class RangeOwner(Protocol):
-    """What is read of a quantizer of any framework."""
+    """Properties of a quantizer of any framework."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the quantizer."""
 
     @property
     def enabled(self) -> bool:
-        """Whether it quantizes."""
+        """Whether the quantizer is enabled."""
 
     @property
     def num_bits(self) -> int:
-        """Width of its integers."""
+        """Width of the integers."""
 
     @property
     def amax(self) -> np.ndarray:
-        """Its range, as in ``LearnedRange``."""
+        """Range, as in ``LearnedRange``."""
 
     @property
     def narrow_range(self) -> bool:
-        """Whether the least integer is left out."""
+        """Whether the least integer is excluded."""
 
     @property
     def unsigned(self) -> bool:
-        """Whether its integers are unsigned."""
+        """Whether the integers are unsigned."""
 
     @property
     def pair_axis(self) -> int | None:
-        """Axis along which its range covers sums of two, for CPUs without VNNI."""
+        """Axis along which the range covers sums of two, for CPUs without VNNI."""
 
     @property
     def calibrated(self) -> bool:
-        """Whether calibration or training has set its range."""
+        """Whether calibration or training has set the range."""
 
 
 def learned_ranges(quantizers: Iterable[RangeOwner]) -> dict[str, LearnedRange]:
-    """Return the range of each enabled quantizer by its name.
+    """Return the range of each enabled quantizer, by name.
 
-    Ranges that neither calibration nor training has set are named in a warning: they are made up.
+    A warning lists quantizers with initial ranges, set by neither calibration nor training.
 
     Args:
-        quantizers: the quantizers of a model; one may come several times.
+        quantizers: the quantizers of a model; duplicates are allowed.
 
     Raises:
-        ExportError: a quantizer is wider than 8 bits, or two quantizers have one name.
+        ExportError: a quantizer is wider than 8 bits, or two quantizers have the same name.
     """
     found: dict[str, tuple[RangeOwner, LearnedRange]] = {}
     for owner in quantizers:
@@ -134,10 +135,10 @@ def learned_ranges(quantizers: Iterable[RangeOwner]) -> dict[str, LearnedRange]:
 
 
 def check_activation_bits(range_: LearnedRange) -> None:
-    """Refuse an activation that is not 8 bits wide.
+    """Check that the quantizer of an activation has 8 bits.
 
     Raises:
-        ExportError: QuantizeLinear would not saturate where the quantizer does.
+        ExportError: the width differs; QuantizeLinear would saturate at other values.
     """
     if range_.num_bits != MOST_BITS:
         raise _unknown_width(range_.name, range_.num_bits, "8 bits for activations")
@@ -151,5 +152,5 @@ def _unknown_width(name: str, num_bits: int, expected: str) -> ExportError:
 
 
 def disabled_quantizers(quantizers: Iterable[RangeOwner]) -> list[str]:
-    """Return the names of the quantizers that are switched off."""
+    """Return the sorted names of the disabled quantizers."""
     return sorted({owner.name for owner in quantizers if not owner.enabled})

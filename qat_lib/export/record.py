@@ -1,4 +1,4 @@
-"""Read off a lowered graph what ``qat_lib.export.metadata`` records about it."""
+"""Record of a lowered graph for ``qat_lib.export.metadata``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from qat_lib.onnx_view.metadata import PREFIX
 def record_quantizers(
     model: ir.Model, ranges: Mapping[str, LearnedRange], disabled: Iterable[str], *, half: bool
 ) -> Recorded:
-    """Return every quantizer's learned scales, from the Keras model's ranges."""
+    """Return the learned scales of every quantizer, from the ranges of the model."""
     activations: dict[str, float] = {}
     weights: dict[str, RecordedWeight] = {}
     readers: dict[str, tuple[str, ...]] = {}
@@ -81,7 +81,7 @@ def _readers(value: ir.Value) -> tuple[str, ...]:
 
 
 def node_identities(model: ir.Model) -> dict[str, str]:
-    """Return each node's Keras layer and quantizers as metadata."""
+    """Return the Keras layers and quantizers of the nodes as metadata."""
     layers: dict[str, str] = {}
     quantizers: dict[str, str] = {}
     for node in model.graph:
@@ -93,7 +93,7 @@ def node_identities(model: ir.Model) -> dict[str, str]:
 
 
 def keras_tensors(model: ir.Model) -> str:
-    """Return JSON: Keras layer -> its output tensor, up to axis order."""
+    """Return the output tensors of the Keras layers as JSON, up to the axis order."""
     tensors: dict[str, str | None] = {}
     for node in model.graph:
         for value in node.outputs:

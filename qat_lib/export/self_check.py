@@ -1,7 +1,7 @@
-"""Compare a written graph with its model on random inputs before the file gets its name.
+"""Comparison of a written graph with its model on random inputs, before the file is renamed.
 
-The verification reads the graph; this runs it. A fault of a converter or of a lowering pass, which
-gives a valid graph that computes something else, shows here only.
+The verification reads the graph; this module runs it. Only a run reveals a fault of a converter or
+a lowering pass that results in a valid graph with wrong values.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ logger = logging.getLogger("qat_lib")
 
 SAMPLES = 2
 OPEN_SIZES = (64, 32, 16, 8, 128, 224, 256, 512)
-"""Sizes tried for open dimensions other than the batch, until one fits the model: short ones for
-sequences, and those of images, which a model inside may have fixed."""
+"""Sizes tried for open dimensions except the batch, until one fits the model: short ones for
+sequences, and image sizes, which a nested model may have fixed."""
 KEEP_RANGE = onnx_operators("range preserving")
 """Operators between an input and its quantizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """An input of a model that is exported.
+    """Input of an exported model.
 
     Attributes:
-        shape: its shape; None for an open dimension. The first is the batch, of which the graph says
-            whether it is open.
-        dtype: name of its data type.
-        values: values that are allowed, if not all are. Default None.
+        shape: shape with None for open dimensions. The first dimension is the batch; the graph
+            determines whether it is open. dtype: name of the data type. values: allowed values.
+            Default None: all values.
     """
 
     shape: tuple[int | None, ...]
@@ -52,17 +51,17 @@ class ModelInput:
 
 
 class Comparable(Protocol):
-    """A model that can be run beside its exported graph."""
+    """A model for comparison with its exported graph."""
 
     @property
     def layout(self) -> Any:
-        """Order of the axes of its image inputs."""
+        """Axis order of image inputs."""
 
     def inputs(self) -> Sequence[ModelInput]:
-        """Return its inputs in order."""
+        """Return the inputs in order."""
 
     def reference(self, layers: list[str]) -> ParityReference:
-        """Return the model to compare with, which also returns outputs of ``layers``."""
+        """Return the reference model with additional outputs of ``layers``."""
 
 
 def compare_draft(
@@ -75,21 +74,18 @@ def compare_draft(
 ) -> list[Finding]:
     """Compare a written file with its model on random inputs.
 
-    Inputs have the range of their quantizer or preprocessing, else that of normal noise. Integers
-    are 0 and 1, which every vocabulary has.
+    Inputs have the range of their quantizer or preprocessing, or are normal noise. Integers are 0
+    and 1, valid in every vocabulary.
 
     Args:
-        source: the model.
-        draft: the file.
-        graph: its graph.
-        preprocessing: how raw images become the model's input.
-        embedded: whether the graph does that itself.
+        source: the model. draft: the file. graph: graph of the file. preprocessing: preprocessing
+            of raw images. embedded: whether the graph contains the preprocessing.
 
     Returns:
-        A finding that tells why they could not be compared, or nothing.
+        A finding with the reason if the comparison was impossible, else nothing.
 
     Raises:
-        VerificationError: they give different outputs.
+        VerificationError: the outputs differ.
     """
     inputs = source.inputs()
     is_open = any(size is None for each in inputs for size in each.shape[1:])
@@ -118,6 +114,7 @@ def _judge(source: Comparable, draft: Path, data: list[np.ndarray]) -> list[Find
         problem = str(error)
     if not problem:
         return []
+    # A random layer, such as a dropout active at inference: a difference would say nothing.
     if not _repeats(source, data):
         return [_not_compared(draft, "the model gives other outputs at each call")]
     raise VerificationError(
@@ -136,7 +133,7 @@ def _describe(report: ParityReport) -> str:
 
 
 def _first_layer(compare: Callable[[bool], ParityReport]) -> str:
-    """Return a sentence on the layer where the difference starts."""
+    """Return a sentence about the first layer with a difference."""
     try:
         report = compare(True)
     except VerificationError:  # outputs of other shapes: no layers are compared
@@ -168,7 +165,8 @@ def _random_inputs(
     preprocessing: Preprocessing | None,
     embedded: bool,
 ) -> list[np.ndarray]:
-    """Return an array for each input, the open dimensions of which have ``size``."""
+    """Return an array for each input, with ``size`` for open dimensions."""
+    # Fixed seed: the result of an export is reproducible.
     rng = np.random.default_rng(0)
     inputs = source.inputs()
     if preprocessing is not None and len(inputs) == 1:
@@ -211,12 +209,13 @@ def _random_array(
     largest = _largest(value)
     noise = rng.normal(size=shape)
     if largest is not None:
+        # Three standard deviations fill the range.
         noise = np.clip(noise * largest / 3, -largest, largest)
     return noise.astype(np.float32)
 
 
 def _largest(value: ir.Value) -> float | None:
-    """Return the range of the quantizer that reads an input; None without one."""
+    """Return the range of the quantizer of an input; None without one."""
     for node in consumers(value):
         if is_op(node, "QuantizeLinear"):
             scale = scalar(operand(node, 1))

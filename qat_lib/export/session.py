@@ -1,6 +1,6 @@
-"""ONNX Runtime as the numeric reference, without optimizations.
+"""ONNX Runtime without optimizations, as the numeric reference.
 
-It takes the file's own layout and type.
+Inputs are converted to the layout and type of the file.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ NUMPY_TYPES = {
 }
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
-"""Option of a session whose model comes as bytes: where its external data lie."""
+"""Option of a session for a model passed as bytes: folder of its external data."""
 
 
 class ReferenceSession:
-    """Runs an ONNX file on batches as the exported model takes them.
+    """Runs an ONNX file on batches in the form of the exported model.
 
     Args:
         path: the file.
-        extra_outputs: inner tensors to hand out, too.
-        metadata: the file's ``qatline.*`` metadata: layout of the inputs, embedded preprocessing.
-        layout: order of the axes of the images in the batches. Default ``"NHWC"``, as in Keras.
+        extra_outputs: inner tensors to return, too. metadata: the file's ``qatline.*`` metadata:
+            layout of the inputs, embedded preprocessing. layout: axis order of the images in the
+            batches. Default ``"NHWC"``, as in Keras.
 
     Raises:
         ExportError: ONNX Runtime can't load the file.
@@ -56,7 +56,7 @@ class ReferenceSession:
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4  # what it would log as an error, it raises, too
+        options.log_severity_level = 4  # Logged errors are raised, too.
         self._extra = extra_outputs
         source: Any = str(path)
         added: list[str] = []
@@ -67,13 +67,13 @@ class ReferenceSession:
             self._session = onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # ONNX Runtime's exceptions have no base of their own.
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class.
             raise ExportError(
                 f"ONNX Runtime can't load {path}: {error}. Export the model again."
             ) from error
         self._inputs = self._session.get_inputs()
-        # Extra outputs stand behind the model's own, and one of these may be asked for as an extra,
-        # too.
+        # Added outputs follow the model's own; a requested extra may also be one of the model's
+        # outputs.
         names = [output.name for output in self._session.get_outputs()]
         self._outputs = [name for name in names if name not in added]
         self._layout = read_names(metadata, "layout")
@@ -87,17 +87,15 @@ class ReferenceSession:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The fixed batch size of the file; None when open."""
+        """Fixed batch size of the file; None if open."""
         first = self._inputs[0].shape[0] if self._inputs and self._inputs[0].shape else None
         return first if isinstance(first, int) else None
 
     def model_inputs(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the model's inputs for a batch.
-
-        Raw images go through the preprocessing.
+        """Return the model's inputs for a batch, after the preprocessing of raw images.
 
         Raises:
-            ExportError: the batch has another number of arrays than the file has inputs.
+            ExportError: the number of arrays differs from the number of inputs.
         """
         if len(batch) != len(self._inputs):
             raise ExportError(f"Expected {len(self._inputs)} input arrays. Received: {len(batch)}.")
@@ -106,7 +104,7 @@ class ReferenceSession:
         return [self._preprocess(self._preprocessing, x) for x in batch]
 
     def _preprocess(self, preprocessing: Preprocessing, images: np.ndarray) -> np.ndarray:
-        """Return preprocessed images in the order of axes in which they came."""
+        """Return preprocessed images in their original axis order."""
         if self._given == "NHWC" or images.ndim != 4:
             return preprocessing.apply(images)
         processed = preprocessing.apply(images.transpose(0, 2, 3, 1))
@@ -116,13 +114,13 @@ class ReferenceSession:
         """Return the file's outputs for a batch, in the model's order.
 
         Raises:
-            ExportError: the batch does not fit the file's inputs.
+            ExportError: the batch does not match the file's inputs.
         """
         feeds = dict(map(self._feed, self._inputs, batch))
         names = list(dict.fromkeys([*self._outputs, *self._extra]))
         try:
             values = self._session.run(names, feeds)
-        except Exception as error:  # ONNX Runtime's exceptions have no base of their own.
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class.
             raise ExportError(f"ONNX Runtime can't run the file on this batch: {error}.") from error
         self._last = dict(zip(names, values, strict=True))
         return [np.asarray(self._last[name]) for name in self._outputs]

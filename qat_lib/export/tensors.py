@@ -1,6 +1,6 @@
-"""Read an ONNX file's constants as arrays, including external data.
+"""Constants of an ONNX file as arrays, including external data.
 
-Needs onnx and NumPy only.
+Requires onnx and NumPy only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from qat_lib.onnx_view.protos import input_name
 
 
 class Tensors:
-    """A model's initializers by name, and what its nodes stand for.
+    """Initializers of a model by name, and the identities of its nodes.
 
     Args:
         proto: the model.
-        folder: where its external data lie.
+        folder: folder of its external data.
 
     Raises:
         ExportError: the record of the nodes' identities is damaged.
@@ -37,10 +37,10 @@ class Tensors:
         self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
 
     def get(self, name: str) -> np.ndarray | None:
-        """Return an initializer as an array, None if there is none.
+        """Return an initializer as an array, or None if it does not exist.
 
         Raises:
-            ExportError: its data can't be read.
+            ExportError: the data can't be read.
         """
         tensor = self._initializers.get(name)
         if tensor is None:
@@ -55,13 +55,14 @@ class Tensors:
             ) from error
 
     def quantizer(self, node: onnx.NodeProto) -> str:
-        """Return the quantizer of a Q or DQ node, empty for others."""
+        """Return the quantizer of a Q or DQ node; empty for other nodes."""
         return self.identities.quantizer(node.name, node.op_type)
 
     def integers(self, quantize: Any | None, name: str) -> np.ndarray | None:
-        """Return the integer weights ``name`` as INT8, or a Q's integers from float ones.
+        """Return the integer weights ``name`` as INT8, or the integers of a Q from float weights.
 
-        None when they are not constant, or when the scales of ``quantize`` do not fit them.
+        The result is None if the weights are not constant, or the scales of ``quantize`` do not
+        match.
         """
         if quantize is None:
             stored = self.get(name)

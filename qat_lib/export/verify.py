@@ -1,7 +1,7 @@
-"""Verify an ONNX file: legality, and the plan's quantizers with their ranges.
+"""Verification of an ONNX file: legality, and the plan's quantizers with their ranges.
 
-Its codes, beside those of the parser rules, are in ``qat_lib.analysis.rules.record``. This
-module needs neither TensorFlow nor Keras.
+``qat_lib.analysis.rules.record`` defines the codes, in addition to the parser rules. This module
+requires neither TensorFlow nor Keras.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
     Args:
         path: the file.
         plan: ``qat_lib.core.plan.QuantizationPlan``, its dict form, or the path of its JSON.
-            Default None: the quantizers are checked against the record that ``export_onnx`` left in
-            the file; a file of another producer is then checked for legality only.
+            Default None: the quantizers are checked against the record of ``export_onnx`` in the
+            file; a file of another producer is checked for legality only.
 
     Returns:
-        The findings, errors first; an empty list means that nothing is wrong.
+        The findings, errors first; empty for a valid file.
 
     Raises:
-        ExportError: the file can't be read as ONNX at all.
-        PlanError: ``plan`` is no quantization plan.
+        ExportError: the file can't be read as ONNX. PlanError: ``plan`` is not a quantization plan.
 
     Examples:
         >>> from qat_lib import verify_onnx
@@ -58,7 +57,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
     findings = [*_check_file(path), *check_parser_rules(graph, allow_uint8=unsigned)]
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
-        # These name no node, but a quantizer.
+        # The node of these findings is the name of a quantizer.
         found = _check_names(tensors, names, recorded)
         findings += [replace(finding, quantizer=finding.node) for finding in found]
     if recorded is not None:
@@ -69,7 +68,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
 
 
 def _identified(finding: Finding, graph: OnnxGraph) -> Finding:
-    """Return a finding with the file's identity of its node or quantizer."""
+    """Return a finding with the recorded identity of its node or quantizer."""
     node = graph.node_by_name.get(finding.node)
     if node is not None:
         return replace(finding, keras_layer=node.keras_layer, quantizer=node.quantizer)
@@ -82,15 +81,12 @@ def _identified(finding: Finding, graph: OnnxGraph) -> Finding:
 
 
 def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | None:
-    """Return the quantizers that the export recorded.
-
-    None where the file is of another producer.
-    """
+    """Return the record of the export; None for a file of another producer."""
     text = metadata.get("quantizers")
     if text is None:
         return None
     recorded = Recorded.from_json(text)
-    # Exported in floating point: whoever quantized the file since then is its producer.
+    # Exported in floating point: another tool may have quantized the file since.
     in_float = not (recorded.activations or recorded.weights or recorded.disabled)
     return None if in_float and not planned else recorded
 
@@ -99,7 +95,8 @@ def _check_file(path: Path) -> Iterator[Finding]:
     import onnx
 
     try:
-        # In full mode, which infers types and shapes, too.
+        # By path, because files above 2 GB can't be checked as a message. full_check infers types and
+        # shapes, too.
         onnx.checker.check_model(str(path), full_check=True)
     except (
         onnx.checker.ValidationError,
@@ -116,9 +113,9 @@ def _check_file(path: Path) -> Iterator[Finding]:
 
 
 def _check_pairs(proto: Any) -> Iterator[Finding]:
-    """Yield each Q read by another operator, and each DQ without source.
+    """Yield each Q with another reader than a DQ, and each DQ without a valid source.
 
-    A Q's only reader is a DQ; a DQ's source is a Q or INT8 weights.
+    A valid source is a Q or a constant.
     """
     made = writers(proto.graph.node)
     constants = set(message_names(proto.graph.initializer))
@@ -148,7 +145,7 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
 
 
 def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -> Iterator[Finding]:
-    """Yield each DQ with changed readers or not written by the export."""
+    """Yield each DQ that has other readers than recorded, or no record."""
     if recorded is None:
         return
     read = _reader_ports(proto)
@@ -181,7 +178,7 @@ def _reads(node: Any, read: Mapping[str, list[str]]) -> list[str]:
 
 
 def _reader_ports(proto: Any) -> dict[str, list[str]]:
-    """Return what reads each tensor: ``<node>:<input>``, or ``<output>:`` of the graph."""
+    """Return the readers of each tensor: ``<node>:<input>``, or ``<output>:`` of the graph."""
     read: dict[str, list[str]] = defaultdict(list)
     for value in proto.graph.output:
         read[value.name] = [f"{value.name}:"]
@@ -200,6 +197,7 @@ def _check_names(
         if node.op_type == "DequantizeLinear":
             present.add(tensors.quantizer(node))
     kept, disabled = _recorded_names(recorded)
+    # Recorded quantizers of the plan count even if disabled ones share their names.
     expected = kept if planned is None else (planned - disabled) | (kept & planned)
     for name in sorted(expected - present):
         yield Q01.at(
@@ -224,7 +222,7 @@ def _check_names(
 
 
 def _recorded_names(recorded: Recorded | None) -> tuple[set[str], set[str]]:
-    """Return the quantizers that the export wrote, and those that were disabled."""
+    """Return the recorded quantizers and the disabled ones."""
     if recorded is None:
         return set(), set()
     weights = (weight.quantizer for weight in recorded.weights.values())

@@ -1,4 +1,4 @@
-"""Check the learned scales and integer weights in an ONNX file."""
+"""Checks of the learned scales and integer weights in an ONNX file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
 from qat_lib.onnx_view.protos import input_name, writers
 
-#: The advice where only a tool between the export and the verification can be the cause.
+#: Advice if only a tool between export and verification can be the cause.
 CHANGED = "A tool has changed the graph behind the export: export again and use the file as it is."
 LEAST_HALF_SCALE = np.float32(2.0**-24)
 
 
 def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
-    """Return a scale as the file holds it."""
+    """Return a scale as stored in the file."""
     if not half:
         return np.asarray(scale, np.float32)
     half_scale = np.minimum(scale, 65504).astype(np.float16)
@@ -27,7 +27,7 @@ def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
 
 
 def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    """Yield activation Q and DQ with another scale or type than learned."""
+    """Yield activation Q and DQ nodes with another scale or type than learned."""
     for node in tensors.proto.graph.node:
         name = tensors.quantizer(node)
         if name not in recorded.activations:
@@ -49,9 +49,10 @@ def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]
 def _check_sign(
     node: Any, zero_point: np.ndarray | None, unsigned: Container[str]
 ) -> Iterator[Finding]:
-    """Yield the node if its integers saturate elsewhere than in training."""
+    """Yield the node if its integers saturate at other values than in training."""
     expected = np.dtype(np.uint8 if node.name in unsigned else np.int8)
-    found = np.dtype(np.uint8) if zero_point is None else zero_point.dtype  # ONNX's default
+    # Without a zero point, ONNX defines UINT8.
+    found = np.dtype(np.uint8) if zero_point is None else zero_point.dtype
     if found != expected or (zero_point is not None and np.any(zero_point != 0)):
         value = 0 if zero_point is None else zero_point.ravel()[0]
         yield Q03.at(
@@ -62,7 +63,7 @@ def _check_sign(
 
 
 def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    """Yield weights that are missing or differ in scales or integers."""
+    """Yield missing weights and weights with other scales or integers."""
     nodes = {}
     for node in tensors.proto.graph.node:
         if node.op_type == "DequantizeLinear":
@@ -115,7 +116,7 @@ def _check_weight_axis(
 
 
 def _are_learned(integers: np.ndarray, weight: RecordedWeight, axis: int) -> bool:
-    """Whether integers match the recorded digest, ignoring a folded normalization's sign."""
+    """Return whether integers match the recorded digest, ignoring the sign of a folded factor."""
     if weight.factor is not None:
         if axis >= integers.ndim or weight.factor.size not in (1, integers.shape[axis]):
             return False
@@ -134,7 +135,7 @@ def _check_weight_scale(
         factor = np.where(weight.factor == 0, 1.0, np.abs(weight.factor)).astype(np.float64)
         learned = np.broadcast_to(learned, factor.shape) * factor
     expected = _expected(learned, half)
-    # The factor is recorded in float32: half a unit in its last place remains.
+    # The recorded factor is float32, with an error of half a unit in the last place.
     rtol, atol = (2.0**-9, 2.0**-24) if half else (2.0**-22, 0.0)
     if (
         scale is None
