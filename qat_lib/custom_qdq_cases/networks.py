@@ -61,7 +61,7 @@ class EfficientNetQDQCase(_UnionCase):
     parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (ResidualConnectionQDQCase,)
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Name the residual Adds and the gates."""
+        """Return entries for residual Adds and gates."""
         found = super().case(keras_model, qspec)
         for call in read_graph(keras_model).first_calls():
             is_gate = is_supported(call.traits, "Multiply")

@@ -20,7 +20,7 @@ class ResidualConnectionQDQCase(CustomQDQInsertionCase):
     """
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Name every Add with the inputs that get a Q/DQ pair."""
+        """Return an entry for every Add, with the inputs that get a Q/DQ pair."""
         graph = read_graph(keras_model)
         found = QuantizationSpec()
         for call in graph.calls:
@@ -44,7 +44,7 @@ class BNQDQCase(CustomQDQInsertionCase):
     """Quantize inputs of batch normalizations that fuse into no convolution."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Name every such BatchNormalization."""
+        """Return an entry for every such BatchNormalization."""
         graph = read_graph(keras_model)
         found = QuantizationSpec()
         for call in graph.calls:
@@ -60,7 +60,7 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
     """Quantize the input of every two-dimensional max pooling."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Name every MaxPooling2D."""
+        """Return an entry for every MaxPooling2D."""
         found = QuantizationSpec()
         for call in read_graph(keras_model).first_calls():
             is_pool = is_supported(call.traits, "MaxPooling2D")

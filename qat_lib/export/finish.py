@@ -74,10 +74,10 @@ class ExportSource(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """The order of axes of its image inputs."""
+        """Axis order of image inputs."""
 
     def quantizers(self) -> Sequence[RangeOwner]:
-        """Return its quantizers."""
+        """Return the quantizers of the model."""
 
     def convert(self, options: ExportOptions) -> ir.Model:
         """Return an ONNX graph with the layers and quantizers of its nodes.
@@ -86,7 +86,7 @@ class ExportSource(Protocol):
         """
 
     def inputs(self) -> Sequence[ModelInput]:
-        """Return its inputs in order."""
+        """Return the inputs of the model in order."""
 
     def reference(self, layers: list[str]) -> ParityReference:
         """Return the reference model with additional outputs of ``layers``."""

@@ -73,7 +73,7 @@ class ParityReport:
         )
 
     def first_difference(self, relative: float = 1e-3) -> LayerDifference | None:
-        """Return the first layer whose difference exceeds ``relative`` times its magnitude."""
+        """Return the first layer with a difference above ``relative`` times its magnitude."""
         for layer in self.layers:
             if layer.largest > relative * max(layer.magnitude, 1e-12):
                 return layer

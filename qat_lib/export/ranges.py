@@ -135,7 +135,7 @@ def learned_ranges(quantizers: Iterable[RangeOwner]) -> dict[str, LearnedRange]:
 
 
 def check_activation_bits(range_: LearnedRange) -> None:
-    """Check that the quantizer of an activation has 8 bits.
+    """Check the width of an activation's integers, 8 bits.
 
     Raises:
         ExportError: the width differs; QuantizeLinear would saturate at other values.

@@ -114,7 +114,8 @@ def _judge(source: Comparable, draft: Path, data: list[np.ndarray]) -> list[Find
         problem = str(error)
     if not problem:
         return []
-    # A random layer, such as a dropout active at inference: a difference would say nothing.
+    # A random layer, such as a dropout active at inference: a difference would not indicate a
+    # fault.
     if not _repeats(source, data):
         return [_not_compared(draft, "the model gives other outputs at each call")]
     raise VerificationError(

@@ -9,7 +9,7 @@ NON_NEGATIVE = activation_functions("non-negative")
 
 
 def non_negative_tensors(graph: CallGraph) -> frozenset[str]:
-    """Return the tensors that are non-negative by their layers, whatever the weights."""
+    """Return the tensors that are non-negative by their layers, for any weights."""
     found: set[str] = set()
     for call in graph.calls:
         if _is_non_negative(call, [tensor in found for tensor in call.inputs]):

@@ -1,7 +1,7 @@
-"""The lowering passes: one per file, each a pure function on models.
+"""Lowering passes: one per file, each a pure function on models.
 
-A pass is an attribute of this package by the name of its function, too;
-``qat_lib.export.options.PASSES`` is the sequence in which an export runs them.
+Each pass is also an attribute of this package, by the name of its function;
+``qat_lib.export.options.PASSES`` is their execution order.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ def _load(each: Pass) -> Any:
     return getattr(import_module(f"{__name__}.{module}"), function)
 
 
-# At once: a file that is imported later would take the place of a function of the same name.
+# All at once: a later import of a submodule would replace a function of the same name.
 globals().update({each.function: _load(each) for each in PASSES})

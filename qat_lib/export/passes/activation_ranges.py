@@ -1,8 +1,8 @@
 """Write each learned activation range into its Q/DQ pair, in canonical form.
 
 Canonical: a scalar float32 scale, a scalar zero point of 0 in the integers' type (never absent:
-ONNX would take UINT8 and TensorRT INT8), the axis always written, both nodes reading the same two
-constants, one pair a tensor and quantizer.
+ONNX would take UINT8 and TensorRT INT8), an explicit axis, the same two constants for both nodes,
+and one pair per tensor and quantizer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def find_range(name: str, ranges: Mapping[str, LearnedRange]) -> LearnedRange:
     """Return the range of a quantizer.
 
     Raises:
-        ExportError: the model has no quantizer of that name.
+        ExportError: no quantizer has that name.
     """
     if name not in ranges:
         raise ExportError(
@@ -54,17 +54,18 @@ def quantizer_pairs(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
 
 @lowering_pass
 def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
-    """Give each activation pair its scale and its integer type.
+    """Set the scale and the integer type of each activation pair.
 
     Raises:
-        ExportError: a marker belongs to no quantizer, or an activation's range is not a single
-            number, or its integers have not 8 bits.
+        ExportError: a marker belongs to no quantizer, or an activation has several ranges or
+            another width than 8 bits.
     """
     graph = model.graph
     seen: dict[tuple[ir.Value | None, str], ir.Node] = {}
     constants: dict[str, tuple[ir.Value, ir.Value]] = {}
     for quantize, dequantize in quantizer_pairs(model):
         source = quantize.inputs[0]
+        # A weight: `store_quantized_weights` handles it.
         if constant(source) is not None:
             continue
         learned = find_range(dequantize.meta[QUANTIZER], ranges)
@@ -76,6 +77,7 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
                 "only: "
                 "build the quantizer without channel_axes."
             )
+        # A shared quantizer may have several pairs on one tensor.
         first = seen.setdefault((source, learned.name), dequantize)
         if first is not dequantize:
             replace(dequantize.outputs[0], first.outputs[0])

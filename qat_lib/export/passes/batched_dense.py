@@ -1,7 +1,7 @@
 """Write a Dense layer of rank 3 or more as one MatMul.
 
-Keras flattens all axes but the last, multiplies and restores the shape, with the shape computed at
-run time. ONNX MatMul takes any rank.
+Keras flattens all axes but the last, multiplies and restores the shape, which it computes at run
+time. ONNX MatMul supports any rank.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def merge_batched_dense(model: ir.Model) -> None:
 
 
 def _same_but_last(source: ir.Value | None, reshape: ir.Node) -> bool:
-    """Whether the Reshape restores all axes of ``source`` but the last."""
+    """Return whether the Reshape restores all axes of ``source`` but the last."""
     before, after = (dims(source) or [])[:-1], (dims(reshape.outputs[0]) or [])[:-1]
-    # An open axis (the batch) follows from the others.
+    # One open axis (the batch) follows from the others.
     if before == after and before.count(None) <= 1:
         return True
     target = None if source is None else extents(operand(reshape, 1), source)

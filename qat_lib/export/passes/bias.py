@@ -23,12 +23,13 @@ WEIGHTED = onnx_operators("weighted")
 
 
 def weight_shape(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the weight shape of a weighted operator, None if not constant."""
+    """Return the weight shape of a weighted operator, or None if it is not constant."""
     value = operand(node, 1)
     source = None if value is None else value.producer()
     if source is not None and is_op(source, "DequantizeLinear"):
         value = operand(source, 0)
     array = constant(value)
+    # The integers have the shape of the weight.
     return None if array is None else array.shape
 
 
@@ -46,12 +47,13 @@ def output_channels(node: ir.Node) -> int | None:
     shape = weight_shape(node)
     if shape is None or (is_op(node, "MatMul") and len(shape) != 2):
         return None
+    # The weight of a ConvTranspose is (inputs, outputs per group, ...).
     groups = attribute(node, "group", 1) if is_op(node, "ConvTranspose") else 1
     return int(shape[channel_axis(node)]) * int(groups)
 
 
 def per_channel(value: ir.Value | None, channels: int, size: int, axis: int) -> np.ndarray | None:
-    """Return a constant per channel, if it broadcasts along ``axis`` only."""
+    """Return a constant as one value per channel, if it broadcasts along ``axis`` only."""
     array = constant(value)
     if array is None or array.ndim > size:
         return None
@@ -79,6 +81,7 @@ def merge_bias(model: ir.Model) -> None:
         size = rank(node.outputs[0])
         if channels is None or add is None or size is None or not is_op(add, "Add"):
             continue
+        # Either operand of the Add may be the constant.
         other = add.inputs[1] if add.inputs[0] is node.outputs[0] else add.inputs[0]
         extra = per_channel(other, channels, size, output_axis(node, size))
         merged = None if extra is None else _with_bias(graph, node, extra)
@@ -88,10 +91,7 @@ def merge_bias(model: ir.Model) -> None:
 
 
 def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | None:
-    """Add ``extra`` to a weighted operator's bias.
-
-    A MatMul of rank 2 becomes a Gemm.
-    """
+    """Add ``extra`` to the bias of a weighted operator; a MatMul of rank 2 becomes a Gemm."""
     if is_op(node, "MatMul"):
         if rank(node.inputs[0]) != 2:
             return None
@@ -114,7 +114,7 @@ def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | N
 
 
 def set_bias(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> None:
-    """Write a Conv, ConvTranspose or Gemm bias in its input type."""
+    """Set the bias of a Conv, ConvTranspose or Gemm, in the type of its input."""
     name = f"{node.meta.get('keras_layer', node.name)}/bias"
     data = operand(node, 0)
     dtype = np.float32 if data is None or data.dtype is None else data.dtype.numpy()

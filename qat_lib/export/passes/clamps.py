@@ -1,8 +1,8 @@
-"""Remove a ReLU before an unsigned quantizer, which saturates at zero.
+"""Remove a ReLU in front of an unsigned quantizer, because the quantizer saturates at zero.
 
-``Q(relu(x))`` and ``Q(x)`` are the same integers, bit for bit; so are ``Q(min(relu(x), c))`` and
-``Q(x)`` where ``c`` is at the top of the range or beyond it. The convolution in front then writes
-its bytes with no clamp in between.
+``Q(relu(x))`` and ``Q(x)`` are equal bit for bit; so are ``Q(min(relu(x), c))`` and ``Q(x)`` if
+``c`` is at the top of the range or beyond it. The convolution in front then writes its bytes
+without a clamp in between.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qat_lib.export.graph import (
 
 TOP = 255
 UNBOUNDED = ((1, -np.inf), (2, np.inf))
-"""Input of a Clip -> the bound where it has none."""
+"""Inputs of a Clip with the values of absent bounds."""
 
 
 @lowering_pass
@@ -41,12 +41,13 @@ def remove_redundant_clamps(model: ir.Model) -> None:
         ):
             continue
         if is_op(clamp, "Relu") or (is_op(clamp, "Clip") and _is_beyond(clamp, scale.reshape(()))):
-            # Which is another tensor of the Keras model than the clamped one.
+            # The input of the clamp is another tensor of the Keras model: it does not inherit its
+            # identity.
             quantize.replace_input_with(0, clamp.inputs[0])
 
 
 def _is_beyond(clip: ir.Node, scale: np.ndarray) -> bool:
-    """Whether a Clip's constant bounds lie at or beyond the integers' bounds."""
+    """Return whether constant bounds of a Clip are at or beyond the bounds of the integers."""
     low, high = (
         scalar(value) if (value := operand(clip, i)) is not None else bound
         for i, bound in UNBOUNDED

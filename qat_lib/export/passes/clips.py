@@ -1,7 +1,7 @@
 """Write a bounded ReLU as one Clip.
 
-Keras writes ``ReLU(max_value=c)`` as ``Max(Min(Relu(x), c), 0)`` for any bound but 6: three kernels
-where engines fuse one Clip into the convolution in front.
+Keras exports ``ReLU(max_value=c)`` as ``Max(Min(Relu(x), c), 0)`` for any bound but 6: three
+kernels, while engines fuse one Clip into the convolution in front.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ def write_clips(model: ir.Model) -> None:
         low, high = -np.inf, np.inf
         for link in chain:
             _, least, most = _bounds(link) or (None, -np.inf, np.inf)
+            # The composition of clips is a clip: both ends pass through each link in order.
             low, high = np.clip([low, high], least, most)
         if len(chain) > 1 and np.isfinite(low) and np.isfinite(high):
             _write(model.graph, chain, float(low), float(high))
 
 
 def _chain(last: ir.Node) -> list[ir.Node]:
-    """Return the bounds that end in a node, first to last, each read by the next one alone."""
+    """Return the chain of bounds that ends in a node, each with the next one as its only reader."""
     chain = [last]
     while (found := _bounds(chain[0])) is not None:
         before = producer(found[0])
@@ -54,7 +55,7 @@ def _chain(last: ir.Node) -> list[ir.Node]:
 
 
 def _bounds(node: ir.Node) -> tuple[ir.Value, float, float] | None:
-    """Return a node's operand and the interval that it clips it to, or None."""
+    """Return the operand and the interval of a clipping node, or None for other nodes."""
     if is_op(node, "Relu"):
         source = operand(node, 0)
         return None if source is None else (source, 0.0, np.inf)
@@ -64,6 +65,7 @@ def _bounds(node: ir.Node) -> tuple[ir.Value, float, float] | None:
         bound = scalar(other)
         if value is None or bound is None or constant(value) is not None:
             continue
+        # Min and Max of integers are shape arithmetic.
         if value.dtype is not None and value.dtype.is_floating_point():
             return (value, -np.inf, bound) if node.op_type == "Min" else (value, bound, np.inf)
     return None

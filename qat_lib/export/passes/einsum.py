@@ -1,8 +1,8 @@
 """Write an Einsum with a weight as a MatMul between two Reshapes.
 
-An EinsumDense on a sequence of open length reaches ONNX as Einsum: engines have no INT8 kernel for
-it, and its weight may keep a range for each of several axes, which no DequantizeLinear says. As a
-matrix the weight has one output axis.
+An EinsumDense on a sequence of open length is exported as Einsum. Engines have no INT8 kernel for
+it, and its weight may have ranges along several axes, not supported by DequantizeLinear. As a
+matrix, the weight has one output axis.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from qat_lib.export.graph import (
 
 @dataclass(frozen=True, kw_only=True)
 class _Equation:
-    """``batch + summed, weight -> batch + made``, as weight axis indices.
+    """Equation ``batch + summed, weight -> batch + made``, as indices of weight axes.
 
     Attributes:
-        batch: number of leading axes of the data that the output has as well.
-        summed: axes of the weight that are summed over, in the order of the data's last axes.
-        made: axes of the weight that the output ends in, in its order.
+        batch: number of leading axes shared by data and output.
+        summed: summed axes of the weight, in the order of the last axes of the data.
+        made: axes of the weight at the end of the output, in output order.
     """
 
     batch: int
@@ -45,7 +45,7 @@ class _Equation:
 
 @lowering_pass
 def merge_einsum(model: ir.Model) -> None:
-    """Replace each Einsum that multiplies by a weight matrix."""
+    """Replace each Einsum of data and a constant weight."""
     for node in list(model.graph):
         if not is_op(node, "Einsum"):
             continue
@@ -74,6 +74,7 @@ def _parse(text: str, data_rank: int, weight_rank: int) -> _Equation | None:
     data, _, weight = operands.partition(",")
     if not len(weight) == len(set(weight)) == weight_rank:
         return None
+    # Letters for the axes of the ellipsis; Keras's own equations use lower-case letters.
     open_axes = "ABCDEFGH"[: data_rank - len(data.replace("...", ""))] if "..." in data else ""
     data, result = data.replace("...", open_axes), result.replace("...", open_axes)
     batch = len(data) - sum(letter in weight for letter in data)
@@ -113,7 +114,7 @@ def _write(
     whole = [int(np.prod(rows)), int(np.prod(columns))]
     if len(perm) > 2:
         weight = reshape(weight, whole, list(whole))
-    # A 0 keeps the axis, whatever its size is.
+    # In a Reshape, 0 copies the size of the axis.
     keep = [0] * equation.batch
     if len(rows) > 1:
         data = reshape(data, [*keep, whole[0]], [*leading, whole[0]])

@@ -1,7 +1,7 @@
-"""Reorder a matrix product's weight rows to accept channels-first features.
+"""Reorder the weight rows of a matrix product for channels-first features.
 
-Keras flattens NHWC; behind a channels-first convolution that costs a Transpose. The Transpose goes,
-and the rows of the (integer) weight are put into the order in which the features now come.
+Keras flattens NHWC; behind a channels-first convolution that requires a Transpose. This pass
+removes the Transpose and sorts the rows of the (integer) weight by the new order of the features.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def reorder_flattened_weights(model: ir.Model) -> None:
         chain[0].replace_input_with(0, source)
         graph.remove(node, safe=True)
         for passed in chain[:-1]:
-            # It holds the layer's values in another order now.
+            # The tensor now has the layer's values in another order.
             passed.outputs[0].meta.pop(TENSOR, None)
 
 
 def _order(source: ir.Value, perm: list[int], flat: list[int | None] | None) -> np.ndarray | None:
-    """Return each feature's index from ``source`` in the transposed, flattened tensor."""
+    """Return the index of each feature of ``source`` in the transposed, flattened tensor."""
     features = (dims(source) or [])[1:]
     sizes = [d for d in features if d is not None]
     if perm[0] != 0 or None in features or flat is None or flat[1:] != [int(np.prod(sizes))]:
@@ -61,7 +61,7 @@ def _order(source: ir.Value, perm: list[int], flat: list[int | None] | None) -> 
 
 
 def _chain(node: ir.Node) -> list[ir.Node]:
-    """Return the Reshape behind ``node``, elementwise operators, and their Gemm or MatMul."""
+    """Return the Reshape behind ``node``, elementwise operators, and the final Gemm or MatMul."""
     reader = only_consumer(node.outputs[0])
     if not is_op(reader, "Reshape", "Flatten"):
         return []
@@ -77,7 +77,7 @@ def _chain(node: ir.Node) -> list[ir.Node]:
 
 
 def _move_rows(graph: ir.Graph, product: ir.Node, order: np.ndarray) -> bool:
-    """Reorder a product's weight rows by ``order``; return whether it worked."""
+    """Reorder the weight rows of a product if possible; return the success."""
     value = product.inputs[1]
     weight, dequantize = constant(value), producer(value)
     if value is not None and weight is not None and weight.ndim == 2:
@@ -85,6 +85,7 @@ def _move_rows(graph: ir.Graph, product: ir.Node, order: np.ndarray) -> bool:
         return True
     if (
         not is_op(dequantize, "DequantizeLinear")
+        # Another reader of the weight would get reordered rows, too.
         or only_consumer(dequantize.outputs[0]) is not product
     ):
         return False
@@ -92,7 +93,7 @@ def _move_rows(graph: ir.Graph, product: ir.Node, order: np.ndarray) -> bool:
     if integers is None or integers.ndim != 2 or FACTOR in dequantize.meta:
         return False
     if scale is None and attribute(dequantize, "axis", 1) % 2 == 0:
-        return False  # A scale for each row.
+        return False  # One scale per row: the scales would have to be reordered, too.
     name = f"{dequantize.meta.get(QUANTIZER, 'weight')}/integers"
     dequantize.replace_input_with(0, add_constant(graph, integers[order], name))
     if ORIGINAL in dequantize.meta:

@@ -24,8 +24,8 @@ from qat_lib.export.graph import (
 def store_float_weights(model: ir.Model) -> None:
     """Replace ``INT8 -> DQ`` by ``FP32 -> Q -> DQ``.
 
-    Scale and integers stay the same. The stored floats are ``integers * scale``: they lie in the
-    middle of their quantization step, whatever way the runtime divides.
+    Scale and integers do not change. The stored floats are ``integers * scale``, in the middle of
+    their quantization step, so that the rounding of a runtime's division has no effect.
     """
     for node in list(model.graph):
         integers = constant(node.inputs[0]) if is_op(node, "DequantizeLinear") else None

@@ -1,9 +1,9 @@
-"""Fold a BatchNormalization into the preceding layer, keeping its INT8 weights.
+"""Fold a BatchNormalization into the preceding layer without changing its INT8 weights.
 
-``gamma / sqrt(variance + epsilon)`` goes into the weight's *dequantize scale*, the rest into
-the bias: the integers, which were trained, stay as they are. A negative factor flips the sign of
-its channel's integers, which the symmetric range [-127, 127] allows exactly; a zero factor (a dead
-channel) zeroes them, since a scale must stay positive.
+``gamma / sqrt(variance + epsilon)`` is folded into the *dequantize scale* of the weight, the rest
+into the bias; the trained integers do not change. A negative factor flips the signs of its
+channel's integers, which is exact in the symmetric range [-127, 127]; a zero factor (a dead
+channel) sets them to zero, because a scale must be positive.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from qat_lib.export.passes.bias import (
 )
 
 SMALLEST_SCALE = np.float32(2.0**-126)
-"""Least normal float32: a smaller scale would be flushed to zero, which ONNX and TensorRT
-refuse."""
+"""Least normal float32: runtimes flush smaller scales to zero, and ONNX and TensorRT reject zero.
+"""
 
 
 def batch_norm_of(node: ir.Node) -> BatchNorm | None:
@@ -52,7 +52,7 @@ def batch_norm_of(node: ir.Node) -> BatchNorm | None:
 
 @lowering_pass
 def fold_batchnorm(model: ir.Model) -> None:
-    """Fold each BatchNormalization that is a weighted operator's only reader."""
+    """Fold each BatchNormalization behind a weighted operator without other readers."""
     graph = model.graph
     for node in list(graph):
         norm = batch_norm_of(node) if is_op(node, "BatchNormalization") else None
@@ -66,7 +66,7 @@ def fold_batchnorm(model: ir.Model) -> None:
             continue
         old = constant(operand(layer, 2))
         bias = 0.0 if old is None else old.ravel().astype(np.float64)
-        if is_op(layer, "MatMul"):  # which takes no bias
+        if is_op(layer, "MatMul"):  # A MatMul has no bias.
             layer.op_type = "Gemm"
         set_bias(graph, layer, norm.factor * bias + norm.offset)
         replace(node.outputs[0], layer.outputs[0])
@@ -85,6 +85,7 @@ def _foldable(layer: ir.Node, norm_node: ir.Node, norm: BatchNorm) -> bool:
         return False
     if operand(layer, 2) is not None and constant(operand(layer, 2)) is None:
         return False
+    # The weight axis of a grouped ConvTranspose covers the outputs of one group only.
     grouped = is_op(layer, "ConvTranspose") and attribute(layer, "group", 1) != 1
     return not grouped and output_channels(layer) == norm.mean.size
 
@@ -104,10 +105,10 @@ def _fold_into_weight(graph: ir.Graph, layer: ir.Node, factor: np.ndarray) -> No
 def _fold_into_scale(
     graph: ir.Graph, layer: ir.Node, dequantize: ir.Node, factor: np.ndarray
 ) -> bool:
-    """Put the factor into the layer's DQ scales; return whether it fits.
+    """Fold the factor into the DQ scales of the layer, if possible; return the success.
 
-    It does not fit where the scales are computed or lie along another axis, or where an integer is
-    -128 and would change its sign.
+    It is impossible if the scales are computed or along another axis, or if an integer -128 would
+    change its sign.
     """
     integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))
     axis = channel_axis(layer)
@@ -133,6 +134,7 @@ def _fold_into_scale(
         add_constant(graph, np.where(dead, scale, scaled).astype(np.float32), f"{name}/scale"),
         add_constant(graph, np.zeros(scale.shape, np.int8), f"{name}/zero_point"),
     ]
+    # A new DQ instead of a change in place: other layers may read the old one.
     folded = new_node(
         "DequantizeLinear", constants, {"axis": axis}, origin=dequantize, shape=integers.shape
     )

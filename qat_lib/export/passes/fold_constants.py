@@ -1,6 +1,6 @@
-"""Compute what depends on constants alone: biases, pieces of a BatchNorm, shapes.
+"""Compute constant subgraphs: biases, pieces of a BatchNormalization, shapes.
 
-Q and DQ of a weight are left as they are: folding them away is how INT8 gets lost.
+Q and DQ nodes of weights remain: folding them would lose INT8.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from qat_lib.graph.roles import PAIR, onnx_operators
 
 KEEP = PAIR | onnx_operators("random")
 LARGEST_GROWTH = 1 << 20
-"""Elements up to which a constant may be larger than what it is computed from (a Tile or Expand
-stays a node)."""
+"""Elements up to which a constant may exceed twice the size of its inputs (a larger Tile or Expand
+remains a node)."""
 
 Fold = Callable[[ir.Node, list[np.ndarray]], np.ndarray]
 
@@ -69,8 +69,7 @@ FOLDS: dict[str, Fold] = {
     "Reciprocal": lambda _, x: np.reciprocal(*x),
     "Neg": lambda _, x: np.negative(*x),
 }
-"""The operators that make up nearly all constant subgraphs; the others go through ONNX's reference
-evaluator."""
+"""Operators of nearly all constant subgraphs; ONNX's reference evaluator computes the others."""
 
 
 def _evaluate(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
@@ -95,21 +94,19 @@ def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarra
     try:
         (result,) = ReferenceEvaluator(model).run(None, feeds)
         return np.asarray(result)
-    except Exception:  # noqa: BLE001 - what the evaluator can't compute simply stays in the graph
+    except Exception:  # noqa: BLE001 - nodes that the evaluator can't compute remain in the graph
         return None
 
 
 @lowering_pass
 def fold_constants(model: ir.Model) -> None:
-    """Replace nodes with constant inputs by their value.
-
-    Q, DQ and random operators are excepted.
-    """
+    """Replace nodes with constant inputs by their values, except Q, DQ and random operators."""
     graph = model.graph
     opset = model.opset_imports[""]
     for node in list(graph):
         if node.domain not in ("", "ai.onnx") or is_op(node, *KEEP) or len(node.outputs) != 1:
             continue
+        # A subgraph may read outer tensors that are not inputs of the node.
         if _has_subgraph(node):
             continue
         (output,) = node.outputs
@@ -125,10 +122,7 @@ def _has_subgraph(node: ir.Node) -> bool:
 
 
 def _value(node: ir.Node, opset: int) -> np.ndarray | None:
-    """Return a constant node's output, else None.
-
-    None also stands for an output that is too large.
-    """
+    """Return the output of a node with constant inputs; None for other nodes and large outputs."""
     inputs = []
     for operand in node.inputs:
         if operand is None:
@@ -137,6 +131,7 @@ def _value(node: ir.Node, opset: int) -> np.ndarray | None:
         if array is None:
             return None
         inputs.append(array)
+    # A node without inputs is a generator, not a computation.
     if not inputs:
         return None
     value = _evaluate(node, inputs, opset)

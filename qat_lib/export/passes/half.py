@@ -1,8 +1,8 @@
-"""Convert non-quantized layers to float16, with casts at inputs and outputs.
+"""Convert unquantized layers to float16, with casts at inputs and outputs.
 
-A strongly typed TensorRT network runs each operator in the type that the graph says; this is how
-INT8 + FP16 is said. Scales below float16's least subnormal are raised to it (2**-24), so that they
-stay positive.
+A strongly typed TensorRT network runs each operator in the type of the graph, so this pass selects
+INT8 + FP16. Scales below float16's least subnormal (2**-24) are raised to it, because they must be
+positive.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ HALF = ir.DataType.FLOAT16
 LARGEST = float(np.finfo(np.float16).max)
 LEAST_SCALE = np.float16(2.0**-24)
 KEEP_FLOAT_INPUTS = {"Resize": (1, 2)}
-"""Operator -> inputs that ONNX wants in float32 whatever the data are (scales of a Resize)."""
+"""Inputs that ONNX requires in float32 for any type of the data (scales of a Resize), by operator.
+"""
 SATURATING = ("Clip", "Min", "Max", "Where")
-"""Operators with bounds and masks as constants, which stand for infinity: float16's largest number
-does as well."""
+"""Operators with bounds and masks as constants that represent infinity: float16's largest number is
+equivalent."""
 MASKED = 3e4
-"""What Keras adds to the scores that a float16 mask hides: added to a score, it stays finite."""
+"""Mask constant of Keras for float16 scores: its sum with a score is finite."""
 
 
 def _is_float(value: ir.Value | None) -> bool:
@@ -40,10 +41,10 @@ def _is_float(value: ir.Value | None) -> bool:
 
 @lowering_pass
 def convert_float_to_half(model: ir.Model) -> None:
-    """Convert float32 initializers and operators to float16, but not the graph's border.
+    """Convert float32 initializers and operators to float16, except the graph's inputs and outputs.
 
     Raises:
-        ExportError: a constant lies beyond float16's range.
+        ExportError: a constant is outside of float16's range.
     """
     graph = model.graph
     for value in [v for v in graph.initializers.values() if _is_float(v)]:
@@ -79,6 +80,7 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     half = np.clip(array, -LARGEST, LARGEST).astype(np.float16)
     if any(is_op(use.node, "QuantizeLinear", "DequantizeLinear") and use.idx == 1 for use in uses):
         half = np.maximum(half, LEAST_SCALE)
+    # A new initializer: inputs that require float32 keep the old one.
     new = add_constant(graph, half, str(value.name))
     for use in uses:
         use.node.replace_input_with(use.idx, new)
@@ -89,9 +91,9 @@ def _is_halved(node: ir.Node, index: int) -> bool:
 
 
 def _is_switched_by_mask(node: ir.Node, position: int) -> bool:
-    """Whether a node multiplies its operand by a Boolean mask.
+    """Return whether a node multiplies its operand by a Boolean mask.
 
-    The product is added to what the mask hides.
+    The product is added to the masked scores.
     """
     if not is_op(node, "Mul"):
         return False
@@ -123,6 +125,7 @@ def _cast_outputs(graph: ir.Graph) -> None:
         cast = new_node(
             "Cast", [value], {"to": int(ir.DataType.FLOAT)}, origin=node, shape=value.shape
         )
+        # `new_node` copies the type of the origin, which is float16 now.
         cast.outputs[0].dtype = ir.DataType.FLOAT
         graph.append(cast)
         graph.outputs[index] = cast.outputs[0]

@@ -1,4 +1,4 @@
-"""Remove operators that change nothing: Identity, inference Dropout, redundant casts."""
+"""Remove operators without effect: Identity, inference Dropout, redundant casts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _changes_nothing(node: ir.Node, source: ir.Value) -> bool:
 
 @lowering_pass
 def remove_identities(model: ir.Model) -> None:
-    """Remove such nodes; outputs of the graph keep their names."""
+    """Remove operators without effect; outputs of the graph keep their names."""
     for node in list(model.graph):
         source = operand(node, 0)
         if source is None or not _changes_nothing(node, source):
@@ -39,6 +39,6 @@ def remove_identities(model: ir.Model) -> None:
         if output.is_graph_output() and (
             source.is_graph_input() or source.is_initializer() or source.is_graph_output()
         ):
-            continue  # A graph output needs a node of its own.
+            continue  # A graph output can't be an input, an initializer or another output.
         replace(output, source)
         model.graph.remove(node, safe=True)

@@ -1,4 +1,4 @@
-"""Store weights of 4 bits and fewer as INT4, half the size of INT8."""
+"""Store weights of at most 4 bits as INT4, half the size of INT8."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LEAST, GREATEST = -8, 7
 def store_int4_weights(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
     """Replace the INT8 initializers of narrow weights by INT4 ones.
 
-    Weights whose integers do not fit, -8 with the sign turned by a folded BatchNormalization, stay
-    INT8.
+    Weights outside of -8 to 7 remain INT8, such as -8 after a sign flip by a folded
+    BatchNormalization.
     """
     stored: dict[ir.Value, ir.Value] = {}
     for node in model.graph:

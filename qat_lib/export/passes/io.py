@@ -1,4 +1,4 @@
-"""The graph's border: preprocessing inside the graph, and a channels-first input."""
+"""Inputs of the graph: embedded preprocessing, and channels-first images."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def embed_preprocessing(
 
     Args:
         model: the graph.
-        preprocessing: how images are preprocessed.
-        layout: order of the input's axes, which the raw images have, too. Default ``"NHWC"``.
+        preprocessing: preprocessing of images. layout: axis order of the input and of the raw
+            images. Default ``"NHWC"``.
 
     Raises:
-        ExportError: the model has several inputs, or its input has another shape than the images.
+        ExportError: the model has several inputs, or the shape of its input differs from the
+            images.
     """
     graph = model.graph
     if len(graph.inputs) != 1:
@@ -68,6 +69,7 @@ def embed_preprocessing(
     if raw != ir.DataType.FLOAT:
         step("Cast", to=ir.DataType.FLOAT)
     for op_type, array, neutral in (
+        # In the order of Preprocessing.apply: float32 results depend on the order.
         ("Mul", np.float32(preprocessing.scale), 1.0),
         ("Sub", np.asarray(preprocessing.mean, np.float32), 0.0),
         ("Div", np.asarray(preprocessing.std, np.float32), 1.0),
@@ -79,6 +81,7 @@ def embed_preprocessing(
             step(op_type, add_constant(graph, operand, f"preprocessing/{op_type}"))
     if not nodes:
         return
+    # Without the first preprocessing node, which also reads the input.
     readers = [use for use in value.uses() if use.node not in nodes]
     for use in readers:
         use.node.replace_input_with(use.idx, nodes[-1].outputs[0])
@@ -100,6 +103,7 @@ def convert_inputs_to_nchw(model: ir.Model) -> None:
             n for n in readers if is_op(n, "Transpose") and attribute(n, "perm") == [0, 3, 1, 2]
         ]
         value.shape = ir.Shape([shape[0], shape[3], shape[1], shape[2]])
+        # Other readers get the NHWC form back.
         if len(direct) < len(readers):
             back = ir.node("Transpose", [value], {"perm": [0, 2, 3, 1]})
             back.outputs[0].shape, back.outputs[0].type = shape, value.type

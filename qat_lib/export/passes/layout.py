@@ -1,9 +1,9 @@
-"""Remove the NHWC/NCHW transposes that tf2onnx puts around every convolution and pool.
+"""Remove the NHWC/NCHW transposes of tf2onnx around every convolution and pool.
 
-One rule does the work: an operator that only needs its axes renamed is moved above the Transpose in
-front of it (the Transpose sinks), until it meets its inverse and both vanish. What remains at the
-graph's inputs is then lifted the other way, to the input itself, where ``channels_first_input`` can
-take it off.
+One rule does most of the work: an operator that only requires renamed axes is moved above the
+Transpose in front of it (the Transpose sinks), until the Transpose meets its inverse and both
+vanish. The remaining transposes near the graph's inputs are then lifted to the input itself, where
+``channels_first_input`` can remove them.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ def remove_transposes(model: ir.Model) -> None:
         if is_op(node, "Transpose"):
             _merge(graph, node)
     _share(graph)
+    # One lift may enable others, and a lifted Transpose may equal an existing one.
     while any(_lift(graph, node) for node in list(graph) if is_op(node, "Transpose")):
         _share(graph)
 
 
 def _merge(graph: ir.Graph, node: ir.Node) -> None:
-    """Merge a Transpose with the preceding one; drop an identity."""
+    """Merge a Transpose with the preceding one; remove an identity."""
     found = transposed_from(node.outputs[0])
     if found is None:
         return
@@ -66,6 +67,7 @@ def _merge(graph: ir.Graph, node: ir.Node) -> None:
         node.replace_input_with(0, data)
         set_ints(node, "perm", perm)
     output = node.outputs[0]
+    # A graph output can't be a graph input or another output.
     needed = output.is_graph_output() and (data.is_graph_input() or data.is_graph_output())
     if perm == sorted(perm) and not needed:
         replace(output, data)
@@ -73,7 +75,7 @@ def _merge(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _share(graph: ir.Graph) -> None:
-    """Keep one of several equal Transposes of a tensor."""
+    """Merge equal Transposes of a tensor."""
     kept: dict[tuple[ir.Value | None, tuple[int, ...]], ir.Node] = {}
     for node in list(graph):
         perm = attribute(node, "perm")
@@ -89,7 +91,7 @@ LIFTED = PAIR | onnx_operators("rectifier") | {"Cast", "Identity"}
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:
-    """Move a Transpose above the preceding operator, if its only reader."""
+    """Move a Transpose above the preceding operator, if it is the only reader."""
     above, perm = producer(node.inputs[0]), attribute(node, "perm")
     if above is None or perm is None or only_consumer(above.outputs[0]) is not node:
         return False
@@ -109,9 +111,9 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _moved_operand(node: ir.Node, size: int) -> int | None:
-    """Return the operand that takes the Transpose of the output, or None.
+    """Return the operand that can take the Transpose of the output, or None.
 
-    The others are constants, or scalars, so that they can be given in any layout.
+    The other operands must be constants or scalars, available in any layout.
     """
     moved = []
     for index, value in enumerate(node.inputs):
@@ -125,7 +127,7 @@ def _moved_operand(node: ir.Node, size: int) -> int | None:
 
 
 def _reaches_input(value: ir.Value | None, size: int) -> bool:
-    """Whether only such operators lie between a graph input and ``value``."""
+    """Return whether only operators that a Transpose can pass are in front of ``value``."""
     while (node := producer(value)) is not None:
         index = _moved_operand(node, size)
         if index is None:

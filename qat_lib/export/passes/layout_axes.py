@@ -1,6 +1,6 @@
 """Move Squeeze and Unsqueeze above a Transpose.
 
-Keras's one-dimensional layers are such: Unsqueeze to an image of height 1, convolution, Squeeze.
+Keras's one-dimensional layers use them: Unsqueeze to an image of height 1, convolution, Squeeze.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from qat_lib.export.passes.transposes import graph_of, put_behind, transposed_fr
 
 
 def single_axis(node: ir.Node, size: int) -> int | None:
-    """Return the only constant axis of a Squeeze or Unsqueeze.
-
-    ``size`` is the rank of the tensor.
-    """
+    """Return the single constant axis of a Squeeze or Unsqueeze, for a tensor of rank ``size``."""
     axes = constant(operand(node, 1))
     return int(axes.reshape(())) % size if axes is not None and axes.size == 1 else None
 
 
 def squeeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
-    """Return the axis to drop before ``Transpose(perm)``, and the permutation left."""
+    """Return the axis to drop before ``Transpose(perm)``, and the remaining permutation."""
     dropped = perm[axis]
     return dropped, [p - (p > dropped) for i, p in enumerate(perm) if i != axis]
 
@@ -30,7 +27,7 @@ def squeeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
 def unsqueeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
     """Return the axis to add before ``Transpose(perm)``, and the permutation behind.
 
-    The new axis keeps its right-hand neighbour: height 1 stays beside the width.
+    The new axis keeps its right-hand neighbour: height 1 remains next to the width.
     """
     added = perm[axis] if axis < len(perm) else len(perm)
     moved = [p + (p >= added) for p in perm]

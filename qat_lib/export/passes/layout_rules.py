@@ -1,8 +1,8 @@
-"""How each operator moves above a Transpose: its axes, attributes and constants.
+"""Rules to move each operator above a Transpose: axes, attributes and constants.
 
-A rule gets a node, looks whether a Transpose (permutation ``perm``, output axis i = input axis
-``perm[i]``) stands in front of it and, if moving pays, rewires the node to read the untransposed
-tensor and puts the Transpose behind.
+A rule checks for a Transpose (permutation ``perm``, output axis i = input axis ``perm[i]``) in
+front of a node. If the move is profitable, it rewires the node to the untransposed tensor and
+inserts the Transpose behind.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REDUCE = onnx_operators("reduction")
 
 
 def sink_rule(node: ir.Node) -> Rule | None:
-    """Return an operator's rule, or None if no Transpose can pass."""
+    """Return the rule of an operator, or None if no Transpose can pass it."""
     if node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type in UNARY:
@@ -80,12 +80,12 @@ def _unary(node: ir.Node) -> None:
 
 
 def _is_thin(value: ir.Value | None) -> bool:
-    """Whether a Transpose is free: at most one non-batch axis exceeds 1."""
+    """Return whether a Transpose is free: at most one non-batch axis exceeds 1."""
     return sum(d != 1 for d in (dims(value) or [])[1:]) <= 1
 
 
 def _broadcasts(value: ir.Value | None, size: int) -> bool:
-    """Whether an operand of a ``size``-axis tensor can follow renamed axes."""
+    """Return whether the axes of an operand can be renamed for a result of rank ``size``."""
     array = constant(value)
     return rank(value) in (0, size) if array is None else array.ndim <= size
 
@@ -94,6 +94,7 @@ def _broadcasting(node: ir.Node) -> None:
     found = [perm for perm in map(permutation, node.inputs) if perm is not None]
     if not found:
         return
+    # The most frequent permutation leaves the fewest Transposes on the other operands.
     perm = max(found, key=found.count)
     costly = 0
     for value in node.inputs:
@@ -101,6 +102,7 @@ def _broadcasting(node: ir.Node) -> None:
             continue
         if not _broadcasts(value, len(perm)):
             return
+        # Such an operand gets a Transpose of its own.
         costly += constant(value) is None and not _is_thin(value)
     if found.count(perm) < costly:
         return
@@ -121,6 +123,7 @@ def _axis(node: ir.Node) -> None:
         return
     for index in range(len(data)):
         put_in_front(node, index, perm)
+    # Defaults of ONNX.
     default = -1 if is_op(node, "Softmax", "LogSoftmax", "Hardmax") else 0
     set_int(node, "axis", perm[attribute(node, "axis", default) % len(perm)])
     put_behind(node, perm)
@@ -144,6 +147,7 @@ def _reduce(node: ir.Node) -> None:
         node.replace_input_with(
             1, add_constant(graph_of(node), np.asarray(moved, np.int64), f"{node.name}/axes")
         )
+    # Otherwise the reduced axes are gone, and the remaining order is the original one.
     if keep:
         put_behind(node, perm)
 
@@ -178,10 +182,7 @@ def _slice(node: ir.Node) -> None:
 
 
 def _matmul(node: ir.Node) -> None:
-    """Turn a Dense layer on NHWC images into a 1x1 convolution.
-
-    ConvNeXt's pointwise layers are such.
-    """
+    """Convert a Dense layer on NHWC images, such as ConvNeXt's, to a 1x1 convolution."""
     found = transposed_from(operand(node, 0))
     if found is None or found[1] != [0, 2, 3, 1] or node.outputs[0].is_graph_output():
         return
@@ -202,7 +203,7 @@ def _pointwise(weight: np.ndarray) -> np.ndarray:
 
 
 def _pointwise_weight(node: ir.Node) -> ir.Value | None:
-    """Return a MatMul's weight for a 1x1 convolution, with integers and axis."""
+    """Return the weight of a MatMul as a convolution weight, with integers and axis."""
     value, graph = operand(node, 1), graph_of(node)
     array, dequantize = constant(value), producer(value)
     if value is not None and array is not None:
@@ -217,6 +218,7 @@ def _pointwise_weight(node: ir.Node) -> ir.Value | None:
     if scale.size > 1 and attribute(dequantize, "axis", 1) != 1:
         return None
     moved = add_constant(graph, _pointwise(integers), f"{node.name}/integers")
+    # A copy: other layers may read the DQ as a matrix.
     copy = new_node(
         "DequantizeLinear", [moved, *dequantize.inputs[1:]], origin=dequantize, shape=moved.shape
     )

@@ -1,8 +1,8 @@
-"""Take values that a Loop passes on unchanged out of its state.
+"""Remove unchanged values from the state of a Loop.
 
-tf2onnx gives a recurrent layer's weights to the Loop as state that the body returns as it came. The
-body can read them from the graph around it. OpenVINO refuses a body with an input that is an
-output, too.
+tf2onnx passes the weights of a recurrent layer to the Loop as state, and the body returns them
+unchanged. The body can read them from the enclosing graph instead. OpenVINO rejects a body with an
+input that is also an output.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import onnx_ir as ir
 from qat_lib.export.graph import attribute, is_op, lowering_pass
 
 CONTROL = 2
-"""Inputs of a Loop and of its body in front of the state: trip count or iteration, condition."""
+"""Number of inputs of a Loop and its body in front of the state: trip count or iteration, and
+condition."""
 
 
 @lowering_pass
 def hoist_loop_invariants(model: ir.Model) -> None:
-    """Let the body of each Loop read such values from the graph around it."""
+    """Read unchanged values in the body of each Loop from the enclosing graph."""
     for node in list(model.graph):
         body = attribute(node, "body")
         if not is_op(node, "Loop") or body is None:
             continue
         outer: dict[int, ir.Value] = {}
         for i, given in enumerate(node.inputs[CONTROL:]):
-            # The body returns its condition in front of the state.
+            # The first output of the body is its condition.
             same = body.outputs[i + 1] is body.inputs[i + CONTROL]
             if same and given is not None and not node.outputs[i].is_graph_output():
                 outer[i] = given
@@ -33,7 +34,8 @@ def hoist_loop_invariants(model: ir.Model) -> None:
 
 
 def _hoist(graph: ir.Graph, node: ir.Node, body: ir.Graph, outer: dict[int, ir.Value]) -> None:
-    """Replace a Loop by one without the state ``outer``, by index."""
+    """Replace a Loop by one without the state values of ``outer``, given by index."""
+    # From the end, so that the remaining indices are valid.
     for i in sorted(outer, reverse=True):
         body.outputs.pop(i + 1)
         body.inputs.pop(i + CONTROL).replace_all_uses_with(outer[i])

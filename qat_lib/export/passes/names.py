@@ -1,6 +1,6 @@
 """Name every node and tensor ``<keras layer>/<operator>`` or ``<quantizer>/<operator>``.
 
-TensorRT's inspector, OpenVINO's execution graph and the reports are joined by these names.
+These names join TensorRT's inspector, OpenVINO's execution graph and the reports.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ ROLES = {
     "Pad": ("input", "pads", "value", "axes"),
     "Clip": ("input", "min", "max"),
 }
-"""Operator -> what its inputs are when they are constants."""
+"""Operator -> roles of its inputs, for the names of constants."""
 
 
 def owner(node: ir.Node) -> str:
-    """Return a node's name owner: quantizer, else layer, else neighbour's layer."""
+    """Return the first part of a node's name: its quantizer, else its layer or a neighbour's."""
     if is_op(node, "QuantizeLinear", "DequantizeLinear") and QUANTIZER in node.meta:
         return str(node.meta[QUANTIZER])
     return str(_nearest(node).get(LAYER, "graph"))
 
 
 def origin(node: ir.Node) -> str:
-    """Return a node's Keras layer, as plan and reports name it."""
+    """Return the Keras layer of a node, named as in plan and reports."""
     meta = _nearest(node)
     return str(meta.get(ORIGIN, meta.get(LAYER, "graph")))
 
 
 def _nearest(node: ir.Node) -> Mapping[str, Any]:
-    """Return a node's identity, or a neighbour's if it has none."""
+    """Return the metadata of a node, or of a neighbour if the node has no layer."""
     for candidate in (node, *node.predecessors(), *node.successors()):
         if LAYER in candidate.meta:
             return candidate.meta
@@ -68,7 +68,7 @@ def name_canonically(model: ir.Model) -> None:
     for value in list(graph.initializers.values()):
         if not value.is_graph_output() and not value.is_graph_input():
             renamed.append((value, _unique(_initializer_name(value), tensors)))
-    # By way of names that no other tensor has: an initializer's must be unique at each moment.
+    # In two steps with unused names between, because initializer names must be unique at any time.
     for index, (value, _) in enumerate(renamed):
         value.name = f"rename__value__{index}"
     for value, name in renamed:
@@ -77,7 +77,7 @@ def name_canonically(model: ir.Model) -> None:
 
 
 def _forget_names_of_dimensions(value: ir.Value) -> None:
-    """Drop tf2onnx's numbered names of open dimensions, which count a process's exports."""
+    """Remove tf2onnx's names of open dimensions: they depend on earlier exports of the process."""
     if value.shape is not None:
         value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])
 

@@ -1,8 +1,8 @@
 """Write nearest-neighbour upsampling as one Resize.
 
-Keras writes it as repeats of each axis. UpSampling2D reaches ONNX as Unsqueeze, Tile and Reshape
-for each axis of an NHWC image, between two transposes. A Resize copies the same values, takes NCHW,
-and is what engines have a kernel for, in INT8 too.
+Keras repeats each axis. UpSampling2D is exported as Unsqueeze, Tile and Reshape for each axis of an
+NHWC image, between two transposes. A Resize copies the same values in NCHW, and engines have a
+kernel for it, in INT8 too.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def use_nearest_resize(model: ir.Model) -> None:
             axis, times, last = found
             factors[axis] *= times
             readers = consumers(last.outputs[0])
+            # A Shape reads the size only, for the target of the next Reshape.
             following = [reader for reader in readers if not is_op(reader, "Shape")]
             inner = len(following) == 1 and not last.outputs[0].is_graph_output()
             found = _repeat(following[0], size) if inner else None
@@ -50,13 +51,10 @@ def use_nearest_resize(model: ir.Model) -> None:
 
 
 def _repeat(node: ir.Node, size: int) -> tuple[int, int, ir.Node] | None:
-    """Return axis, count and last node of ``Unsqueeze -> Tile -> Reshape``.
-
-    These three operators repeat an axis.
-    """
+    """Return axis, count and last node of the repetition ``Unsqueeze -> Tile -> Reshape``."""
     source, tile = operand(node, 0), only_consumer(node.outputs[0])
     added = single_axis(node, size + 1) if is_op(node, "Unsqueeze") else None
-    # In front of all axes, the whole repeats.
+    # Axis 0 would repeat the whole tensor instead of its elements.
     if source is None or not added or not is_op(tile, "Tile"):
         return None
     times, reshape = constant(operand(tile, 1)), only_consumer(tile.outputs[0])
@@ -67,10 +65,10 @@ def _repeat(node: ir.Node, size: int) -> tuple[int, int, ir.Node] | None:
 
 
 def _is_repeated(source: ir.Value, reshape: ir.Node, axis: int, count: int) -> bool:
-    """Whether the Reshape gives ``source`` with one axis ``count`` times as long."""
+    """Return whether the Reshape multiplies the size of one axis of ``source`` by ``count``."""
     before = dims(source) or []
     expected = [d * count if i == axis and d is not None else d for i, d in enumerate(before)]
-    # An open axis follows from the others.
+    # One open axis follows from the others.
     if dims(reshape.outputs[0]) == expected and expected.count(None) <= 1:
         return True
     target = extents(operand(reshape, 1), source)
@@ -94,7 +92,9 @@ def _write(graph: ir.Graph, source: ir.Value | None, factors: list[int], last: i
 
 
 def _sampling(factors: list[int]) -> dict[str, str]:
-    """Return the mapping of positions: the usual one where it is exact."""
+    """Return the attributes for the mapping of positions."""
     if all(factor & (factor - 1) == 0 for factor in factors):
+        # For powers of two, position / factor is exact in floating point, and floor gives the
+        # source element; other factors could round down to the element before.
         return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor"}

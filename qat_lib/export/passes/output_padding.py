@@ -1,8 +1,8 @@
-"""Express a transposed convolution's reach past its last value by ``output_padding``.
+"""Express the extent of a transposed convolution beyond its last value by ``output_padding``.
 
-With a kernel smaller than its stride, or with Keras's ``output_padding``, the last positions get no
-value but the bias. tf2onnx writes that as negative pads, half of them in front, which ONNX refuses;
-TensorFlow has all of them at the end.
+With a kernel smaller than its stride, or with Keras's ``output_padding``, the last positions
+consist of the bias only. tf2onnx writes that as negative pads, half of them in front, and ONNX
+rejects them; TensorFlow has all of them at the end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Merge zero padding into the convolution or pool behind it, where exact.
+"""Merge zero padding into the following convolution or pool, if exact.
 
-Into a convolution: always (its own padding is zeros). Into an average pool: when the padding
-counts. Into a max pool, which pads with minus infinity: when no value of the tensor is negative, so
-that zero never wins wrongly. A Q/DQ pair in between changes nothing: zero quantizes to zero
-exactly.
+Convolutions: always (their own padding is zeros). Average pools: if the padding counts. Max pools,
+padded with minus infinity: if the tensor is non-negative, so that a zero never exceeds an element
+wrongly. A Q/DQ pair in between has no effect: zero is quantized to zero exactly.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ KEEPS_SIGN = onnx_operators("sign preserving") - KEEPS_SIGN_OF_ALL
 
 
 def is_non_negative(value: ir.Value | None) -> bool:
-    """Whether the graph itself proves that ``value`` is never negative."""
+    """Return whether ``value`` is non-negative by the graph alone."""
     node = producer(value)
     if node is None:
         array = constant(value)
@@ -53,7 +52,7 @@ def is_non_negative(value: ir.Value | None) -> bool:
 
 
 def zero_padding(node: ir.Node) -> list[int] | None:
-    """Return [top, left, bottom, right] of a spatial zero Pad."""
+    """Return [top, left, bottom, right] of a spatial zero Pad, else None."""
     pads = constant(operand(node, 1))
     if not is_op(node, "Pad") or pads is None or len(pads) != 8 or operand(node, 3) is not None:
         return None
@@ -87,17 +86,19 @@ def merge_padding(model: ir.Model) -> None:
 
 
 def _absorb(node: ir.Node, extra: list[int], source: ir.Value) -> bool:
-    """Add ``extra`` to a node's padding if the result is unchanged."""
+    """Add ``extra`` to the padding of a node, if exact; return the success."""
     if rank(source) != 4 or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return False
     own, kernel = attribute(node, "pads", [0, 0, 0, 0]), attribute(node, "kernel_shape")
     pads = np.add(own, extra)
     if is_op(node, "MaxPool", "AveragePool"):
+        # Runtimes reject pads as large as the kernel; ceil_mode may add windows.
         if attribute(node, "ceil_mode", 0) or np.any(pads >= np.tile(kernel, 2)):
             return False
         if is_op(node, "MaxPool") and not is_non_negative(source):
             return False
         if is_op(node, "AveragePool"):
+            # One attribute covers both paddings: its own may not count while the merged one does.
             if any(own) and not attribute(node, "count_include_pad", 0):
                 return False
             set_int(node, "count_include_pad", 1)

@@ -1,7 +1,7 @@
-"""Quantize in front of max pools, which is exact.
+"""Quantize in front of max pools, with an exact result.
 
-The same numbers come out, and the pool runs on bytes. OpenVINO fuses the quantization into the
-convolution that way; TensorRT moves it there by itself.
+Quantization is monotonic, so the result is the same, and the pool runs on bytes. OpenVINO fuses the
+quantization into the convolution that way; TensorRT moves it there itself.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def quantize_before_max_pools(model: ir.Model) -> None:
         dequantize = only_consumer(quantize.outputs[0])
         if not is_op(dequantize, "DequantizeLinear") or has_many_scales(quantize):
             continue
+        # Other readers would have to get the quantized tensor or a second kernel.
         if source is None or only_consumer(source) is not pool:
             continue
         pooled, result = pool.outputs[0], dequantize.outputs[0]

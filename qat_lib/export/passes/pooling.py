@@ -34,6 +34,7 @@ def use_global_pools(model: ir.Model) -> None:
             node, new_node(POOLS[node.op_type], [source], origin=node, shape=shape)
         )
         if not attribute(node, "keepdims", 1):
+            # GlobalAveragePool and GlobalMaxPool keep axes of size 1.
             flat = new_node(
                 "Flatten", [result], {"axis": 1}, origin=node, shape=node.outputs[0].shape
             )

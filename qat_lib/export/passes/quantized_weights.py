@@ -1,9 +1,9 @@
-"""Store quantized weights as INT8 in their consumer's layout.
+"""Store quantized weights as INT8 in the layout of their consumer.
 
-tf2onnx leaves ``float weight -> Q -> DQ -> Transpose -> Reshape -> Conv``. TensorRT takes no
-Transpose between a weight's DQ and its layer. Here the integers are computed once, in the Keras
-layout, with the learned range; integers and scales then go through the same transposes and
-reshapes, and the ONNX axis is read off the moved scales.
+tf2onnx leaves ``float weight -> Q -> DQ -> Transpose -> Reshape -> Conv``, and TensorRT supports no
+Transpose between a weight's DQ and its layer. This pass computes the integers once, in the Keras
+layout, with the learned range. Integers and scales then go through the same transposes and
+reshapes, and the moved scales determine the ONNX axis.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MOVES = onnx_operators("layout") | {"Identity"}
 
 @dataclass(frozen=True)
 class _Moved:
-    """Integers and scales, of equal shape, on their way through layout operators."""
+    """Integers and scales of equal shape, moved through layout operators."""
 
     integers: np.ndarray
     scales: np.ndarray
 
     def through(self, node: ir.Node) -> _Moved | None:
-        """Return a layout operator's result, or None for non-constant arguments."""
+        """Return the result of a layout operator, or None for non-constant arguments."""
         if is_op(node, "Identity"):
             return self
         if is_op(node, "Transpose"):
@@ -65,6 +65,7 @@ class _Moved:
             axis = attribute(node, "axis", 1)
             return (int(np.prod(self.integers.shape[:axis])), -1)
         if is_op(node, "Squeeze"):
+            # NumPy computes the shape; a Boolean array is the cheapest argument.
             return np.squeeze(
                 np.empty(self.integers.shape, bool), None if given is None else tuple(given)
             ).shape
@@ -76,10 +77,10 @@ class _Moved:
 
 
 def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
-    """Return the axis along which broadcast scales differ, and its scales.
+    """Return the axis of differing scales, and the scales along it.
 
     Raises:
-        ExportError: the scales differ along several axes, which no ONNX runtime takes for INT8.
+        ExportError: the scales differ along several axes; no ONNX runtime supports that for INT8.
     """
     if np.ptp(scales) == 0:
         return 0, np.asarray(scales.max(), np.float32)
@@ -96,13 +97,12 @@ def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
 
 @lowering_pass
 def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
-    """Store a weight's ``Q -> DQ -> moves`` as ``INT8 -> DQ``.
+    """Replace ``Q -> DQ -> moves`` of each weight by ``INT8 -> DQ``.
 
-    The INT8 initializer and its DQ stand in front of each consumer. A weight with several consumers
-    gets one DQ for each, and shares the initializer where the layouts agree.
+    Each consumer of the weight gets a DQ; consumers with the same layout share the initializer.
 
     Raises:
-        ExportError: a marker belongs to no quantizer, or the scales fit no single ONNX axis; or a
+        ExportError: a marker belongs to no quantizer, the scales vary along several ONNX axes, or a
             weight's quantizer is unsigned.
     """
     for quantize, dequantize in quantizer_pairs(model):
@@ -122,7 +122,7 @@ def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange])
 
 
 class _Writer:
-    """Follow a weight, writing an initializer and DQ for each consumer."""
+    """Writer of an initializer and a DQ for each consumer of a weight."""
 
     def __init__(self, graph: ir.Graph, name: str) -> None:
         self.graph = graph
@@ -130,7 +130,7 @@ class _Writer:
         self.stored: dict[tuple[tuple[int, ...], bytes], ir.Value] = {}
 
     def follow(self, node: ir.Node, moved: _Moved, dequantize: ir.Node) -> None:
-        """Walk the readers of ``node``, through layout operators, to the weight's users."""
+        """Follow the readers of ``node`` through layout operators to the weight's consumers."""
         for reader in consumers(node.outputs[0]):
             after = moved.through(reader) if is_op(reader, *MOVES) else None
             if after is not None:

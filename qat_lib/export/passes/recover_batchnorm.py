@@ -1,4 +1,4 @@
-"""Recover BatchNormalization as one node from Mul and Add."""
+"""Replace Mul and Add of a BatchNormalization by one node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _split(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
 def recover_batchnorm(model: ir.Model) -> None:
     """Replace ``Mul(x, factor) -> Add(offset)`` of a BatchNormalization by one node.
 
-    Done where the channels are axis 1, as ONNX BatchNormalization wants them (NCHW, or rank 2).
+    ONNX BatchNormalization requires the channels in axis 1 (NCHW, or rank 2); other nodes remain.
     """
     graph = model.graph
     for multiply in list(graph):
@@ -71,11 +71,12 @@ def recover_batchnorm(model: ir.Model) -> None:
 
 
 def _matches(norm: BatchNorm, factor: ir.Value | None, offset: ir.Value | None, size: int) -> bool:
-    """Whether both constants are the layer's, per channel along axis 1."""
+    """Return whether both constants are those of the layer, per channel along axis 1."""
     channels = norm.mean.size
     found = per_channel(factor, channels, size, 1), per_channel(offset, channels, size, 1)
     if found[0] is None or found[1] is None:
         return False
+    # The offset is a difference, so its float32 error is relative to the terms.
     scale = np.abs(norm.beta) + np.abs(norm.mean * norm.factor)
     return np.allclose(found[0], norm.factor, rtol=1e-4, atol=1e-30) and bool(
         np.all(np.abs(found[1] - norm.offset) <= 1e-4 * scale + 1e-30)

@@ -1,9 +1,9 @@
-"""Recover LayerNormalization as one node from its pieces.
+"""Replace the pieces of a LayerNormalization by one node.
 
-Keras writes ``x * inv + (beta - mean * inv)`` with ``inv = gamma / sqrt(variance + epsilon)``; ONNX
-means ``(x - mean) * inv + beta``. Both are the same number in real arithmetic. In float32 (u =
-2**-24) they differ by at most ``4 * u * ((|x| + |mean|) * |inv| + |beta|)`` for an equal mean and
-variance; the one node has the smaller error, for it subtracts before it multiplies.
+Keras computes ``x * inv + (beta - mean * inv)`` with ``inv = gamma / sqrt(variance + epsilon)``;
+ONNX defines ``(x - mean) * inv + beta``. Both are equal in real arithmetic. In float32 (u = 2**-24)
+they differ by at most ``4 * u * ((|x| + |mean|) * |inv| + |beta|)`` for equal mean and variance;
+the single node has the smaller error, because it subtracts before it multiplies.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from qat_lib.export.graph import (
 )
 
 OLDEST_OPSET = 17
-"""LayerNormalization is an operator since this operator set; before, the pieces stay."""
+"""First operator set with LayerNormalization; in older sets, the pieces remain."""
 
 
 @lowering_pass
 def recover_layernorm(model: ir.Model) -> None:
     """Replace a normalization's pieces over the last axes by one LayerNormalization.
 
-    One over other axes (of channels in front of the image, as in ConvNeXt) stays: ONNX normalizes
-    the last axes only, and the transposes around it would cost more than the pieces.
+    Normalizations over other axes (channels in front of the image, as in ConvNeXt) remain: ONNX
+    normalizes the last axes only, and the required transposes would cost more than the pieces.
     """
     if model.graph.opset_imports[""] < OLDEST_OPSET:
         return
@@ -80,10 +80,7 @@ def _normalized_shape(node: ir.Node) -> tuple[int, ...] | None:
 
 
 def _follow(mean: ir.Node) -> tuple[ir.Value, float, np.ndarray, np.ndarray, ir.Node] | None:
-    """Follow a normalization from ``mean``.
-
-    Return data, epsilon, gamma, beta and last node.
-    """
+    """Return data, epsilon, gamma, beta and last node of the normalization behind ``mean``."""
     data, shape = operand(mean, 0), _normalized_shape(mean)
     steps = _chain(mean, "Sub", "Mul", "ReduceMean", "Add", "Sqrt", "Reciprocal")
     negative = _chain(mean, "Neg")
@@ -113,7 +110,7 @@ def _follow(mean: ir.Node) -> tuple[ir.Value, float, np.ndarray, np.ndarray, ir.
 
 
 def _chain(node: ir.Node, *op_types: str) -> list[ir.Node]:
-    """Return the chain of ``op_types`` behind ``node``, else none.
+    """Return the chain of ``op_types`` behind ``node``, else an empty list.
 
     Each must be the only reader of its type.
     """
@@ -128,7 +125,7 @@ def _chain(node: ir.Node, *op_types: str) -> list[ir.Node]:
 
 
 def _readers(node: ir.Node, op_type: str) -> list[ir.Node]:
-    """Return the operators of one type that read what ``node`` makes."""
+    """Return the operators of one type that read outputs of ``node``."""
     found: list[ir.Node] = []
     for value in node.outputs:
         found += filter(lambda reader: is_op(reader, op_type), consumers(value))
@@ -136,7 +133,7 @@ def _readers(node: ir.Node, op_type: str) -> list[ir.Node]:
 
 
 def _product(node: ir.Node, other: ir.Value) -> ir.Node | None:
-    """Return the Mul of what a node makes and another value."""
+    """Return the Mul of an output of a node and another value."""
     factors = {*node.outputs, other}
     for reader in consumers(other):
         if is_op(reader, "Mul") and set(reader.inputs) == factors:
@@ -145,7 +142,7 @@ def _product(node: ir.Node, other: ir.Value) -> ir.Node | None:
 
 
 def _with_constant(node: ir.Node, op_type: str, absent: np.ndarray) -> tuple[ir.Node, np.ndarray]:
-    """Return the next operator with a constant like ``absent``, and the constant."""
+    """Return the next operator with a constant that broadcasts to ``absent``, and the constant."""
     for reader in _readers(node, op_type):
         for array in map(constant, reader.inputs):
             if array is None:
@@ -154,4 +151,5 @@ def _with_constant(node: ir.Node, op_type: str, absent: np.ndarray) -> tuple[ir.
                 array = array[0]
             if array.ndim <= absent.ndim:
                 return reader, np.broadcast_to(array, absent.shape).copy()
+    # Without scale or center, the layer has no such operator.
     return node, absent

@@ -1,8 +1,8 @@
-"""Recover one PRelu node from the five pieces of Keras's PReLU.
+"""Replace the five pieces of Keras's PReLU by one PRelu node.
 
-Keras writes ``relu(x) + (-alpha) * relu(-x)``. For each x one of the two terms is zero, so
-``PRelu(x, alpha)`` is the same number, bit for bit. The pieces look like a residual Add, which
-would take the fusion of a convolution.
+Keras computes ``relu(x) + (-alpha) * relu(-x)``. One of the two terms is zero for each x, so
+``PRelu(x, alpha)`` is equal bit for bit. The pieces look like a residual Add and would prevent the
+fusion of a convolution.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qat_lib.export.graph import (
 
 @lowering_pass
 def recover_prelu(model: ir.Model) -> None:
-    """Replace a PReLU's pieces by one PRelu with Keras's slope shape."""
+    """Replace the pieces of each PReLU by one PRelu with Keras's slope shape."""
     for node in list(model.graph):
         if is_op(node, "Add"):
             left, right = (producer(value) for value in node.inputs)
@@ -59,7 +59,7 @@ def _match(
 
 
 def _fits(slope: tuple[int, ...], shape: ir.Shape | None) -> bool:
-    """Whether the slope broadcasts to the tensor without making it larger."""
+    """Return whether the slope broadcasts to the shape of the tensor."""
     if shape is None or len(slope) > len(shape):
         return False
     return all(d in (1, n) for d, n in zip(reversed(slope), reversed(shape), strict=False))

@@ -1,8 +1,8 @@
 """Adjust the scales of a Resize to TensorFlow's output size.
 
-tf2onnx writes ``new size / old size`` as a float32 scale; ONNX takes the floor of size times scale,
-and 12 times the float32 next to 5 / 12 is 4.99... The next larger float gives 5, and samples at the
-same places.
+tf2onnx writes ``new size / old size`` as a float32 scale. ONNX takes the floor of size times scale,
+and 12 times the float32 next to 5 / 12 is 4.99... The next larger float32 gives 5 and the same
+sampling positions.
 """
 
 from __future__ import annotations

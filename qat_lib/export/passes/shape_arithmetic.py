@@ -1,4 +1,4 @@
-"""Recognize shapes computed at run time from the operators that compute them."""
+"""Analysis of shapes computed at run time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from qat_lib.export.graph import constant, is_op, operand, producer, rank
 
 
 class Extent(NamedTuple):
-    """One element of a computed shape: ``factor`` times ``axis`` size, if any."""
+    """Element of a computed shape: ``factor``, times the size of ``axis`` if given."""
 
     factor: int
     axis: int | None = None
 
 
 def extents(value: ir.Value | None, source: ir.Value) -> list[Extent] | None:
-    """Return a computed shape's elements in terms of ``source``'s shape, else None."""
+    """Return the elements of a computed shape in terms of the shape of ``source``, else None."""
     array = constant(value)
     if array is not None:
         return _listed(array)
@@ -50,7 +50,7 @@ def _listed(array: np.ndarray) -> list[Extent] | None:
 
 
 def _shape_of(node: ir.Node, source: ir.Value) -> list[Extent] | None:
-    """Return the elements of a Shape of the whole of ``source``."""
+    """Return the elements of a complete Shape of ``source``, else None."""
     size = rank(source)
     whole = operand(node, 0) is source and not {"start", "end"} & set(node.attributes)
     if not whole or size is None:
@@ -65,6 +65,7 @@ def _product(left: list[Extent], right: list[Extent]) -> list[Extent] | None:
     pairs = list(zip(left * (size // len(left)), right * (size // len(right)), strict=True))
     product = []
     for a, b in pairs:
+        # A product of two sizes is not an Extent.
         if a.axis is not None and b.axis is not None:
             return None
         product.append(Extent(a.factor * b.factor, b.axis if a.axis is None else a.axis))
@@ -72,7 +73,7 @@ def _product(left: list[Extent], right: list[Extent]) -> list[Extent] | None:
 
 
 def _picked(node: ir.Node, whole: list[Extent]) -> list[Extent] | None:
-    """Return the elements that a Slice or Gather takes."""
+    """Return the elements selected by a Slice or Gather, else None."""
     numbers = []
     for value in node.inputs[1:]:
         given = constant(value)

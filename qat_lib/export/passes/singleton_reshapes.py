@@ -1,9 +1,9 @@
 """Remove reshapes that only add, drop or move axes of size 1.
 
-Keras writes GlobalAveragePool, Reshape to (1, 1, C), convolution; through the layouts that becomes
-Flatten, Reshape and Transpose. Such an operator moves no data. It sinks below pointwise operators,
-joins with its neighbours, and vanishes where the shapes in front and behind are equal. One between
-a DQ and a matrix product goes up instead.
+Keras's sequence GlobalAveragePool, Reshape to (1, 1, C), convolution becomes Flatten, Reshape and
+Transpose through the layout passes. Such an operator moves no data. It sinks below pointwise
+operators, is joined with its neighbours, and is removed if the shapes in front and behind are
+equal. One between a DQ and a matrix product moves up instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESHAPES = onnx_operators("reshape")
 
 
 def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
-    """Whether a node keeps element order: a reshape or a trivial Transpose."""
+    """Return whether a node keeps the element order: a reshape or a trivial Transpose."""
     if not is_op(node, "Transpose"):
         return is_op(node, *RESHAPES)
     shape, perm = dims(operand(node, 0)), attribute(node, "perm")
@@ -47,13 +47,14 @@ def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
 
 @lowering_pass
 def eliminate_singleton_reshapes(model: ir.Model) -> None:
-    """Sink reshapes below Q/DQ, join chains, and drop those without effect."""
+    """Sink reshapes below Q/DQ, join chains, and remove reshapes without effect."""
     graph = model.graph
     changed = True
     while changed:
         changed = False
         for node in list(graph):
             if (
+                # The list is a snapshot: an earlier step may have removed the node.
                 node.graph is graph
                 and is_reshape(node)
                 and (_join(graph, node) or _sink(graph, node) or _lift(graph, node))
@@ -62,7 +63,7 @@ def eliminate_singleton_reshapes(model: ir.Model) -> None:
 
 
 def _join(graph: ir.Graph, node: ir.Node) -> bool:
-    """Join a reshape with the one in front of it."""
+    """Join a reshape with the one in front of it, if possible; return the success."""
     first, output = producer(node.inputs[0]), node.outputs[0]
     if not is_reshape(first) or output.is_graph_output():
         return False
@@ -72,6 +73,7 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
         return False
     if before == after:
         replace(output, source)
+    # In a Reshape target, 0 would copy an input size.
     elif 0 not in after:
         shape = np.asarray([-1 if d is None else d for d in after], np.int64)
         target = add_constant(graph, shape, f"{node.name}/shape")
@@ -89,7 +91,7 @@ POINTWISE = PAIR | ARITHMETIC | onnx_operators("rectifier") | {"Sigmoid", "HardS
 
 
 def is_pointwise_on(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
-    """Whether a node is elementwise on ``value``: per-tensor Q/DQ or an activation."""
+    """Return whether a node is elementwise on ``value``: per-tensor Q/DQ or an activation."""
     if not is_op(node, *POINTWISE) or node.inputs[0] is not value:
         return False
     others = [x for x in node.inputs[1:] if x is not None]
@@ -97,7 +99,7 @@ def is_pointwise_on(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]
 
 
 def _sink(graph: ir.Graph, node: ir.Node) -> bool:
-    """Move a reshape below the pointwise operator that reads it."""
+    """Move a reshape below its pointwise reader, if possible; return the success."""
     value, source = node.outputs[0], node.inputs[0]
     below = only_consumer(value)
     if below is None or source is None or below.outputs[0].is_graph_output():
@@ -119,7 +121,7 @@ def _sink(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _worth_sinking(node: ir.Node) -> bool:
-    """Whether a pointwise operator leads to a reshape that can be joined."""
+    """Return whether pointwise operators lead to a reshape for a join."""
     value = node.outputs[0]
     reader = only_consumer(value)
     while is_pointwise_on(reader, value):
@@ -129,7 +131,7 @@ def _worth_sinking(node: ir.Node) -> bool:
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:
-    """Move a reshape between DQ and matrix product above the Q."""
+    """Move a reshape between DQ and matrix product above the Q, if possible; return the success."""
     output, dequantize = node.outputs[0], producer(node.inputs[0])
     reader = only_consumer(output)
     if not is_op(reader, "Gemm", "MatMul") or reader.inputs[0] is not output:
@@ -151,7 +153,7 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _is_private(node: ir.Node | None, op_type: str, reader: ir.Node) -> TypeGuard[ir.Node]:
-    """Whether a one-scale Q or DQ is read by ``reader`` alone."""
+    """Return whether ``reader`` is the only reader of a per-tensor Q or DQ."""
     return (
         is_op(node, op_type)
         and scalar(operand(node, 1)) is not None

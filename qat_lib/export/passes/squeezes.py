@@ -1,9 +1,9 @@
-"""Move the Squeeze behind a one-dimensional convolution below the operators that read it.
+"""Move the Squeeze behind a one-dimensional convolution below its readers.
 
 Keras's one-dimensional layers become Unsqueeze, convolution, Squeeze. A Squeeze between a
-convolution and a residual Add, a quantizer or an activation keeps engines from fusing them. Each
-operator that reads it moves to the unsqueezed tensors, and the Squeeze behind it, until it meets
-the Unsqueeze of the next layer.
+convolution and a residual Add, a quantizer or an activation prevents their fusion. Each reader is
+moved to the unsqueezed tensors and the Squeeze behind it, until the Squeeze meets the Unsqueeze of
+the next layer.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from qat_lib.graph.roles import ARITHMETIC, onnx_operators
 SOURCES = (
     onnx_operators("convolution") | onnx_operators("max pool") | onnx_operators("average pool")
 )
-"""Operators that one-dimensional layers apply to images of height 1."""
+"""Operators of one-dimensional layers on images of height 1."""
 
 
 @lowering_pass
 def sink_squeezes(model: ir.Model) -> None:
     """Move Squeezes behind convolutions below elementwise operators, Pad and Concat."""
     graph = model.graph
-    # The Squeezes that can move: those behind a convolution or pool, and those that have moved.
+    # Outputs of movable Squeezes, behind a convolution or pool or moved already, with their axes.
     moving: dict[ir.Value, int] = {}
     for node in list(graph):
         size = rank(operand(node, 0))
@@ -65,7 +65,7 @@ def sink_squeezes(model: ir.Model) -> None:
 def _operands(
     graph: ir.Graph, node: ir.Node, axis: int, moving: dict[ir.Value, int]
 ) -> list[ir.Value | None] | None:
-    """Return what ``node`` reads with one more axis; None if the Squeeze can't pass it."""
+    """Return the operands of ``node`` with one more axis; None if the Squeeze can't pass it."""
     first, *others = node.inputs
     if is_op(node, *ARITHMETIC):
         return _broadcast(graph, node, axis, moving)
@@ -89,7 +89,7 @@ def _operands(
 
 
 def _source(value: ir.Value | None) -> ir.Value | None:
-    """Return what the Squeeze reads that writes ``value``."""
+    """Return the input of the Squeeze that writes ``value``."""
     squeeze = producer(value)
     return None if squeeze is None else squeeze.inputs[0]
 
@@ -99,7 +99,7 @@ def _broadcast(
 ) -> list[ir.Value | None] | None:
     """Return the operands of an Add, Sub, Mul or Div with one more axis."""
     shape = dims(node.outputs[0]) or []
-    # A convolution to fuse with is worth an Unsqueeze of the other operand.
+    # The fusion with a convolution is worth an Unsqueeze of the other operand.
     is_fusable = any(value in moving and _is_convolved(_source(value)) for value in node.inputs)
     moved: list[ir.Value | None] = []
     for value in node.inputs:
@@ -123,7 +123,7 @@ def _broadcast(
 
 
 def _is_convolved(value: ir.Value | None) -> bool:
-    """Return whether only constants stand between a convolution and ``value``, such as a bias."""
+    """Return whether a convolution computes ``value``, apart from constants such as a bias."""
     node = producer(value)
     while is_op(node, *ARITHMETIC):
         data = [x for x in node.inputs if constant(x) is None]
@@ -145,11 +145,12 @@ def _with_axis(value: ir.Value, axis: int) -> ir.Shape:
 
 
 def _move(graph: ir.Graph, node: ir.Node, operands: list[ir.Value | None], axis: int) -> ir.Value:
-    """Let ``node`` read ``operands``, squeeze its output, and return what the Squeeze writes."""
+    """Set the operands of ``node``, squeeze its output, and return the squeezed tensor."""
     output = node.outputs[0]
     for index, value in enumerate(operands):
         node.replace_input_with(index, value)
     axes = add_constant(graph, np.asarray([axis], np.int64), f"{node.name}/axes")
+    # The input is set after the readers have moved, or the Squeeze would read its own output.
     squeeze = new_node("Squeeze", [None, axes], origin=node, shape=output.shape, dtype=output.dtype)
     result = squeeze.outputs[0]
     output.replace_all_uses_with(result)

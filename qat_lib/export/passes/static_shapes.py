@@ -1,8 +1,7 @@
-"""Make a Reshape's target constant if only one dimension is open.
+"""Make a Reshape's target constant if at most one dimension is open.
 
 Keras computes the target from the batch size at run time (Shape, Gather, Concat in ONNX). With one
-open dimension the same is said by a -1, and the shape arithmetic, which TensorRT runs on the host,
-goes away.
+open dimension, a -1 is equivalent and removes the shape arithmetic (run on the host by TensorRT).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from qat_lib.export.graph import add_constant, constant, dims, is_op, lowering_p
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Fill in the shapes that ONNX infers, beside the known ones."""
+    """Add inferred shapes to the known ones."""
     from onnx_ir.passes.common import ShapeInferencePass
 
     ShapeInferencePass(check_type=False, strict_mode=False)(model)

@@ -1,12 +1,12 @@
-"""Compute only what a strided 1x1 convolution reads: hoist its stride.
+"""Compute only the inputs of a strided 1x1 convolution: hoist its stride.
 
-A 1x1 convolution with stride 2 (ResNet v1's downsampling blocks) reads one value in four. When
-every reader of a tensor does so, the tensor can be made at that size: the stride goes up through
-Q/DQ, activations and Adds into the convolution that makes it. The values that remain are the same,
-bit for bit; a tenth of ResNet-50's multiplications goes away.
+A 1x1 convolution with stride 2 (ResNet v1's downsampling blocks) reads one value in four. If every
+reader of a tensor does so, the tensor can be computed at that size: the stride moves up through
+Q/DQ, activations and Adds into the convolution that computes the tensor. The remaining values are
+equal bit for bit; ResNet-50 saves a tenth of its multiplications.
 
-OpenVINO does this itself, but only for floats, and when it meets Q/DQ it leaves the layers around
-in floating point. So the export does it for OpenVINO. TensorRT is given the network as it is.
+OpenVINO does this only for floats, and with Q/DQ it leaves the surrounding layers in floating
+point. The export therefore does it for OpenVINO. TensorRT gets the unchanged network.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ BINARY = ("Add", "Sub", "Mul")
 
 @lowering_pass
 def hoist_strides(model: ir.Model) -> None:
-    """Move strides of 1x1 convolutions up as far as they go."""
+    """Move strides of 1x1 convolutions up as far as possible."""
     graph = model.graph
-    # What a move asks of the tensors in front is met further on.
+    # Backwards: the pools that a move inserts are readers of the tensors in front, visited later.
     for node in reversed(list(graph)):
         value = node.outputs[0]
         stride = _common_stride(value)
@@ -73,7 +73,7 @@ def _sampling_stride(node: ir.Node, value: ir.Value) -> list[int] | None:
 
 
 def _can_take(node: ir.Node) -> bool:
-    """Whether a node can make its output at the sampled size."""
+    """Return whether a node can compute its output at the sampled size."""
     if is_op(node, "Conv"):
         return attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
     if is_op(node, *UNARY):
@@ -82,19 +82,19 @@ def _can_take(node: ir.Node) -> bool:
     if not is_op(node, *BINARY) or any(rank(value) != 4 for value in full):
         return False
     made = [producer(value) for value in full]
-    # Worth it only when a convolution in front takes the stride; the other operand then pays with a
-    # small pool.
+    # Profitable only if a convolution in front takes the stride; the other operand gets a small
+    # pool.
     return any(is_op(each, "Conv") and only_consumer(each.outputs[0]) is node for each in made)
 
 
 def _is_pointlike(value: ir.Value | None) -> bool:
-    """Whether an operand is constant over space, so sampling leaves it unchanged."""
+    """Return whether an operand is constant over space and unaffected by sampling."""
     shape = dims(value)
     return shape is not None and all(size == 1 for size in shape[-2:])
 
 
 def _release(graph: ir.Graph, value: ir.Value) -> None:
-    """Let readers take all of ``value``: convolutions lose strides, pools disappear."""
+    """Remove the sampling from the readers of ``value``: strides of convolutions, and pools."""
     for node in consumers(value):
         if is_op(node, "MaxPool"):
             replace(node.outputs[0], value)
@@ -104,7 +104,7 @@ def _release(graph: ir.Graph, value: ir.Value) -> None:
 
 
 def _take(node: ir.Node, stride: list[int]) -> None:
-    """Make the output of ``node`` at the sampled size."""
+    """Compute the output of ``node`` at the sampled size."""
     node.outputs[0].shape = _sampled(node.outputs[0], stride)
     if is_op(node, "Conv"):
         set_ints(node, "strides", np.multiply(attribute(node, "strides", [1, 1]), stride).tolist())
@@ -112,6 +112,7 @@ def _take(node: ir.Node, stride: list[int]) -> None:
     for index, value in enumerate(node.inputs if is_op(node, *BINARY) else node.inputs[:1]):
         if value is None or _is_pointlike(value):
             continue
+        # A 1x1 max pool copies every n-th element.
         pool = new_node(
             "MaxPool",
             [value],
@@ -124,7 +125,7 @@ def _take(node: ir.Node, stride: list[int]) -> None:
 
 
 def _sampled(value: ir.Value, stride: list[int]) -> ir.Shape:
-    """Return the shape of every n-th place of an image."""
+    """Return the shape after sampling with a stride."""
     shape = list(value.shape or [])
     image = [
         -(-size // stride[i]) if isinstance(size, int) else None for i, size in enumerate(shape[2:])

@@ -1,6 +1,6 @@
-"""What passes that move a Transpose share: permuted shapes, constants and pads.
+"""Helpers of passes that move a Transpose: permuted shapes, constants and pads.
 
-A permutation ``perm`` is that of a Transpose: output axis i is input axis ``perm[i]``.
+Permutations follow Transpose: output axis i is input axis ``perm[i]``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from qat_lib.export.graph import (
 
 
 def inverse(perm: list[int]) -> list[int]:
-    """Return the permutation that undoes ``perm``."""
+    """Return the inverse of ``perm``."""
     return [perm.index(i) for i in range(len(perm))]
 
 
 def transposed_from(value: ir.Value | None) -> tuple[ir.Value, list[int]] | None:
-    """Return the tensor and the permutation that ``value`` is a transpose of."""
+    """Return the input and the permutation of the Transpose that writes ``value``, else None."""
     node = producer(value)
     if not is_op(node, "Transpose"):
         return None
@@ -37,13 +37,13 @@ def transposed_from(value: ir.Value | None) -> tuple[ir.Value, list[int]] | None
 
 
 def permutation(value: ir.Value | None) -> list[int] | None:
-    """Return the permutation that ``value`` is a transpose by."""
+    """Return the permutation of the Transpose that writes ``value``, else None."""
     found = transposed_from(value)
     return None if found is None else found[1]
 
 
 def permuted_shape(value: ir.Value, perm: list[int]) -> ir.Shape | None:
-    """Return the shape of ``value`` permuted by ``perm``; None where unknown."""
+    """Return the shape of ``value`` permuted by ``perm``; None if unknown."""
     return None if value.shape is None else ir.Shape([value.shape[axis] for axis in perm])
 
 
@@ -62,12 +62,12 @@ def permute_pads(graph: ir.Graph, pads: np.ndarray, perm: list[int], name: str) 
 
 
 def has_many_scales(node: ir.Node) -> bool:
-    """Whether a Q or DQ node is per channel."""
+    """Return whether a node is a per-channel Q or DQ."""
     return is_op(node, "QuantizeLinear", "DequantizeLinear") and scalar(operand(node, 1)) is None
 
 
 def graph_of(node: ir.Node) -> ir.Graph:
-    """Return the graph that a node stands in."""
+    """Return the graph of a node."""
     if not isinstance(node.graph, ir.Graph):
         raise TypeError("The node belongs to no graph.")
     return node.graph
@@ -87,13 +87,14 @@ def put_behind(node: ir.Node, perm: list[int]) -> None:
         result = transpose.outputs[0]
         result.name, output.name = output.name, None
         output.replace_all_uses_with(result, replace_graph_outputs=True)
+        # Only now: `replace_all_uses_with` would have replaced this use, too.
         transpose.replace_input_with(0, output)
         output.shape = permuted_shape(output, inverse(perm))
         graph_of(node).insert_after(node, transpose)
 
 
 def put_in_front(node: ir.Node, index: int, perm: list[int]) -> None:
-    """Let ``node`` read an operand from in front of ``Transpose(perm)``."""
+    """Replace an operand of ``node`` by its form in front of ``Transpose(perm)``."""
     value, back = node.inputs[index], inverse(perm)
     if value is None or rank(value) == 0:
         return

@@ -1,8 +1,8 @@
 """Write the Q/DQ of non-negative tensors as UINT8, for fast CPU kernels.
 
-A non-negative tensor with a signed quantizer uses the integers 0 to 127 only. Clipped at its range
-and quantized to UINT8 with the same scale and zero point 0, it gives the same integers, bit for
-bit. For CPU runtimes; TensorRT takes signed INT8 only.
+A signed quantizer of a non-negative tensor uses the integers 0 to 127 only. If the tensor is
+clipped at its range and quantized to UINT8 with the same scale and zero point 0, the integers are
+equal bit for bit. For CPU runtimes; TensorRT supports signed INT8 only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def quantize_unsigned(model: ir.Model) -> None:
         scale = constant(operand(quantize, 1))
         if source is None or scale is None or scale.size != 1 or constant(source) is not None:
             continue
-        if quantize.outputs[0].dtype == ir.DataType.UINT8:  # trained so, with all 255 steps
+        if quantize.outputs[0].dtype == ir.DataType.UINT8:  # Trained unsigned, with 255 steps.
             continue
         readers = consumers(quantize.outputs[0])
         if not is_non_negative(source) or not all(
@@ -54,7 +54,7 @@ def quantize_unsigned(model: ir.Model) -> None:
             and only_consumer(source) is quantize
             and is_op(before, "Relu", "Clip")
         ):
-            # The new Clip does what a Relu or an earlier Clip does, whose only reader is this Q.
+            # The new Clip replaces a Relu or Clip with this Q as its only reader.
             top = scalar(operand(before, 2))
             if operand(before, 2) is None or top is not None:
                 data, origin = before.inputs[0], before
