@@ -96,4 +96,5 @@ def _gains_of(graph: CallGraph, tensor: str, readings: Readings) -> Iterator[np.
 def _factors_behind(graph: CallGraph, call: GraphCall, readings: Readings) -> np.ndarray | None:
     """Return the factors of the normalization that is the only reader of a call's output."""
     readers = graph.consumers(call.outputs[0])
+    # Another reader would get the output without these factors.
     return readings.factors(readers[0][0]) if len(readers) == 1 else None

@@ -35,8 +35,7 @@ class Deployment:
         Raises:
             BackendUnavailableError: the backend is ``"auto"``, and none works here.
         """
-        # Imported late: qat_lib.engines imports NumPy and the backends, and `import qat_lib` stays
-        # fast.
+        # Imported on first use, so that this module stays cheap to import.
         from qat_lib.engines import choose_backend, cpu_kind, get_backend
 
         chosen = choose_backend("auto") if backend == "auto" else backend

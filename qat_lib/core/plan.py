@@ -84,7 +84,7 @@ class QuantizationPlan:
         """Return a plan with ``policy`` for activations of policy ``"ema"``."""
         changed = []
         for entry in self.quantizers:
-            # An explicit policy of the spec is kept; weights have policies of their own.
+            # A policy other than the default is kept; weights have policies of their own.
             is_open = entry.kind != "weight" and entry.range_policy == "ema"
             changed.append(replace(entry, range_policy=policy) if is_open else entry)
         return replace(self, quantizers=tuple(changed))
@@ -176,6 +176,7 @@ class QuantizationPlan:
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan's content, in hexadecimal."""
+        # Sorted keys: the digest does not depend on the order of the fields.
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

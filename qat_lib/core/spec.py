@@ -181,6 +181,8 @@ class QuantizationSpec:
 
 def _only_values(name: str, values: dict[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
+        # The value of quantization_index may itself be a list. Other lists of one value are
+        # accepted.
         if key != "quantization_index" and isinstance(value, (list, tuple)):
             if len(value) != 1:
                 raise SpecError(

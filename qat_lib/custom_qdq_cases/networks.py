@@ -66,5 +66,7 @@ class EfficientNetQDQCase(_UnionCase):
         for call in read_graph(keras_model).first_calls():
             is_gate = is_supported(call.traits, "Multiply")
             if is_gate and check_is_quantizable_by_layer_name(qspec, call.layer):
+                # Both the tensor and its gate: a Multiply runs in INT8 only if all inputs are
+                # quantized.
                 found.add(call.layer, quantize_weight=False, quantization_index=[0, 1])
         return found

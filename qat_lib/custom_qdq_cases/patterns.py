@@ -34,6 +34,7 @@ class ResidualConnectionQDQCase(CustomQDQInsertionCase):
             chosen = list(range(len(call.inputs)))
             if branches:
                 active = any(kind == "activated" for kind in branches.values())
+                # The branch without Q/DQ fuses with the Add.
                 chosen.remove(min(branches) if active else max(branches))
             if chosen:
                 found.add(call.layer, quantize_weight=False, quantization_index=chosen)

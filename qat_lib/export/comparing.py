@@ -118,6 +118,7 @@ def compare_with(
     is_quantized = _tolerance(metadata, half=False) is None
     recorded_half = _recorded(metadata).half
     fixed = session.fixed_batch
+    # A file with a fixed batch size can't run an incomplete last batch.
     for batch in batches(reference, data, fixed or batch_size, whole=fixed is not None):
         inputs = session.model_inputs(batch)
         expected = reference.run(inputs)
@@ -352,5 +353,6 @@ def _logits(outputs: np.ndarray) -> np.ndarray:
     rows = outputs.astype(np.float64)
     if not (np.all(rows >= 0) and np.all(np.abs(rows.sum(axis=1) - 1.0) < 1e-3)):
         return rows
+    # The logarithm inverts a softmax up to a constant per row; centring removes that constant.
     logits = np.log(np.maximum(rows, np.finfo(np.float32).tiny))
     return np.asarray(logits - logits.mean(axis=1, keepdims=True))

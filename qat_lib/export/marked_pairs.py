@@ -27,6 +27,7 @@ def insert_pairs(model: ir.Model, markers: Mapping[str, str]) -> None:
         markers: tensor of each marker -> name of the quantizer.
     """
     graph = model.graph
+    # Shared placeholders; passes that write ranges give each pair its own constants.
     scale = add_constant(graph, np.ones((), np.float32), "unset/scale")
     zero_point = add_constant(graph, np.zeros((), np.int8), "unset/zero_point")
     for node in list(graph):

@@ -45,6 +45,7 @@ def record_quantizers(
         if ORIGINAL in node.meta:
             weights[name] = _recorded_weight(node)
         else:
+            # From the ranges instead of the graph: the record must not repeat an error of a pass.
             activations[quantizer] = float(ranges[quantizer].scale.reshape(()))
     return Recorded(
         activations=activations,

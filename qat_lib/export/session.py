@@ -142,5 +142,6 @@ def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, list[str]]
     proto = load_onnx(path)
     have = {value.name for value in proto.graph.output}
     added = [name for name in names if name not in have]
+    # Names suffice: ONNX Runtime infers the types of outputs.
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
     return bytes(proto.SerializeToString()), added

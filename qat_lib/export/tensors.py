@@ -66,10 +66,12 @@ class Tensors:
         """
         if quantize is None:
             stored = self.get(name)
+            # The record of the export contains the digest of INT8 integers.
             return stored.astype(np.int8) if _is_int4(stored) else stored
         weight, scale = (self.get(input_name(quantize, index)) for index in (0, 1))
         if quantize.op_type != "QuantizeLinear" or weight is None or scale is None:
             return None
+        # The default axis of ONNX is 1.
         axis = next((a.i for a in quantize.attribute if a.name == "axis"), 1)
         if scale.ndim:
             if not -weight.ndim <= axis < weight.ndim or scale.size not in (1, weight.shape[axis]):

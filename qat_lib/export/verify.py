@@ -53,6 +53,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
     metadata = read_metadata(proto)
     recorded = _read_record(metadata, planned=plan is not None)
     names = None if plan is None else {entry.name for entry in as_plan(plan).quantizers}
+    # A file of unknown origin is checked for TensorRT, the strictest target.
     unsigned = graph.target not in (None, "tensorrt")
     findings = [*_check_file(path), *check_parser_rules(graph, allow_uint8=unsigned)]
     if recorded is not None or names is not None:
@@ -95,8 +96,7 @@ def _check_file(path: Path) -> Iterator[Finding]:
     import onnx
 
     try:
-        # By path, because files above 2 GB can't be checked as a message. full_check infers types and
-        # shapes, too.
+        # By path, so that the checker finds external data. full_check infers types and shapes, too.
         onnx.checker.check_model(str(path), full_check=True)
     except (
         onnx.checker.ValidationError,

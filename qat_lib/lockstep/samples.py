@@ -40,6 +40,8 @@ def take_samples(
     for batch in batches:
         given = _in_order(names, batch) if isinstance(batch, Mapping) else batch
         if not taken:
+            # A minimum of samples even beyond the memory limit, because fewer give no meaningful
+            # mean.
             left = min(samples, max(LEAST_SAMPLES, MEMORY // max(1, bytes_per_sample(given))))
         taken.append(_first(given, left))
         left -= count_samples(taken[-1])

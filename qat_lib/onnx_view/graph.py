@@ -239,6 +239,7 @@ class OnnxGraph:
 
 def _node(index: int, proto: onnx.NodeProto, identities: Identities) -> Node:
     name = proto.name or f"{proto.op_type}_{index}"
+    # "ai.onnx" is an alias of the empty domain.
     op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
     attributes, captures = {}, {}
     for attribute in proto.attribute:

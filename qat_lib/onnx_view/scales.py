@@ -50,6 +50,7 @@ def require_usable_scales(path: Path, graph: OnnxGraph) -> None:
     for node in graph.nodes:
         if node.op in PAIR and node.input(1):
             scale = graph.value(node.input(1))
+            # "V" is the NumPy kind of bfloat16 and FP8 scales (ml_dtypes).
             problem = (
                 describe_bad_scales(scale) if scale is not None and scale.dtype.kind in "fV" else ""
             )

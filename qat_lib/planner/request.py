@@ -80,6 +80,7 @@ def _cases(cases: Sequence[Any] | str | None) -> list[Any]:
         )
     listed = list(cases or ())
     for case in listed:
+        # A class has a callable `case`, too, but without an instance.
         if isinstance(case, type):
             raise SpecError(
                 f"custom_qdq_cases holds objects: give {case.__name__}() in place of "

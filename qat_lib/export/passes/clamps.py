@@ -41,8 +41,7 @@ def remove_redundant_clamps(model: ir.Model) -> None:
         ):
             continue
         if is_op(clamp, "Relu") or (is_op(clamp, "Clip") and _is_beyond(clamp, scale.reshape(()))):
-            # The input of the clamp is another tensor of the Keras model: it does not inherit its
-            # identity.
+            # Not `replace`: the input of the clamp is another tensor of the Keras model.
             quantize.replace_input_with(0, clamp.inputs[0])
 
 

@@ -12,6 +12,7 @@ def _changes_nothing(node: ir.Node, source: ir.Value) -> bool:
         return True
     if is_op(node, "Dropout"):
         mode = constant(operand(node, 2))
+        # A mask output with readers keeps the Dropout.
         return (operand(node, 2) is None or (mode is not None and not mode.any())) and not any(
             output.uses() for output in node.outputs[1:]
         )

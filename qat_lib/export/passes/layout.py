@@ -101,6 +101,7 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
     pads = constant(operand(above, 1)) if is_op(above, "Pad") else None
     if pads is not None:
         above.replace_input_with(1, permute_pads(graph, pads, perm, f"{above.name}/pads"))
+    # The other inputs of a Pad have no image axes.
     for place in range(len(above.inputs)) if pads is None else [index]:
         put_in_front(above, place, inverse(perm))
     output = above.outputs[0]

@@ -21,6 +21,7 @@ def single_axis(node: ir.Node, size: int) -> int | None:
 def squeeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
     """Return the axis to drop before ``Transpose(perm)``, and the remaining permutation."""
     dropped = perm[axis]
+    # Axes behind the dropped one move forward by one.
     return dropped, [p - (p > dropped) for i, p in enumerate(perm) if i != axis]
 
 

@@ -42,6 +42,7 @@ def origin(node: ir.Node) -> str:
 
 def _nearest(node: ir.Node) -> Mapping[str, Any]:
     """Return the metadata of a node, or of a neighbour if the node has no layer."""
+    # Nodes of the converter itself have no layer.
     for candidate in (node, *node.predecessors(), *node.successors()):
         if LAYER in candidate.meta:
             return candidate.meta

@@ -21,6 +21,7 @@ def use_output_padding(model: ir.Model) -> None:
         if not is_op(node, "ConvTranspose") or all(pad >= 0 for pad in pads):
             continue
         before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+        # Only the total counts: tf2onnx splits it, TensorFlow puts it at the end.
         totals = np.add(before, after)
         set_ints(node, "pads", np.where(np.tile(totals, 2) < 0, 0, pads).tolist())
         set_ints(node, "output_padding", np.maximum(-totals, 0).tolist())

@@ -60,6 +60,7 @@ def zero_padding(node: ir.Node) -> list[int] | None:
     if mode != "constant" or (operand(node, 2) is not None and scalar(operand(node, 2)) != 0.0):
         return None
     spatial = [int(pads[i]) for i in (2, 3, 6, 7)]
+    # Equal only without negative pads and without pads of batch or channels.
     return spatial if int(np.abs(pads).sum()) == sum(spatial) else None
 
 

@@ -83,6 +83,7 @@ def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
         ExportError: the scales differ along several axes; no ONNX runtime supports that for INT8.
     """
     if np.ptp(scales) == 0:
+        # Equal scales are stored as a scalar, so the axis has no effect.
         return 0, np.asarray(scales.max(), np.float32)
     for axis in range(scales.ndim):
         lane = np.moveaxis(scales, axis, 0).reshape(scales.shape[axis], -1)

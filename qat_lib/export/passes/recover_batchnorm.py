@@ -40,6 +40,7 @@ def recover_batchnorm(model: ir.Model) -> None:
         if norm is None or not is_op(multiply, "Mul"):
             continue
         add = only_consumer(multiply.outputs[0])
+        # An Add of another layer, such as a residual connection, is not the offset.
         if add is None or not is_op(add, "Add") or add.meta.get(LAYER) != multiply.meta.get(LAYER):
             continue
         data, factor = _split(multiply)

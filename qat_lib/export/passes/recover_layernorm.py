@@ -93,6 +93,7 @@ def _follow(mean: ir.Node) -> tuple[ir.Value, float, np.ndarray, np.ndarray, ir.
     ):
         return None
     centered, square, variance, padded, _, inverse = steps
+    # The variance is the mean of the centered data times itself.
     if list(centered.inputs) != [data, *mean.outputs] or set(square.inputs) != set(
         centered.outputs
     ):
@@ -147,6 +148,7 @@ def _with_constant(node: ir.Node, op_type: str, absent: np.ndarray) -> tuple[ir.
         for array in map(constant, reader.inputs):
             if array is None:
                 continue
+            # Keras may broadcast gamma and beta to the rank of the data.
             while array.ndim > absent.ndim and array.shape[0] == 1:
                 array = array[0]
             if array.ndim <= absent.ndim:

@@ -39,6 +39,7 @@ def _reaching(size: int | None, scale: np.float32) -> np.float32:
     """Return the least scale >= ``scale`` that gives the nearest whole size."""
     if size is None:
         return scale
+    # TensorFlow's size is whole, and the error of the float32 scale is far below 0.5.
     target = round(size * float(scale))
     while np.floor(size * float(scale)) < target:
         scale = np.nextafter(scale, np.float32(np.inf))

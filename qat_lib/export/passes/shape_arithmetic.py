@@ -82,6 +82,7 @@ def _picked(node: ir.Node, whole: list[Extent]) -> list[Extent] | None:
         numbers.append(given.reshape(-1))
     if is_op(node, "Gather") and all(-len(whole) <= i < len(whole) for i in numbers[0]):
         return [whole[int(i)] for i in numbers[0]]
+    # A shape is a vector: a Slice of it has one start and one end.
     if not is_op(node, "Slice") or any(x.size != 1 for x in numbers):
         return None
     start, end, *rest = (int(x[0]) for x in numbers)

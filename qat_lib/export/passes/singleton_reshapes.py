@@ -104,6 +104,7 @@ def _sink(graph: ir.Graph, node: ir.Node) -> bool:
     below = only_consumer(value)
     if below is None or source is None or below.outputs[0].is_graph_output():
         return False
+    # Without another reshape below, nothing would be saved.
     if not is_pointwise_on(below, value) or not _worth_sinking(below):
         return False
     output = below.outputs[0]

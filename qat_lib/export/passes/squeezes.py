@@ -73,6 +73,7 @@ def _operands(
         if not all(value in moving for value in node.inputs):
             return None
         position = attribute(node, "axis") % len(dims(node.outputs[0]) or [0])
+        # Axes behind the new one move back by one.
         set_int(node, "axis", position + (position >= axis))
         return [_source(value) for value in node.inputs]
     if first not in moving:

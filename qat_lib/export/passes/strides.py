@@ -78,6 +78,7 @@ def _can_take(node: ir.Node) -> bool:
         return attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
     if is_op(node, *UNARY):
         return not has_many_scales(node) and rank(node.inputs[0]) == 4
+    # Gates and constants of size 1 x 1 need no sampling.
     full = [value for value in node.inputs if not _is_pointlike(value)]
     if not is_op(node, *BINARY) or any(rank(value) != 4 for value in full):
         return False

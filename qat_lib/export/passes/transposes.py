@@ -52,12 +52,14 @@ def _permute_constant(graph: ir.Graph, value: ir.Value, perm: list[int]) -> ir.V
     array = constant(value)
     if array is None or array.size == 1:
         return value
+    # Broadcasting aligns the last axes, so the missing first ones are added before the permutation.
     full = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
     return add_constant(graph, full.transpose(perm), value.name or "constant")
 
 
 def permute_pads(graph: ir.Graph, pads: np.ndarray, perm: list[int], name: str) -> ir.Value:
     """Return the widths of a Pad permuted by ``perm``."""
+    # ONNX lists the pads in front of all axes, then those behind.
     return add_constant(graph, pads.reshape(2, len(perm))[:, perm].ravel(), name)
 
 

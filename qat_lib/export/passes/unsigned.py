@@ -60,6 +60,7 @@ def quantize_unsigned(model: ir.Model) -> None:
                 data, origin = before.inputs[0], before
                 low = np.asarray(scalar(operand(before, 1)) or 0.0, scale.dtype)
                 high = high if top is None else np.minimum(high, scale.dtype.type(top))
+        # The upper bound keeps the saturation at 127 steps, because UINT8 alone would allow 255.
         bounds = [
             add_constant(graph, low, f"{name}/low"),
             add_constant(graph, high, f"{name}/high"),
