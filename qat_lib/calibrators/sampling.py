@@ -92,9 +92,9 @@ def count_array(
     Args:
         array: float32, with the samples along its first axis; not empty.
         axis: the axis of its channels.
-        budget: approximate number of elements of each sample. threshold: magnitude above which
-            every element counts; None = the quantile ``TAIL``. unsigned: whether the magnitude of
-            negative elements is 0.
+        budget: approximate number of elements of each sample.
+        threshold: magnitude above which every element counts; None = the quantile ``TAIL``.
+        unsigned: whether the magnitude of negative elements is 0.
         gains: squared gain of each channel. Default None.
     """
     magnitude: Callable[[np.ndarray], np.ndarray] = _positive_part if unsigned else np.abs

@@ -59,7 +59,7 @@ class PlanIndex:
         return cls(wrapped=wrapped, reads=reads, of_layer=of_layer)
 
     def arriving(self, graph: CallGraph, call: GraphCall, index: int) -> QuantizerEntry | None:
-        """Return the entry whose quantizer applies to an input of a call.
+        """Return the entry of the quantizer in effect at an input of a call.
 
         The quantizer is on that input or in front of range-preserving layers before it.
         """
@@ -75,8 +75,7 @@ class PlanIndex:
 
 
 def _owner(tensor: str, layers: Collection[str]) -> str:
-    """Return the layer of a weight or inner tensor: the longest layer name that prefixes the
-    tensor's.
+    """Return the layer of a weight or inner tensor: the longest name that prefixes the tensor's.
 
     Modules of converted ONNX graphs have names such as ``/stem/Conv``.
     """

@@ -67,9 +67,7 @@ class Selector:
 
 
 class _Entries:
-    """Entries of one spec, grouped by names, patterns and classes; later entries replace earlier
-    ones.
-    """
+    """Entries of one spec by names, patterns and classes; later entries replace earlier ones."""
 
     def __init__(self, entries: Sequence[LayerConfig], catalog: Catalog) -> None:
         self.names = {e.name: e for e in entries if not e.is_keras_class and not e.is_regex}

@@ -44,8 +44,9 @@ class TensorRTQDQCase(CustomQDQInsertionCase):
     """Place Q/DQ by TensorRT's fusion rules, for any topology."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Return entries for residual Adds, gates, Concatenates, average pools and free
-        normalizations.
+        """Return entries for residual Adds, gates, Concatenates, average pools and normalizations.
+
+        Normalizations fused into a convolution are left out.
         """
         return _Placement(read_graph(keras_model), qspec).spec()
 

@@ -93,8 +93,8 @@ def compare_with(
         open_reference: returns the model, given the names of layers for additional outputs; it may
             provide fewer.
         path: the ONNX file.
-        data: inputs of the model, or raw images. layers: whether to compare the output of every
-            layer, too.
+        data: inputs of the model, or raw images.
+        layers: whether to compare the output of every layer, too.
         batch_size: samples at a time.
         labels: whether classification outputs are also judged by their labels; use False for random
             inputs. Default True.

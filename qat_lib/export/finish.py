@@ -42,8 +42,10 @@ class ExportReport:
     """Result of ``export_onnx``.
 
     Attributes:
-        path: path of the file. bytes: size of the file, including external data. seconds: total
-            wall-clock time. conversion_seconds: part of ``seconds`` for the conversion.
+        path: path of the file.
+        bytes: size of the file, including external data.
+        seconds: total wall-clock time.
+        conversion_seconds: part of ``seconds`` for the conversion.
         opset: operator set of the file.
         quantizers: number of quantizers in the graph.
         nodes: number of nodes.

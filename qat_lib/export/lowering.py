@@ -25,9 +25,10 @@ def lower(
 
     Args:
         graph: the converted model.
-        ranges: range of each quantizer, by name. options: options of the export; they select the
-            passes. preprocessing: preprocessing of images. Default None: the pass that embeds it
-            does not run. layout: axis order of image inputs. Default ``"NHWC"``.
+        ranges: range of each quantizer, by name.
+        options: options of the export; they select the passes.
+        preprocessing: preprocessing of images. Default None: the pass that embeds it does not run.
+        layout: axis order of image inputs. Default ``"NHWC"``.
     """
     given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing, "layout": layout}
     for step in PASSES:

@@ -32,10 +32,10 @@ class RecordedWeight:
 
     Attributes:
         quantizer: name of the quantizer.
-        scale: learned float32 scale, one value or one per channel along the node's axis. factor:
-            signed factor of a folded BatchNormalization, one per channel; None without a fold.
+        scale: learned float32 scale, one value or one per channel along the node's axis.
+        factor: signed factor of a folded BatchNormalization, one per channel; None without a fold.
         digest: SHA-256 of the int8 weights before the fold (zeros for dead channels with factor 0).
-            axis: axis of the scales; None in the record of an older file.
+        axis: axis of the scales; None in the record of an older file.
     """
 
     quantizer: str
@@ -81,8 +81,8 @@ class Recorded:
         disabled: disabled quantizers, absent in the graph.
         half: whether scales were rounded to float16.
         readers: name of every DQ node -> its readers, sorted, each as ``<node>:<input>`` (graph
-            outputs: ``<name>:``); None in the record of an older file. unsigned: names of the DQ
-            nodes with UINT8 inputs; None in the record of an older file.
+            outputs: ``<name>:``); None in the record of an older file.
+        unsigned: names of the DQ nodes with UINT8 inputs; None in the record of an older file.
     """
 
     activations: Mapping[str, float] = field(default_factory=dict)

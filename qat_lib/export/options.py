@@ -121,8 +121,9 @@ class Pass:
     Attributes:
         path: ``"<file>.<function>"`` in ``qat_lib/export/passes/``.
         when: returns whether an export with these options runs the pass. Default None: every
-            export. takes: arguments after the model: ``"ranges"`` (range of each quantizer by
-            name), ``"preprocessing"`` or ``"layout"`` (axis order of image inputs). Default: none.
+            export.
+        takes: arguments after the model: ``"ranges"`` (range of each quantizer by name),
+            ``"preprocessing"`` or ``"layout"`` (axis order of image inputs). Default: none.
     """
 
     path: str

@@ -29,21 +29,25 @@ class ParityReport:
         mean_difference: mean absolute difference.
         magnitude: largest absolute output of Keras.
         labels_equal: samples whose label (index of the largest output) is the same in both; None
-            without an output of shape ``(batch, classes)``. ties: samples with different labels and
-            two candidates within ``step`` of each other in Keras. mismatches: samples with
-            different labels that are not ties. step: one quantization step of the logits: their
-            largest magnitude over 127 (times 1e-5 for a model without quantizers). Closer logits
-            are a tie: float rounding may decide either way, because it moves values across the
-            boundary between two integers anywhere in the network. noise: change of Keras's own
-            logits for an input change by float rounding; measured only for different labels. It
-            widens ``step``, because an export can't reproduce Keras's logits more exactly than
-            Keras itself. tolerance: allowed ``largest_difference`` of a model without quantizers,
-            relative to ``magnitude``; None for a quantized model, where labels decide. difference:
-            difference of the output closest to its bound, relative to the spread of its values (see
-            ``qat_lib.engines.agreement``); for integers the share of unequal values. Default 0.0.
-            allowed: largest allowed ``difference``, explained by rounding in this model. Default
-            1.0. layers: differences by layer, in graph order; empty unless requested. framework:
-            compared framework, "Keras" or "PyTorch"; the text above uses Keras for either.
+            without an output of shape ``(batch, classes)``.
+        ties: samples with different labels and two candidates within ``step`` of each other in
+            Keras.
+        mismatches: samples with different labels that are not ties.
+        step: one quantization step of the logits: their largest magnitude over 127 (times 1e-5 for
+            a model without quantizers). Closer logits are a tie: float rounding may decide either
+            way, because it moves values across the boundary between two integers anywhere in the
+            network.
+        noise: change of Keras's own logits for an input change by float rounding; measured only for
+            different labels. It widens ``step``, because an export can't reproduce Keras's logits
+            more exactly than Keras itself.
+        tolerance: allowed ``largest_difference`` of a model without quantizers, relative to
+            ``magnitude``; None for a quantized model, where labels decide.
+        difference: difference of the output closest to its bound, relative to the spread of its
+            values (see ``qat_lib.engines.agreement``); for integers the share of unequal values.
+            Default 0.0.
+        allowed: largest allowed ``difference``, explained by rounding in this model. Default 1.0.
+        layers: differences by layer, in graph order; empty unless requested.
+        framework: compared framework, "Keras" or "PyTorch"; the text above uses Keras for either.
     """
 
     samples: int

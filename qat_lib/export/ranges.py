@@ -25,9 +25,10 @@ class LearnedRange:
     Attributes:
         name: name of the quantizer.
         amax: float32; a scalar, or one value per channel in a shape that broadcasts against the
-            tensor. narrow: whether the least integer, -128, is excluded (weights). unsigned:
-            whether the integers are unsigned, 0 to 255. num_bits: width of the integers, 2 to 8;
-            narrower integers are stored in 8 bits. Default 8.
+            tensor.
+        narrow: whether the least integer, -128, is excluded (weights).
+        unsigned: whether the integers are unsigned, 0 to 255.
+        num_bits: width of the integers, 2 to 8; narrower integers are stored in 8 bits. Default 8.
     """
 
     name: str

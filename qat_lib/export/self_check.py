@@ -41,8 +41,9 @@ class ModelInput:
 
     Attributes:
         shape: shape with None for open dimensions. The first dimension is the batch; the graph
-            determines whether it is open. dtype: name of the data type. values: allowed values.
-            Default None: all values.
+            determines whether it is open.
+        dtype: name of the data type.
+        values: allowed values. Default None: all values.
     """
 
     shape: tuple[int | None, ...]
@@ -78,8 +79,11 @@ def compare_draft(
     and 1, valid in every vocabulary.
 
     Args:
-        source: the model. draft: the file. graph: graph of the file. preprocessing: preprocessing
-            of raw images. embedded: whether the graph contains the preprocessing.
+        source: the model.
+        draft: the file.
+        graph: graph of the file.
+        preprocessing: preprocessing of raw images.
+        embedded: whether the graph contains the preprocessing.
 
     Returns:
         A finding with the reason if the comparison was impossible, else nothing.

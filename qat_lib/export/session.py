@@ -36,9 +36,9 @@ class ReferenceSession:
 
     Args:
         path: the file.
-        extra_outputs: inner tensors to return, too. metadata: the file's ``qatline.*`` metadata:
-            layout of the inputs, embedded preprocessing. layout: axis order of the images in the
-            batches. Default ``"NHWC"``, as in Keras.
+        extra_outputs: inner tensors to return, too.
+        metadata: the file's ``qatline.*`` metadata: layout of the inputs, embedded preprocessing.
+        layout: axis order of the images in the batches. Default ``"NHWC"``, as in Keras.
 
     Raises:
         ExportError: ONNX Runtime can't load the file.

@@ -39,7 +39,8 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
         The findings, errors first; empty for a valid file.
 
     Raises:
-        ExportError: the file can't be read as ONNX. PlanError: ``plan`` is not a quantization plan.
+        ExportError: the file can't be read as ONNX.
+        PlanError: ``plan`` is not a quantization plan.
 
     Examples:
         >>> from qat_lib import verify_onnx

@@ -25,8 +25,8 @@ class GraphCall(ABC):
             of a shared one.
         layer: unique name of the layer.
         operation: the layer, module or function itself.
-        inputs: names of the input tensors, in argument order. outputs: names of the output tensors:
-            ``"<call>:<index>"``.
+        inputs: names of the input tensors, in argument order.
+        outputs: names of the output tensors: ``"<call>:<index>"``.
     """
 
     name: str
@@ -64,9 +64,12 @@ class CallGraph(ABC):
     Attributes:
         model: the model.
         name: the model's name.
-        calls: the calls, in topological order. inputs: names of the model's input tensors. outputs:
-            names of the model's output tensors. shapes: known shapes, by tensor.
-        dtypes: data types, by tensor. catalog: the quantizable classes of this framework.
+        calls: the calls, in topological order.
+        inputs: names of the model's input tensors.
+        outputs: names of the model's output tensors.
+        shapes: known shapes, by tensor.
+        dtypes: data types, by tensor.
+        catalog: the quantizable classes of this framework.
     """
 
     model: Any

@@ -64,9 +64,10 @@ class EqualizationChoice:
 
     Attributes:
         model: the given model, or an equalized copy.
-        applied: whether ``model`` is the copy. reason: reason for the choice. errors: mean error of
-            the outputs in INT8, relative to their mean square: as given, and equalized; None if the
-            choice was not measured.
+        applied: whether ``model`` is the copy.
+        reason: reason for the choice.
+        errors: mean error of the outputs in INT8, relative to their mean square: as given, and
+            equalized; None if the choice was not measured.
     """
 
     model: Any

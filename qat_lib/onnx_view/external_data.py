@@ -21,8 +21,8 @@ def check_external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> None
     """Check the external data of ``tensors`` without reading it.
 
     Args:
-        path: the ONNX file; its data files are in the same folder or below. tensors: tensors of the
-            model, including those with internal data.
+        path: the ONNX file; its data files are in the same folder or below.
+        tensors: tensors of the model, including those with internal data.
 
     Raises:
         ExportError: a data file is missing, is outside of the folder (also by a link), is not a

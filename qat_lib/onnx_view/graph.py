@@ -42,12 +42,14 @@ class Node:
 
     Attributes:
         index: position in the file.
-        name: name of the node; ``<op>_<index>`` for an unnamed one. op: operator, prefixed with the
-            domain unless it is the standard one. inputs: input tensors; empty for an absent one.
-            outputs: output tensors. captures: outer tensors that subgraphs of the node read.
-            attributes: attributes except subgraphs. keras_layer: Keras layer of the node, guessed
-            in files of other producers. quantizer: quantizer of a Q or DQ node; empty for other
-            nodes.
+        name: name of the node; ``<op>_<index>`` for an unnamed one.
+        op: operator, prefixed with the domain unless it is the standard one.
+        inputs: input tensors; empty for an absent one.
+        outputs: output tensors.
+        captures: outer tensors that subgraphs of the node read.
+        attributes: attributes except subgraphs.
+        keras_layer: Keras layer of the node, guessed in files of other producers.
+        quantizer: quantizer of a Q or DQ node; empty for other nodes.
     """
 
     index: int
@@ -93,8 +95,9 @@ class OnnxGraph:
         outputs: graph outputs.
         opset: version of the standard operator set.
         constants: names of tensors independent of the data of graph inputs (they may depend on
-            shapes). identities: recorded Keras layers and quantizers of the nodes. target: target
-            backend of the export, from the metadata; None in a file of another producer.
+            shapes).
+        identities: recorded Keras layers and quantizers of the nodes.
+        target: target backend of the export, from the metadata; None in a file of another producer.
     """
 
     def __init__(self, model: onnx.ModelProto, *, base_dir: Path | None = None) -> None:

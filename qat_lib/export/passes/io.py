@@ -28,8 +28,8 @@ def embed_preprocessing(
 
     Args:
         model: the graph.
-        preprocessing: preprocessing of images. layout: axis order of the input and of the raw
-            images. Default ``"NHWC"``.
+        preprocessing: preprocessing of images.
+        layout: axis order of the input and of the raw images. Default ``"NHWC"``.
 
     Raises:
         ExportError: the model has several inputs, or the shape of its input differs from the
