@@ -110,6 +110,7 @@ class Histograms(ABC):
                 self._histogram_of(quantizer).add(values, counted.largest, weight, gains)
             # The first batch sets the threshold: the same magnitudes count as outliers in all
             # batches.
+            # Small arrays are counted as a whole and set no threshold.
             if counted.threshold is not None:
                 self._thresholds[quantizer.name] = counted.threshold
 
@@ -202,6 +203,7 @@ class Calibration:
             amax = range_from_histogram(
                 histogram, chosen, self.percentile, quantizer.num_bits, unsigned=quantizer.unsigned
             )
+            # A range within the bounds of a ChannelReLU makes the bounds redundant in the export.
             amax = min(amax, self.limits.get(name, math.inf))
             # Quantizers of PyTorch may scale their calibrated ranges.
             quantizer.amax = amax * (getattr(quantizer, "scale_amax", None) or 1.0)

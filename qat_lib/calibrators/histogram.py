@@ -68,6 +68,7 @@ class MagnitudeHistogram:
         rounded down; the last bin includes larger values.
         """
         magnitude = np.abs(np.asarray(tensor, np.float32)).ravel().astype(np.float64)
+        # In float64: front ends must assign each value to the same bin.
         index = np.minimum(magnitude / (self.upper / bins), bins - 1).astype(np.int64)
         counts = np.bincount(index, minlength=bins)
         if gains is None:

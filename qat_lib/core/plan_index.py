@@ -80,6 +80,7 @@ def _owner(tensor: str, layers: Collection[str]) -> str:
     Modules of converted ONNX graphs have names such as ``/stem/Conv``.
     """
     parts = tensor.split("/")
+    # Longest first, because a layer's name may itself contain slashes.
     names = ["/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
     return next((name for name in names if name in layers), parts[0])
 
@@ -94,6 +95,7 @@ def _check_tensor(entry: QuantizerEntry, graph: CallGraph) -> None:
         raise PlanError(
             f"The plan names the tensor {entry.tensor!r}, which the model does not have."
         )
+    # A quantizer of an earlier plan may keep its name; any other layer may not share it.
     namesake = graph.by_name.get(entry.name)
     if namesake is not None and not namesake.traits.is_quantizer:
         raise PlanError(

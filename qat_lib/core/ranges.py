@@ -67,6 +67,7 @@ def range_shape(
         raise SpecError(
             f"{name!r} keeps a range along axis {beyond[0]}, but its tensor has rank {rank}."
         )
+    # Negative axes count from the end.
     kept = {axis % rank for axis in channel_axes}
     if unknown := [i for i in kept if input_shape[i] is None]:
         raise SpecError(
@@ -103,6 +104,7 @@ def checked_range(name: str, value: Any, shape: tuple[int, ...] | None) -> np.nd
     if shape is None:
         return np.asarray(floored)
     try:
+        # A single number is allowed for a per-channel range.
         return np.broadcast_to(floored, shape)
     except ValueError as error:
         raise SpecError(

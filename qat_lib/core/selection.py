@@ -60,6 +60,7 @@ class Selector:
             if config is not None:
                 return Decision(config=config, source=f"{name}: {how}")
         support = traits.support
+        # The default table comes last and exists in full mode only.
         if self.mode == "full" and support is not None and support.quantize_input:
             config = LayerConfig(name=layer, quantize_weight=support.quantize_weight)
             return Decision(config=config, source="default")

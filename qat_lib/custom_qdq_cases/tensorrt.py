@@ -63,6 +63,7 @@ class _Placement:
         """Already quantized inputs, by call."""
         for call in graph.calls:
             self.existing[call.name] = self._quantized_already(call)
+        # Quantized inputs by call: existing ones, and those of the current candidates.
         self.edges: dict[str, frozenset[int]] = dict(self.existing)
         self.int8: set[str] = set()
         self.calls: dict[str, list[GraphCall]] = {}

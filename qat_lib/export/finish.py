@@ -149,6 +149,7 @@ def export_source(
         return compare_draft(source, draft, graph, preprocessing, embedded=embedded)
 
     findings = _write(graph, path, planned, compare)
+    # A shared quantizer counts once.
     used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
     return ExportReport(
         path=path,
@@ -201,6 +202,7 @@ def _entries(
     if plan is not None:
         entries["plan_digest"] = plan.digest()
     for key, value in (extra or {}).items():
+        # The record of the quantizers and the CPU are added later.
         if key in entries or key in ("quantizers", "cpu"):
             raise ExportError(
                 f"Expected metadata keys other than qatline's own. Received: {key!r}. Choose "

@@ -139,6 +139,7 @@ def scalar(value: ir.Value | None) -> float | None:
 
 def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
     """Register ``array`` as an initializer; the name is made unique."""
+    # onnx-ir raises an error for a name that is registered already.
     unique, count = name, 0
     while unique in graph.initializers:
         count += 1
@@ -228,6 +229,7 @@ def replace(old: ir.Value, new: ir.Value) -> None:
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name = name
         new.shape = _named_dimensions(new.shape, old.shape)
+        # A graph output needs a type in the file.
         if new.dtype is None and old.dtype is not None:
             new.dtype = old.dtype
     else:

@@ -35,6 +35,7 @@ def lower(
         if step.when is not None and not step.when(options):
             continue
         arguments = [given[name] for name in step.takes]
+        # A pass without its argument is skipped, such as the preprocessing.
         if not any(argument is None for argument in arguments):
             graph = getattr(passes, step.function)(graph, *arguments)
     return graph

@@ -153,6 +153,7 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
     for node in proto.graph.node:
         if node.op_type != "DequantizeLinear":
             continue
+        # The name identifies the node: the export names all nodes uniquely.
         expected = recorded.get(node.name)
         found = tuple(sorted(_reads(node, read)))
         if expected is None:

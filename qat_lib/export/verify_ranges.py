@@ -22,6 +22,7 @@ def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
     """Return a scale as stored in the file."""
     if not half:
         return np.asarray(scale, np.float32)
+    # The steps of the pass `half`: clip to float16, then raise to the least subnormal.
     half_scale = np.minimum(scale, 65504).astype(np.float16)
     return np.asarray(np.maximum(half_scale, np.float16(LEAST_HALF_SCALE)), np.float32)
 

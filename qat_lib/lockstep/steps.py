@@ -100,6 +100,7 @@ def run_steps(
             outputs = visit(step.call, outputs) or outputs
         if activation is not None:
             outputs = tuple(_activated(pair, activation) for pair in outputs)
+        # After the visit: later steps read the replaced outputs.
         pairs.update(zip(step.outputs, outputs, strict=True))
         for tensor in release(step, readers):
             pairs.pop(tensor, None)

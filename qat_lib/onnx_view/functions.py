@@ -63,6 +63,7 @@ class _Sizes:
         """Return the inlined size of nodes, from the count of each operator."""
         total = 0
         for key, times in counts.items():
+            # A call is replaced by the body, so it does not count itself.
             total += times * (self.of_function(key) if key in self._calls else 1)
         return total
 

@@ -112,6 +112,7 @@ class OnnxGraph:
         sparse = {tensor.values.name for tensor in model.graph.sparse_initializer}
         given = {*message_names(model.graph.input), *self._initializers, *sparse}
         self.opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+        # Before IR version 4, initializers are listed as graph inputs, too.
         self.inputs = tuple(i.name for i in model.graph.input if i.name not in self._initializers)
         self.outputs = tuple(message_names(model.graph.output))
         metadata = read_metadata(model)

@@ -44,6 +44,7 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
 
 def _read(path: Path) -> bytes:
     try:
+        # Not open(): a device or a pipe would block or never end.
         return read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         raise ExportError(

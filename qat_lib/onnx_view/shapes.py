@@ -65,6 +65,8 @@ def infer_graph(
             )
     if shape_vectors_stay_small(model.graph):
         return infer(skeleton, follow_values=True).graph
+    # Without propagation, inference needs little memory, but shapes behind shape arithmetic are
+    # unknown.
     return (infer_in_child(skeleton) or infer(skeleton, follow_values=False)).graph
 
 

@@ -63,6 +63,8 @@ class _Tensors:
         """Groups with a tensor that a decision quantizes."""
         for tensor in wants.readers:
             self._add_readers(wants, tensor)
+        # A group is signed if one of its tensors may be negative, because its quantizers share a
+        # range.
         non_negative = non_negative_tensors(self.graph)
         for root, consumers in self.readers.items():
             if any(consumers.values()):
@@ -111,6 +113,7 @@ class _Tensors:
             kind="activation",
             tensor=root,
             consumers=tuple(self.readers[root]),
+            # Only tied tensors are in the mapping; an untied tensor is its own key.
             group=f"{key} (Concatenate)" if root in self.groups else None,
             num_bits=agreed(configs, "num_bits", root) or options.num_bits,
             unsigned=from_zero,

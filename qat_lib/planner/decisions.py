@@ -97,6 +97,7 @@ def _why_off(graph: CallGraph, call: GraphCall) -> str:
         return "TensorRT has few INT8 kernels of transposed convolutions, some slower than float; "
     if is_addition(call):
         shapes = [graph.shapes.get(tensor) for tensor in call.inputs]
+        # Unknown shapes are left out: they do not prove a broadcast.
         if not adds_without_broadcast([shape for shape in shapes if shape is not None]):
             return "it broadcasts an operand, so that no convolution's kernel computes it; "
     return ""

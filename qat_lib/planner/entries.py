@@ -99,6 +99,7 @@ def _within_16_bits(entry: QuantizerEntry, axes: tuple[int, ...], pairs: str) ->
         return replace(entry, num_bits=7, reason=reason)
     # Positive axes count from the front and PyTorch's layouts begin with the output channels.
     candidates = range(4) if pairs == "first" else range(-1, -5, -1)
+    # Without the per-channel axes: the axis counts the input channels.
     axis = next(axis for axis in candidates if axis not in axes)
     reason = f"{entry.reason}; its range covers sums of two, added in 16 bits"
     return replace(entry, pair_axis=axis, reason=reason)
@@ -138,6 +139,7 @@ def weight_entries(
             pairs = _pairs(call.traits, cpu)
             if pairs == "last" and _is_reordered(graph, call):
                 pairs = "unknown"
+            # Once per layer, not per call: the calls of a shared layer share their weights.
             yield from _weights_of(layer, call.traits, decision, pairs)
         if support is None or not config.quantize_input:
             continue

@@ -41,6 +41,7 @@ def _members(wants: Wants, call: GraphCall) -> list[str]:
     for index, tensor in enumerate(call.inputs):
         consumers = [consumer for consumer, _ in wants.readers.get(tensor, ())]
         wanted = Consumer(layer=call.name, input=index) in consumers
+        # The input may have a quantizer already, which counts as quantized.
         quantizer = wants.graph.quantizer_on(tensor)
         if not wanted and quantizer is None:
             return []

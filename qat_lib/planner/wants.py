@@ -32,6 +32,7 @@ class Wants:
         self.graph = graph
         self.readers: dict[str, list[Want]] = {}
         for call in graph.calls:
+            # An existing quantizer counts as a reader without a decision.
             for index in call.traits.quantized_inputs:
                 self._add(call, index, None)
             if (decision := decided.get(call.layer)) is not None and decision.config.quantize_input:

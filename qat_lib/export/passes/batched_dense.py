@@ -35,6 +35,7 @@ def merge_batched_dense(model: ir.Model) -> None:
         before, after = dims(source), dims(output)
         if before is None or after is None or only_consumer(first.outputs[0]) is not node:
             continue
+        # The flattened axes must be restored exactly; otherwise, the Reshape has another purpose.
         if len(before) < 3 or shape != (before[-1], after[-1]) or not _same_but_last(source, last):
             continue
         product = new_node("MatMul", [source, node.inputs[1]], origin=node, shape=output.shape)

@@ -123,6 +123,7 @@ def _fold_into_scale(
     dead = scaled < SMALLEST_SCALE
     sign = np.where(dead, 0, np.sign(factor))
     signed = integers * _along(sign, integers.ndim, axis)
+    # -128 with a flipped sign is 128.
     if signed.max() > np.iinfo(np.int8).max:
         return False
     name = dequantize.meta.get("quantizer", layer.name)

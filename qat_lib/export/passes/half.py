@@ -70,6 +70,7 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     masked = all(_is_switched_by_mask(use.node, use.idx) for use in uses)
     saturating = all(is_op(use.node, *SATURATING) for use in uses)
     if masked and np.any(np.abs(array) > LARGEST):
+        # The largest float16 number would overflow in the sum with a score.
         array = np.clip(array, -MASKED, MASKED)
     elif not saturating and np.any(np.abs(finite) > LARGEST):
         raise ExportError(

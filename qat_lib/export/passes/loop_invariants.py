@@ -26,6 +26,7 @@ def hoist_loop_invariants(model: ir.Model) -> None:
         outer: dict[int, ir.Value] = {}
         for i, given in enumerate(node.inputs[CONTROL:]):
             # The first output of the body is its condition.
+            # Identity of the values: the body returns the very input.
             same = body.outputs[i + 1] is body.inputs[i + CONTROL]
             if same and given is not None and not node.outputs[i].is_graph_output():
                 outer[i] = given

@@ -29,6 +29,8 @@ def quantize_before_max_pools(model: ir.Model) -> None:
         # Other readers would have to get the quantized tensor or a second kernel.
         if source is None or only_consumer(source) is not pool:
             continue
+        # Rewire: the readers of the DQ read the pool, the Q reads the source, and the pool reads
+        # the DQ.
         pooled, result = pool.outputs[0], dequantize.outputs[0]
         quantize.replace_input_with(0, source)
         replace(result, pooled)

@@ -118,6 +118,7 @@ def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange])
                 "Quantize weights with unsigned=False, its default."
             )
         integers = learned.integers(weight)
+        # One scale per element: it follows the element through every transpose and reshape.
         scales = np.broadcast_to(learned.scale, weight.shape)
         _Writer(model.graph, learned.name).follow(dequantize, _Moved(integers, scales), dequantize)
 

@@ -30,6 +30,7 @@ def recover_prelu(model: ir.Model) -> None:
     """Replace the pieces of each PReLU by one PRelu with Keras's slope shape."""
     for node in list(model.graph):
         if is_op(node, "Add"):
+            # The operands of the Add may be in either order.
             left, right = (producer(value) for value in node.inputs)
             found = _match(left, right) or _match(right, left)
             if found is not None:

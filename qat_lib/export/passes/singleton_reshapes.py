@@ -82,6 +82,7 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
     else:
         return False
     graph.remove(node, safe=True)
+    # The first reshape may have other readers.
     if not first.outputs[0].uses() and not first.outputs[0].is_graph_output():
         graph.remove(first, safe=True)
     return True

@@ -46,6 +46,8 @@ def hoist_strides(model: ir.Model) -> None:
         value = node.outputs[0]
         stride = _common_stride(value)
         if stride is not None and _can_take(node):
+            # The readers lose their strides before the node gets its own, so the output shapes do
+            # not change.
             _release(graph, value)
             _take(node, stride)
 

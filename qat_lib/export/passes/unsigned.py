@@ -39,6 +39,7 @@ def quantize_unsigned(model: ir.Model) -> None:
         if quantize.outputs[0].dtype == ir.DataType.UINT8:  # Trained unsigned, with 255 steps.
             continue
         readers = consumers(quantize.outputs[0])
+        # An integer operator behind the Q would have to be changed, too.
         if not is_non_negative(source) or not all(
             is_op(node, "DequantizeLinear") for node in readers
         ):
