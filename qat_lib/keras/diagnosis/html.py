@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML page with a bar picture."""
+"""HTML page of a diagnosis with a bar chart."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _finding(finding: LayerFinding) -> str:
 
 
 def _picture(diagnosis: Diagnosis) -> str:
-    """Return the bars, linear from zero to the largest effect."""
+    """Return a bar chart with a linear axis from zero to the largest effect."""
     longest = max((row.largest for row in diagnosis.layers), default=0.0) or 1.0
     items = [_bars(row, longest) for row in diagnosis.layers]
     return f'<ol class="effects">{"".join(items)}</ol>'
