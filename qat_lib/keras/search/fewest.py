@@ -72,15 +72,14 @@ class FewestSearch:
                 effects[layer] = self.effect(frozenset((*order, layer)))
             order.append(min(effects, key=effects.__getitem__))
             left.remove(order[-1])
-        # Effects of later picks are too small for the cost of predicting them: keep their single
-        # effects as the order.
+        # The rest keeps the order of the single effects: each further step would cost _BEAM runs.
         return order + left
 
     def _shortest(self, order: Sequence[str]) -> Floats | None:
         """Return the shortest prefix of the order within the bound, by bisection."""
         # Invariant: the prefix of length ``low`` does not fit; after the doubling, ``high`` does. It
         # doubles first, since short prefixes usually suffice. Bisection assumes that a longer prefix
-        # fits, too; the later phases repair the exceptions.
+        # fits, too; the later phases handle most exceptions.
         low, high = 0, 1
         while high < len(order) and not self.fits(frozenset(order[:high])):
             low, high = high, min(2 * high, len(order))
