@@ -94,7 +94,7 @@ def diagnose(
         The diagnosis; ``print`` shows it as a table.
 
     Raises:
-        CalibrationError: there is no data, ``samples`` is below 1, or the model has no enabled
+        CalibrationError: the data is empty, ``samples`` is below 1, or the model has no enabled
             quantizer.
         ConfigError: the measure does not fit the outputs, or the journal can't be written.
         UnsupportedModelError: the model has no graph of layers.

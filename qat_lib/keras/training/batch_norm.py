@@ -74,7 +74,7 @@ def reestimate_batch_norm(model: Any, data: Any, *, batches: int | None = None) 
         The number of re-estimated layers.
 
     Raises:
-        CalibrationError: there is no data.
+        CalibrationError: the data is empty.
 
     Examples:
         >>> import keras, numpy as np, qat_lib
