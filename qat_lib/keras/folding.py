@@ -21,9 +21,9 @@ def folded_weights(model: Any) -> Iterator[None]:
     """Quantize the weights of a model once for all calls within the block.
 
     A quantized model quantizes its weights in each call, because they may have changed. This is
-    redundant in ``predict`` and ``evaluate``. Within the block, the variables of the weights contain
-    the quantized values, and the weight quantizers are disabled, also in functions traced before.
-    The outputs are bit-identical.
+    redundant in ``predict`` and ``evaluate``. Within the block, the variables of the weights
+    contain the quantized values, and the weight quantizers are disabled, also in functions traced
+    before. The outputs are bit-identical.
 
     Train, save and export the model outside of the block, with the original weights. A value
     assigned to a weight within the block is kept.

@@ -1,4 +1,4 @@
-"""Access to Keras's private graph records, which have no public API; only this module reads them."""
+"""Access to Keras's private graph records, without a public API; no other module reads them."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def own_steps(model: Any) -> list[str]:
 
 def graph_nodes(function: Any) -> Iterator[Any]:
     """Yield the nodes of a Functional graph in topological order."""
+    # Keras counts depth from the outputs: inputs have the greatest one.
     for depth in sorted(function._nodes_by_depth, reverse=True):
         yield from function._nodes_by_depth[depth]
 

@@ -43,8 +43,8 @@ logger = logging.getLogger("qat_lib")
 def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
     """Return a copy of ``model`` with the quantizers of ``plan``.
 
-    The copy has the class of the model if the constructor accepts a graph of layers. Otherwise, it is
-    a plain Functional model, and a warning names the missing steps of the class.
+    The copy has the class of the model if the constructor accepts a graph of layers. Otherwise, it
+    is a plain Functional model, and a warning names the missing steps of the class.
 
     Raises:
         PlanError: the plan names a missing tensor, layer or weight.
@@ -131,15 +131,16 @@ class _Rebuild:
     def _outputs(self, function: Any) -> Any:
         """Return the output tensors with their original names.
 
-        Losses, metrics and ONNX outputs use these names, and Keras derives them from the layers that
-        compute the tensors. Outputs of wrappers therefore pass through an Identity with the name of
-        the wrapped layer.
+        Losses, metrics and ONNX outputs use these names, and Keras derives them from the layers
+        that compute the tensors. Outputs of wrappers therefore pass through an Identity with the
+        name of the wrapped layer.
         """
         taken = {maker_of(tensor).name for tensor in self.tensors.values()}
         named: dict[str, Any] = {}
         outputs = []
         for old, name in zip(self.graph.outputs, function.output_names, strict=True):
             tensor = self.tensors[old]
+            # Layer names are unique: if another layer has this name, the output keeps its new one.
             if maker_of(tensor).name != name and name not in taken:
                 # With the data type of the tensor: under a mixed policy, the layer would cast it.
                 named.setdefault(name, keras.layers.Identity(name=name, dtype=tensor.dtype))
@@ -155,6 +156,8 @@ class _Rebuild:
 
     def _add_call(self, call: Call) -> None:
         layer = self._layer(call)
+        # The copy has no nested models, so the ``training`` argument of their calls moves to each
+        # layer.
         args, kwargs = call.fill(lambda index: self._read(call, index))
         if (
             call.training is not None
@@ -184,6 +187,7 @@ class _Rebuild:
         entry = self.plan.reads.get((call.name, index))
         if entry is None:
             return self.tensors[tensor]
+        # All readers share one quantized tensor, and so one Q/DQ pair.
         if tensor not in self.quantized:
             self.quantized[tensor] = self._quantizer(entry)(self.tensors[tensor])
         return self.quantized[tensor]
@@ -201,6 +205,7 @@ class _Rebuild:
                 "range_policy": entry.range_policy,
                 "calibrator": entry.calibrator,
             }
+            # Settings without a plan entry, such as the momentum, come from the replaced quantizer.
             self.layers[entry.name] = TensorQuantizer(
                 **({} if old is None else old.get_config()) | options
             )
@@ -224,7 +229,7 @@ class _Rebuild:
         return self.layers[call.layer]
 
     def _copy_by_arguments(self, call: Call, layer: Any) -> Any:
-        """Copy a layer by its constructor arguments, after its configuration gave other variables."""
+        """Copy a layer by its constructor arguments, if its configuration gave other variables."""
         copy = clone_by_arguments(call.operation, call.layer)
         if copy is None:
             return layer

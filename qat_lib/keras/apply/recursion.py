@@ -14,8 +14,8 @@ ROOM = 8_000
 def deep_graphs() -> Iterator[None]:
     """Raise Python's recursion limit within the block.
 
-    EfficientNetV2L with quantizers has more than 1,000 layers, Python's default limit. Calls between
-    Python functions, as in this case, don't use the C stack.
+    EfficientNetV2L with quantizers has more than 1,000 layers, Python's default limit. Calls
+    between Python functions, as in this case, don't use the C stack.
     """
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, ROOM))

@@ -34,9 +34,9 @@ def calibrate(
     Args:
         model: a quantized model; its ranges are set in place.
         data: batches of inputs (an iterable or tf.data.Dataset), each an array, a list or dict of
-            arrays for several inputs, or a tuple starting with one of these; or all samples at once,
-            as an array ``(samples, ...)`` or a list or dict of such arrays, split into batches of
-            ``batch_size``.
+            arrays for several inputs, or a tuple starting with one of these; or all samples at
+            once, as an array ``(samples, ...)`` or a list or dict of such arrays, split into
+            batches of ``batch_size``.
         method: ``"max"``, ``"percentile"``, ``"entropy"``, ``"mse"`` or ``"auto"``. ``"auto"``
             minimizes, for each tensor, the squared error in the outputs of the layers that read it.
             Default: ``"auto"``, or ``"percentile"`` if ``percentile`` is given. The calibrator of a

@@ -34,6 +34,7 @@ def _kernel(call: Call) -> GroupedWeights | None:
     if getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
     weights = _array(layer.kernel)
+    # (taps, inputs, outputs) -> (outputs, inputs of a group, taps)
     weights = weights.reshape(-1, *weights.shape[-2:])
     if "depthwise" in roles:
         taps, channels, _ = weights.shape

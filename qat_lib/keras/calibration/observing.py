@@ -84,12 +84,14 @@ class ModelCalls:
         if is_short or not all(isinstance(x, np.ndarray | tf.Tensor) for x in tensors):
             return None
         shapes = keras.tree.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), batch)
+        # Trace once, for the shapes of the first batch.
         if self._shapes is None:
             self._shapes, self._traced = shapes, self._trace(shapes)
         return self._traced if shapes == self._shapes else None
 
     def _trace(self, shapes: Any) -> Callable[[Any], Any] | None:
-        # Eager histograms are computed on the GPU; numpy_function would copy each tensor to the CPU.
+        # Eager histograms are computed on the GPU; numpy_function would copy each tensor to the
+        # CPU.
         if tf.config.list_logical_devices("GPU"):
             return None
 

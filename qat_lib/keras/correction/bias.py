@@ -26,8 +26,8 @@ def correct_bias(
 ) -> BiasReport:
     """Correct biases for the mean quantization error.
 
-    Rounded weights and clipped activations shift the mean of the outputs of a layer. Layer by layer,
-    the correction compares the quantized model with its float form, and removes the shift by
+    Rounded weights and clipped activations shift the mean of the outputs of a layer. Layer by
+    layer, the correction compares the quantized model with its float form, and removes the shift by
     adjusting the bias of the layer, or the moving mean of the BatchNormalization after it (not its
     beta: in training, the batch mean already contains the shift). It modifies the weights of the
     model, so Keras, ONNX and engines agree. If the correction increases the error of the outputs on

@@ -1,8 +1,8 @@
 """Groups of tensors with a common scaling of channels that does not change the outputs.
 
-The layers that compute a channel multiply it by a factor, the layers that read it divide by the same
-factor, and ReLUs, additions and poolings in between preserve positive factors. Additions tie their
-tensors into one group, such as all tensors along the shortcuts of a ResNet stage.
+The layers that compute a channel multiply it by a factor, the layers that read it divide by the
+same factor, and ReLUs, additions and poolings in between preserve positive factors. Additions tie
+their tensors into one group, such as all tensors along the shortcuts of a ResNet stage.
 """
 
 from __future__ import annotations

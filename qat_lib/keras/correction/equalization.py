@@ -1,9 +1,9 @@
 """Cross-layer equalization: scale channels to similar ranges for one INT8 scale per tensor.
 
 Source: Nagel et al. 2019 (https://arxiv.org/abs/1906.04721), section 4.1: one layer multiplies a
-channel by a factor, the next layer divides by it, and a ReLU in between preserves it. The weights of
-a depthwise convolution have one range per channel, so the division adds no rounding error; in other
-layers it is balanced against the rounding error of the weights.
+channel by a factor, the next layer divides by it, and a ReLU in between preserves it. The weights
+of a depthwise convolution have one range per channel, so the division adds no rounding error; in
+other layers it is balanced against the rounding error of the weights.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _Channels: TypeAlias = tuple[np.ndarray, np.ndarray]
 def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) -> Any:
     """Return a copy of a float model with equalized channel ranges.
 
-    A tensor has one INT8 range for all channels, so channels with small values use few of its steps.
-    If convolutions, Dense layers and BatchNormalizations compute and read a tensor, with only ReLUs
-    (leaky ones, too), additions and poolings in between, the layer that computes a channel is scaled
-    by a factor, and the weights that read the channel are divided by it. The outputs remain equal to
-    those of ``model``, up to float32 rounding. A ReLU6 in between becomes a ``ChannelReLU`` with
-    scaled bounds. ``calibrate`` limits the range of a quantizer behind it to the smallest bound, so
-    the exported graph needs no clipping.
+    A tensor has one INT8 range for all channels, so channels with small values use few of its
+    steps. If convolutions, Dense layers and BatchNormalizations compute and read a tensor, with
+    only ReLUs (leaky ones, too), additions and poolings in between, the layer that computes a
+    channel is scaled by a factor, and the weights that read the channel are divided by it. The
+    outputs remain equal to those of ``model``, up to float32 rounding. A ReLU6 in between becomes a
+    ``ChannelReLU`` with scaled bounds. ``calibrate`` limits the range of a quantizer behind it to
+    the smallest bound, so the exported graph needs no clipping.
 
     The factors follow the largest magnitudes of the channels and of the weights that read them, to
     the degree with the lowest predicted rounding noise.
@@ -96,6 +96,7 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
             if (bound := _bound(relu)) is not None and not np.all(factors == 1):
                 bounds = (bound * factors).tolist()
                 replaced[call.layer] = ChannelReLU(bounds, name=relu.name, dtype=relu.dtype)
+    # Scale the copy: the statistics above come from the given model, which must not change.
     copy = copy_model(model, replaced)
     found = dict(LayerGraph(copy).layers())
     for group, factors in zip(groups, scales, strict=True):
@@ -219,5 +220,6 @@ def _multiply_outputs(layer: Any, factors: np.ndarray) -> None:
 
 
 def _multiply(variable: Any, factors: np.ndarray) -> None:
+    # In float32, also for variables of lower precision, to round once.
     product = tf.cast(variable.value, tf.float32) * factors
     variable.assign(tf.cast(product, variable.dtype))

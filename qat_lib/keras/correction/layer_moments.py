@@ -15,7 +15,7 @@ ROWS = 16384
 
 
 def in_groups(layer: Any, kernel: np.ndarray) -> np.ndarray:
-    """Return a kernel as ``(groups, taps, outputs)``; a depthwise kernel has one group per channel."""
+    """Return a kernel as ``(groups, taps, outputs)``, with a group per channel if depthwise."""
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         height, width, channels, outputs = kernel.shape
         return np.moveaxis(kernel.reshape(height * width, channels, outputs), 1, 0)
@@ -83,6 +83,7 @@ class LayerMoments:
             x, y = x[None], y[None]
         turned = np.swapaxes(x, 1, 2)
         parts = (turned @ x, turned @ y, x.sum(axis=1), y.sum(axis=1))
+        # Accumulate in float64: float32 sums lose precision over many samples.
         for index, part in enumerate(parts):
             self._sums[index] = self._sums[index] + part.astype(np.float64)
         self._rows += x.shape[1]

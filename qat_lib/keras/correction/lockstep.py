@@ -66,6 +66,7 @@ def _without_activation(call: Call) -> Iterator[Callable[[Any], Any] | None]:
     if call.traits.own_activation is None:
         yield None
         return
+    # The layer without activation is linear in weights and bias, as the corrections require.
     activation = call.core.activation
     call.core.activation = keras.activations.linear
     try:
@@ -126,7 +127,7 @@ def bytes_per_sample(graph: LayerGraph) -> int:
             readers[tensor] -= 1
             if readers[tensor] == 0:
                 alive.pop(tensor, None)
-    return 2 * BYTES_PER_ELEMENT * peak
+    return 2 * BYTES_PER_ELEMENT * peak  # both forms
 
 
 def _elements(shape: Sequence[int | None]) -> int:

@@ -3,8 +3,8 @@
 Source: the objective is that of AdaRound (Nagel et al. 2020, https://arxiv.org/abs/2004.10568,
 equation 21), the mean squared error of the layer outputs on calibration data. Without the
 activation, it is a quadratic form in the weights, given by second moments of the inputs. It is
-minimized by GPTQ (Frantar et al. 2022, https://arxiv.org/abs/2210.17323), then by coordinate descent
-over single weights, as in QuantEase (Behdin et al. 2023, https://arxiv.org/abs/2309.01885).
+minimized by GPTQ (Frantar et al. 2022, https://arxiv.org/abs/2210.17323), then by coordinate
+descent over single weights, as in QuantEase (Behdin et al. 2023, https://arxiv.org/abs/2309.01885).
 """
 
 from __future__ import annotations

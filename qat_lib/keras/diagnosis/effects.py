@@ -79,7 +79,7 @@ class Switchboard:
         return best, reads
 
     def _read(self, on: frozenset[str]) -> list[list[list[Any]]]:
-        """Return the tensors read by each stage with the named quantizers enabled, and the outputs."""
+        """Return the inputs of each stage, and the outputs, with the named quantizers enabled."""
         if on not in self._known:
             self._switch(on)
             runs = [[batch, *self._model.run(0, batch)] for batch in self._batches]

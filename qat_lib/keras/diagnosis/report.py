@@ -112,7 +112,8 @@ class LayerFinding:
         change: ``QuantizationSpec`` entries of the fix; empty without one.
         advice: further advice; empty = none.
         channels: the affected channels, counted from 0; empty = all.
-        minor: whether the effect is below 5 % of the effect of the whole quantization.
+        minor: whether the effect is below 5 % of the effect of the whole quantization, or the
+            channels are zero in every sample.
     """
 
     cause: Cause

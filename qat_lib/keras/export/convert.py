@@ -148,8 +148,8 @@ def _is_onnx_op(op_type: str, opset: int) -> bool:
 def _trim_identities(model: ir.Model) -> None:
     """Remove all but the first input of each Identity.
 
-    tf2onnx converts TensorListFromTensor in a loop to an Identity, and leaves the element shape as a
-    second input, which is invalid in ONNX.
+    tf2onnx converts TensorListFromTensor in a loop to an Identity, and leaves the element shape as
+    a second input, which is invalid in ONNX.
     """
     for node in model.graph.all_nodes():
         if is_op(node, "Identity"):

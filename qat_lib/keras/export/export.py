@@ -50,8 +50,8 @@ def export_onnx(
             raises it if necessary.
         weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter
             of the size. ``"qdq"`` stores FP32 + QuantizeLinear + DequantizeLinear, as required by
-            TensorRT up to 8.6. ``"int4"`` is like ``"int8"``, but with INT4 for weights of at most 4
-            bits; it raises ``opset`` to 21, and TensorRT does not support it.
+            TensorRT up to 8.6. ``"int4"`` is like ``"int8"``, but with INT4 for weights of at most
+            4 bits; it raises ``opset`` to 21, and TensorRT does not support it.
         float_precision: precision of unquantized layers: ``"fp32"`` (default) or ``"fp16"``, for
             strongly typed TensorRT.
         channels_first_input: whether image inputs are NCHW instead of Keras's NHWC. Default False.
@@ -62,8 +62,8 @@ def export_onnx(
         metadata: further metadata entries of the file, such as ``{"classes": [...], "accuracy":
             0.98}``; values other than text are written as JSON.
         plan: quantization plan to verify the file against, as an object, a dict, or the path of a
-            JSON file; its digest is recorded in the file. Default None: the file is verified against
-            the quantizers of the model.
+            JSON file; its digest is recorded in the file. Default None: the file is verified
+            against the quantizers of the model.
         options: all lowering options above as one value; None (default) uses the keywords. Custom
             options have no keyword.
 
@@ -73,8 +73,8 @@ def export_onnx(
     Raises:
         UnsupportedModelError: the model has no graph of layers.
         ConfigError: the path is not usable as an output file.
-        ExportError: an option is invalid, or the model can't be expressed in ONNX or for the target,
-            such as unsigned integers for TensorRT.
+        ExportError: an option is invalid, or the model can't be expressed in ONNX or for the
+            target, such as unsigned integers for TensorRT.
         VerificationError: the written graph differs from the model and the plan, or has other
             outputs than the model on random inputs; no file is written.
 

@@ -90,6 +90,7 @@ def use_float32(graph_def: Any) -> None:
     Casts between floating-point types are removed. Under ``float32_semantics``, the remaining other
     types come from layers and operators with an explicit type, and from the types of variables.
     """
+    # Loops and branches have their bodies in the library of functions.
     functions = graph_def.library.function
     for node in (*graph_def.node, *(node for function in functions for node in function.node_def)):
         _retype(node)
@@ -122,6 +123,7 @@ def _pass_casts(graph_def: Any) -> None:
     sources: dict[str, str] = {}
     for node in graph_def.node:
         if node.op == "Cast" and node.attr["SrcT"].type == node.attr["DstT"].type == float32:
+            # Keep the node for output names; Identity has only the type attribute.
             node.op = "Identity"
             for key in set(node.attr) - {"_output_shapes"}:
                 del node.attr[key]
@@ -129,6 +131,7 @@ def _pass_casts(graph_def: Any) -> None:
             sources[node.name] = node.input[0]
     for node in graph_def.node:
         for index, name in enumerate(node.input):
+            # Casts can form chains.
             while (source := sources.get(name.removesuffix(":0"))) is not None:
                 name = source
             node.input[index] = name

@@ -13,8 +13,8 @@ from qat_lib.keras.export.precision import float32_array, use_float32
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
     """Return a copy of a ``GraphDef`` prepared for tf2onnx.
 
-    The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, and constant output
-    sizes. A Pad before a convolution with explicit padding remains a separate node.
+    The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, and constant
+    output sizes. A Pad before a convolution with explicit padding remains a separate node.
 
     Args:
         graph_def: the traced graph.
@@ -63,6 +63,7 @@ def _as_constant(node: Any, array: np.ndarray) -> None:
     import tensorflow as tf
 
     dtype = node.attr["dtype"].type
+    # Const rejects the other attributes of a Placeholder, such as its shape.
     node.op = "Const"
     for key in set(node.attr) - {"dtype", "_output_shapes"}:
         del node.attr[key]
@@ -86,6 +87,7 @@ def _with_erf(graph_def: Any, node: Any) -> None:
     one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0, dtype=dtype.type))
     if "_output_shapes" in node.attr:
         erf.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
+    # The node keeps its name, so its readers don't change.
     node.op = "AddV2" if negated else "Sub"
     del node.input[:]
     node.input.extend([one.name, erf.name])
@@ -121,7 +123,7 @@ def _with_constant_size(graph_def: Any, node: Any) -> None:
 
     shapes = node.attr["_output_shapes"].list.shape
     size = [dim.size for dim in shapes[0].dim] if shapes else []
-    if not size or min(size[1:]) < 0:
+    if not size or min(size[1:]) < 0:  # -1 is an open dimension
         return
     constant = graph_def.node.add(name=f"{node.name}/size", op="Const")
     constant.attr["dtype"].type = tf.int32.as_datatype_enum
@@ -132,8 +134,8 @@ def _with_constant_size(graph_def: Any, node: Any) -> None:
 def _keep_padding(graph_def: Any) -> None:
     """Replace a Pad before a convolution with explicit padding by PadV2.
 
-    tf2onnx merges a Pad into the following convolution and overwrites its explicit padding, both for
-    ``Conv2D`` and for the SpaceToBatchND of a dilated convolution. It does not merge PadV2; the
+    tf2onnx merges a Pad into the following convolution and overwrites its explicit padding, both
+    for ``Conv2D`` and for the SpaceToBatchND of a dilated convolution. It does not merge PadV2; the
     lowering pass ``merge_padding`` adds both paddings later.
     """
     import tensorflow as tf

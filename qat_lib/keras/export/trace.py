@@ -1,7 +1,7 @@
 """Tracing of a Keras model into a TensorFlow graph of ops labelled by layer.
 
-Weights enter the graph as placeholders instead of frozen constants, so the conversion processes only
-the structure, independent of the size of the model. The arrays are bound to the ONNX graph
+Weights enter the graph as placeholders instead of frozen constants, so the conversion processes
+only the structure, independent of the size of the model. The arrays are bound to the ONNX graph
 afterwards. Each call of a layer gets a separate absolute name scope (``L12/``), because Keras 3
 enters name scopes twice and makes them unique, so its names do not identify layers.
 """
@@ -152,6 +152,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     specs, weight_specs = [], []
     for index, x in enumerate(functional.inputs):
         specs.append(tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{index}"))
+    # Inputs first: the order of the specs is the order of ``concrete.inputs`` below.
     for index, variable in enumerate(variables):
         dtype = float32_for(tf.as_dtype(variable.dtype))
         weight_specs.append(tf.TensorSpec(variable.shape, dtype, name=f"w{index}"))

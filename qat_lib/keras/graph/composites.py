@@ -118,6 +118,7 @@ class _Groups:
 
 
 def _composite(inner: Mapping[str, Any], sources: Mapping[str, list[Any]]) -> Composite:
+    # Layers that read a common tensor must share a quantizer, so they form a group.
     opaque, groups = {}, _Groups()
     for path, found in sources.items():
         if not found:

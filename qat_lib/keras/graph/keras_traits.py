@@ -57,6 +57,7 @@ def _kind(core: Any) -> str:
     name = type(core).__name__
     if not isinstance(core, layers.Layer):
         return name
+    # A subclass of a Keras layer has the kind of its nearest known base.
     for base in type(core).__mro__:
         if base in _LAYERS:
             return base.__name__

@@ -17,8 +17,9 @@ class Branch:
     Args:
         on: bool scalar, whether to compute.
 
-    In graphs, a branch adds one op before and one after the computation. ``tf.cond`` would trace two
-    functions, and two more for the gradient, and add about twelve ops. XLA requires ``tf.cond``.
+    In graphs, a branch adds one op before and one after the computation. ``tf.cond`` would trace
+    two functions, and two more for the gradient, and add about twelve ops. XLA requires
+    ``tf.cond``.
     """
 
     on: Any

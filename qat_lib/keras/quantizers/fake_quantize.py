@@ -38,8 +38,9 @@ def fake_quantize(
         num_bits: bit width of the integers, 2 to 16. Default 8.
         narrow_range: whether to exclude the least integer (-128). Default False: activations
             saturate at [-128, 127], like QuantizeLinear; weights use True, for [-127, 127].
-        unsigned: whether to use unsigned integers: 255 steps over ``[0, amax]`` instead of 127, with
-            negative values clipped to zero. Default False. TensorRT supports only signed integers.
+        unsigned: whether to use unsigned integers: 255 steps over ``[0, amax]`` instead of 127,
+            with negative values clipped to zero. Default False. TensorRT supports only signed
+            integers.
         learned: whether a gradient flows to ``amax`` (LSQ, Esser et al. 2020,
             https://arxiv.org/abs/1902.08153). It is the gradient of the step ``s = amax / high`` of
             the paper, with its scale ``1 / sqrt(N * high)`` for N elements per range: train ``s``,
@@ -123,7 +124,7 @@ def gated(y: Any, passes: Any) -> tuple[Any, Callable[[Any], Any]]:
         y = tf.identity(y)
 
     def grad(dy: Any) -> Any:
-        # Cast after ``dy`` exists: an earlier cast would keep four bytes per element instead of one.
+        # Cast after ``dy`` exists: an earlier cast would keep four bytes per element, not one.
         with tf.control_dependencies([dy]):
             factors = tf.cast(passes, dy.dtype)
         # Multiply, don't select: non-finite gradients must remain visible, as in ReLU's gradient.

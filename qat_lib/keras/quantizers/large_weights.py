@@ -1,8 +1,8 @@
 """Per-channel operations on large weights, in forms with fast TensorFlow CPU kernels.
 
-The results are bit-identical. A reduction over all rows of a large matrix takes 1.7 times as long as
-a reduction in two stages, over parts and then over their results. A broadcasting division takes up
-to twice as long as a division by a tensor of the full shape.
+The results are bit-identical. A reduction over all rows of a large matrix takes 1.7 times as long
+as a reduction in two stages, over parts and then over their results. A broadcasting division takes
+up to twice as long as a division by a tensor of the full shape.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _PARTS = 32
 def reduce_channels(reduce: Callable[..., Any], x: Any, axes: Sequence[int]) -> Any:
     """Return ``reduce(x, axis=axes, keepdims=True)`` for an order-independent ``reduce``."""
     leading = len(axes)
+    # Only leading axes can be merged by a reshape without moving data.
     if not is_large(x) or list(axes) != list(range(leading)):
         return reduce(x, axis=axes, keepdims=True)
     rows, kept = math.prod(x.shape[:leading]), x.shape[leading:]

@@ -35,8 +35,8 @@ class RangeVariable(Switches, keras.layers.Layer):
     _weight_ref: Any
 
     def _add_range(self, input_shape: Any) -> None:
-        # LSQ trains the step. Adam-like updates have about the size of the learning rate, which would
-        # hardly change amax, since it is 127 times as large.
+        # LSQ trains the step. Adam-like updates have about the size of the learning rate, which
+        # would hardly change amax, since it is 127 times as large.
         self._range = self.add_weight(
             name="step" if self._learned else "amax",
             shape=range_shape(input_shape, self.channel_axes, self.name),
@@ -205,7 +205,7 @@ def largest_pair(x: Any, channel_axes: tuple[int, ...] | None, axis: int) -> Any
 
 
 class _StepFloor(keras.constraints.Constraint):
-    """Constraint that keeps a learned step at or above its minimum, for a range of ``high`` steps."""
+    """Constraint that keeps a learned step at or above its minimum; ``high`` steps per range."""
 
     def __init__(self, high: float) -> None:
         self.least = least_step(high)

@@ -6,9 +6,9 @@ same values and saves a pass over memory: ``x`` is computed only for other reade
 A training step would store ``x`` for the gradients of ReLU and quantizer, in addition to the
 quantized tensor stored for the next layer. Both gradients are masks with the product 1 for
 ``0 < b <= amax`` (and below 6 for ReLU6). Computing the product in the forward pass stores one byte
-per element instead of four. A learned range needs ``b`` for its gradient, and both masks follow from
-it. The gradient to ``b`` is bit-identical. In a training step, no gradient flows from the quantizer
-to ``x``: to get the gradient of the ReLU output, use an eager step or ``training=False``.
+per element instead of four. A learned range needs ``b`` for its gradient, and both masks follow
+from it. The gradient to ``b`` is bit-identical. In a training step, no gradient flows from the
+quantizer to ``x``: to get the gradient of the ReLU output, use an eager step or ``training=False``.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Rectified:
             training: whether a training step is being traced.
 
         Returns:
-            A tensor with the data type of ``source``. Its gradient flows to ``source`` in a training
-            step, else to ``output``.
+            A tensor with the data type of ``source``. Its gradient flows to ``source`` in a
+            training step, else to ``output``.
         """
         if training:
             return _in_training(self.source, range_, flags, relu=self.relu, high=high)

@@ -28,7 +28,8 @@ def shared(body: Callable[..., Any]) -> Callable[..., Any]:
         A function with the arguments of ``body``. In graphs, it is traced once for each combination
         of settings, data types and ranks, so its results have no static shapes. With the setting
         ``training=False``, each call traces a separate function, because the TensorFlow Lite
-        converter fails on functions called twice. In eager mode and XLA, it calls ``body`` directly.
+        converter fails on functions called twice. In eager mode and XLA, it calls ``body``
+        directly.
     """
 
     @functools.cache
@@ -44,6 +45,7 @@ def shared(body: Callable[..., Any]) -> Callable[..., Any]:
         if tf.executing_eagerly() or compiles_with_xla():
             return body(*tensors, **settings)
         kinds = tuple((tensor.shape.rank, tensor.dtype) for tensor in tensors)
+        # ``__wrapped__`` bypasses the cache.
         trace = traced if settings.get("training", True) else traced.__wrapped__
         return trace(kinds, tuple(settings.items()))(*tensors)
 

@@ -21,7 +21,7 @@ class Switches:
     _flags: Any
 
     def _add_switches(self: Any) -> None:
-        # A variable (one for the three switches), so that functions traced earlier see later changes.
+        # One variable for all switches, so that functions traced earlier see later changes.
         self._flags = self.add_weight(
             name="flags",
             shape=(3,),

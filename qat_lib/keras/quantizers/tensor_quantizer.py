@@ -90,9 +90,10 @@ class TensorQuantizer(RangeVariable):
         self._add_switches()
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return ``inputs``, a tensor or variable, fake-quantized with the same shape and data type."""
+        """Return fake-quantized ``inputs``, a tensor or variable; shape and data type don't change."""
         # The stored value of a variable, without the cast of mixed precision: it follows later.
         inputs = tf.convert_to_tensor(inputs)
+        # A collector may replace the output; None passes the input unquantized, as in calibration.
         if (collector := active_collector()) is not None:
             replaced = collector.observe(self, inputs)
             return inputs if replaced is None else replaced
@@ -110,6 +111,7 @@ class TensorQuantizer(RangeVariable):
     def _relu_before(self, x: Any, training: bool) -> Rectified | None:
         if self.channel_axes is not None or self.range_policy == "current":
             return None
+        # ``Rectified`` supports learned ranges in training steps only.
         return None if self._learned and not training else rectified(x)
 
     def _quantize(self, x: Any, relu: Rectified | None, flags: Any, training: bool) -> Any:

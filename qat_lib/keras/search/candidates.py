@@ -86,7 +86,8 @@ class Candidates:
     def placement(self, floats: Floats) -> Placement:
         """Return the placement with the given layers in float.
 
-        Additions fused into kernels of these layers are put in float as well, if this avoids splits.
+        Additions fused into kernels of these layers are put in float as well, if this avoids
+        splits.
         """
         plain = self._planned(floats)
         if not plain.splits:

@@ -77,9 +77,9 @@ class FewestSearch:
 
     def _shortest(self, order: Sequence[str]) -> Floats | None:
         """Return the shortest prefix of the order within the bound, by bisection."""
-        # Invariant: the prefix of length ``low`` does not fit; after the doubling, ``high`` does. It
-        # doubles first, since short prefixes usually suffice. Bisection assumes that a longer prefix
-        # fits, too; the later phases handle most exceptions.
+        # Invariant: the prefix of length ``low`` does not fit; after the doubling, ``high`` does.
+        # It doubles first, since short prefixes usually suffice. Bisection assumes that a longer
+        # prefix fits, too; the later phases handle most exceptions.
         low, high = 0, 1
         while high < len(order) and not self.fits(frozenset(order[:high])):
             low, high = high, min(2 * high, len(order))

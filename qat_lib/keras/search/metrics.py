@@ -70,7 +70,7 @@ def _agreement(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -
 
 def _labels(outputs: np.ndarray) -> np.ndarray:
     """Return the class of each sample as a float; NaN for samples with a NaN output."""
-    # argmax would return the position of the NaN. NaN equals nothing, so the sample counts as wrong.
+    # argmax returns the position of a NaN. A class of NaN equals nothing: the sample is wrong.
     return np.where(np.isnan(outputs).any(axis=1), np.nan, outputs.argmax(axis=1))
 
 

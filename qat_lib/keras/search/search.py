@@ -87,6 +87,7 @@ def search(
     _check(model, inputs, labels, max_drop, objective)
     recipe, base = recipe or PtqRecipe(), spec or QuantizationSpec()
     named = metric if isinstance(metric, str) else None
+    # Results in a journal are valid for the same model, inputs and settings only.
     settings = [repr(recipe), base.to_list(), named or repr(metric), evaluations]
     path = None if journal is None else Path(journal)
     book = Journal(path, fingerprint_of(model, [inputs], settings))

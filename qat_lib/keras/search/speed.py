@@ -75,6 +75,7 @@ class SpeedTrial:
     def compare(self, engines: Mapping[str, Path]) -> dict[str, float]:
         """Return the median latency of each engine in ms, measured in turns."""
         with ExitStack() as stack:
+            # In turns, so that changes of clock rate and load affect all engines alike.
             loaded = {}
             for name, path in engines.items():
                 loaded[name] = stack.enter_context(load_engine(path))

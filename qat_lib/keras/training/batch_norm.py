@@ -41,7 +41,7 @@ class FreezeBatchNorm(keras.callbacks.Callback):
         self._frozen: list[Any] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Freeze the layers at the configured epoch, or at the first epoch of a resumed training."""
+        """Freeze the layers at the configured epoch, or at the first epoch after it."""
         if epoch < self.epoch or self._frozen:
             return
         # Only layers frozen here are unfrozen at the end: the user may have frozen others.

@@ -20,7 +20,8 @@ def soft_targets(
     Args:
         teacher: a trained model, such as the float model.
         classes: number of classes of the teacher.
-        weight: weight of the teacher's probabilities, in [0, 1]; the labels get the rest. Default 1.
+        weight: weight of the teacher's probabilities, in [0, 1]; the rest is for the labels.
+            Default 1.
         probabilities: whether the teacher returns probabilities instead of logits. Default False.
 
     Returns:
@@ -38,6 +39,7 @@ def soft_targets(
     """
 
     def blend(x: Any, y: Any) -> tuple[Any, Any]:
+        # In inference mode: a teacher in training mode would update its statistics.
         outputs = teacher(x, training=False)
         soft = outputs if probabilities else tf.nn.softmax(outputs)
         return x, (1.0 - weight) * tf.one_hot(y, classes) + weight * soft

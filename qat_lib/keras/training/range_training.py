@@ -32,7 +32,7 @@ class FreezeRanges(keras.callbacks.Callback):
         self._learned: list[Any] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Freeze the ranges at the configured epoch, or at the first epoch of a resumed training."""
+        """Freeze the ranges at the configured epoch, or at the first epoch after it."""
         if epoch < self.epoch or self._followed or self._learned:
             return
         for quantizer in model_quantizers(self.model).values():

@@ -16,8 +16,9 @@ class WeightAverage(keras.callbacks.Callback):
     """Average the trainable weights over the steps, and assign the average after training.
 
     This is the exponential moving average of Polyak and Juditsky 1992, with a lower decay in the
-    first steps. Unlike the average of Keras optimizers, it supports freezing layers during training,
-    as in ``FreezeBatchNorm``. It excludes BatchNormalization statistics, which are averages already.
+    first steps. Unlike the average of Keras optimizers, it supports freezing layers during
+    training, as in ``FreezeBatchNorm``. It excludes BatchNormalization statistics, which are
+    averages already.
 
     Args:
         decay: weight of the past, in [0, 1). Default 0.99, which averages about 100 steps.

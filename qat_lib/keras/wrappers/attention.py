@@ -66,8 +66,8 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         self.built = True
 
     def _wrap_projections(self) -> None:
-        # Keras locks a built layer against new sublayers, and unlocks it in the same way to add LoRA
-        # weights.
+        # Keras locks a built layer against new sublayers, and unlocks it in the same way to add
+        # LoRA weights.
         self.layer._tracker.unlock()
         for attribute in self.projections:
             dense = getattr(self.layer, attribute)

@@ -72,6 +72,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
             )
         kwargs.setdefault("name", f"quant_{layer.name}")
         kwargs.setdefault("dtype", layer.dtype_policy)
+        # Without autocast, quantizers read the inputs before the wrapped layer casts them.
         super().__init__(layer, autocast=False, **kwargs)
         self.quantize_inputs = quantize_inputs
         self.quantize_weights = quantize_weights
@@ -149,6 +150,8 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """Return the symbolic output of the wrapped layer."""
+        # Keras passes the arguments of the wrapper's ``call``; the layer may not accept all of
+        # them.
         accepted = inspect.signature(self.layer.call).parameters
         kwargs = {key: value for key, value in kwargs.items() if key in accepted}
         return self.layer.compute_output_spec(*args, **kwargs)

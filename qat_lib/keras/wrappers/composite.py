@@ -33,9 +33,9 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         weights: one mapping per quantized weight: ``weight`` (path of the inner layer, slash,
             attribute), ``name`` and ``shape``, and options of the quantizer. None, the default,
             means all weights of all inner layers.
-        inputs: one mapping per quantizer of inner tensors: ``name``, ``readers`` (paths of the inner
-            layers that read the quantized tensor) and ``options``. None, the default, creates a
-            separate quantizer for each inner layer.
+        inputs: one mapping per quantizer of inner tensors: ``name``, ``readers`` (paths of the
+            inner layers that read the quantized tensor) and ``options``. None, the default, creates
+            a separate quantizer for each inner layer.
         **kwargs: see ``BaseQuantizeWrapper``.
 
     Examples:
@@ -129,6 +129,7 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
     def _hook(self) -> None:
         """Replace the ``call`` of inner layers by one with quantized inputs and weights."""
         inner = inner_layers(self.layer)
+        # One hook per layer, for its weights and its input.
         hooks: dict[str, _InnerCall] = {}
         for item, quantizer in zip(self.weights_config or (), self.weight_quantizers, strict=True):
             path, _, kernel = item["weight"].rpartition("/")
@@ -246,7 +247,7 @@ def _one_call() -> Iterator[None]:
 def _quantized(quantizer: TensorQuantizer, x: Any) -> Any:
     """Return a quantized tensor or variable, cached within ``_one_call``."""
     seen = _seen.get()
-    if seen is None:
+    if seen is None:  # the inner layer was called directly, not through the wrapper
         return quantizer(x)
     # Tensors computed in a branch or loop are not available outside: use one entry per graph.
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -1,7 +1,7 @@
 """Weighted layers inside a composite layer, by attribute path.
 
-A composite is a layer that calls other layers: TimeDistributed, a transformer block, a custom layer.
-Paths use attributes, because generated names of inner layers differ between copies.
+A composite is a layer that calls other layers: TimeDistributed, a transformer block, a custom
+layer. Paths use attributes, because generated names of inner layers differ between copies.
 """
 
 from __future__ import annotations

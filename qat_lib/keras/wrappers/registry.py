@@ -43,7 +43,7 @@ class WrapperRegistry:
         """Return the wrapper of a layer class or its nearest base, or None."""
         for base in layer_class.__mro__:
             if base is keras.layers.Layer:
-                break
+                break  # a wrapper of Layer itself would match every layer
             if base in self._by_class:
                 return self._by_class[base]
             # A class of Keras must not match a user-defined class of the same name.

@@ -73,8 +73,8 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         Raises:
             SpecError: the layer has no such weight.
         """
-        # The weight of a depthwise layer is "kernel" in Keras 3 and "depthwise_kernel" in Keras 2. With
-        # LoRA, "kernel" is a property, and "_kernel" is the variable.
+        # The weight of a depthwise layer is "kernel" in Keras 3 and "depthwise_kernel" in Keras 2.
+        # Of some layers, "kernel" is a property that adds LoRA weights: "_kernel" is the variable.
         names = (f"_{kernel}", kernel, "kernel" if kernel == "depthwise_kernel" else kernel)
         found = (getattr(self.layer, name, None) for name in names)
         variable = next((v for v in found if isinstance(v, keras.Variable)), None)
@@ -107,6 +107,7 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         config = super().get_config()
+        # Subclasses define their kernels by class, so their constructors need no argument.
         if type(self) is WeightedBaseQuantizeWrapper:
             config["kernel_type"] = list(self.kernels)
         return config
