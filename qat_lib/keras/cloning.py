@@ -154,6 +154,7 @@ def copy_state(source: Any, target: Any) -> None:
     for old, new in zip(source.variables, target.variables, strict=True):
         new.assign(old.value)
     for old, new in zip(layers_of(source), layers_of(target), strict=True):
+        # Preprocessing layers, such as Normalization and StringLookup.
         if hasattr(old, "finalize_state"):
             _copy_beyond_variables(old, new)
 

@@ -68,6 +68,7 @@ def calibrate(
         freeze=freeze,
         limits=channel_limits(model),
     )
+    # Gains weigh channels for "auto" only, and need the kernels of all readers.
     histograms = TensorHistograms(keras_gains(model) if calibration.needs_gains else None)
     call_model = ModelCalls(model, histograms)
     return calibration.run(histograms, batches, call_model, on_batch)

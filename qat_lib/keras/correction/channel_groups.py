@@ -56,6 +56,7 @@ def channel_groups(graph: CallGraph, part: Callable[[GraphCall], Part]) -> list[
         parts[call.name] = known
         if known == "through":
             ties.tie([*call.inputs, *call.outputs])
+        # The input of a call that ignores input factors must not have any; likewise for outputs.
         if known in ("makes", "other"):
             blocked.update(call.inputs)
         if known in ("reads", "other"):

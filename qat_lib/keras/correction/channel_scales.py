@@ -63,9 +63,10 @@ def channel_scales(readings: Sequence[Reading], bounds: Sequence[Bound]) -> np.n
     seen = np.max([reading.largest for reading in readings], axis=0)
     alive = seen > 0
     if not np.all(np.isfinite(seen)) or not alive.any():
-        return np.ones(len(alive), np.float32)
+        return np.ones(len(alive), np.float32)  # nothing to equalize
     activations = np.max([_shares(reading.largest) for reading in readings], axis=0)
     weights = np.max([_weight_shares(reading) for reading in readings], axis=0)
+    # Factors of 1 compete, too: equalization must lower the predicted noise.
     best, least = np.ones(len(alive)), _noise(readings, np.ones(len(alive)))
     for balance in BALANCES:
         # Inverse of SmoothQuant's factors: large activations shrink relative to the others.

@@ -86,6 +86,7 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
                 f"{call.layer!r}: equalize it before quantize_model."
             )
     batches = read_samples(graph, data, samples, batch_size, together=False)
+    # Plan: all factors come from statistics of the unchanged model, then the copy is scaled.
     groups = channel_groups(graph, partial(_part, graph))
     seen = _observe(graph, batches, groups)
     scales = [_group_scales(group, seen) for group in groups]
@@ -157,6 +158,7 @@ def _group_scales(group: ChannelGroup, seen: Mapping[str, _Channels]) -> np.ndar
         kernel = None
         if not isinstance(reader.core, DEPTHWISE):
             kernel = np.asarray(tf.cast(reader.core.kernel, tf.float32))
+            # (..., inputs, outputs) -> (inputs, outputs, taps)
             taps = math.prod(kernel.shape[:-2])
             kernel = np.moveaxis(kernel.reshape(taps, *kernel.shape[-2:]), 0, -1)
         readings.append(Reading(largest=largest, power=power, kernel=kernel))
@@ -211,6 +213,7 @@ def _multiply_outputs(layer: Any, factors: np.ndarray) -> None:
         _multiply(layer.gamma, factors)
         _multiply(layer.beta, factors)
         return
+    # A depthwise kernel has its output channels on the last two axes: inputs and multipliers.
     is_depthwise = isinstance(layer, DEPTHWISE)
     _multiply(
         layer.kernel, factors.reshape(-1, layer.depth_multiplier) if is_depthwise else factors

@@ -61,6 +61,7 @@ def choose_equalization(
     expected = _outputs(model, unseen)
     plain = _errors(_outputs(quantize(model, seen), unseen), expected)
     scaled = _errors(_outputs(quantize(equal, seen), unseen), expected)
+    # Paired by sample, since errors differ more between samples than between the two models.
     gain = plain - scaled
     applied = bool(gain.mean() > gain.std() / math.sqrt(len(gain)))
     errors = float(plain.mean()), float(scaled.mean())

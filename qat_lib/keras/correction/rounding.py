@@ -68,6 +68,7 @@ def round_weights(weights: np.ndarray, moments: Moments, top: float) -> Rounded:
         The rounded weights. The range of each output is its largest rounded weight, so a quantizer
         with the range policy ``"current"`` reproduces the weights.
     """
+    # float64: Cholesky factors of nearly singular moments fail or lose accuracy in float32.
     gram, target = _damped(weights.astype(np.float64), moments)
     held, whole = _held(weights), np.abs(weights).max(axis=1, keepdims=True).astype(np.float64)
     whole = np.maximum(whole, 1e-12)
@@ -86,6 +87,7 @@ def round_weights(weights: np.ndarray, moments: Moments, top: float) -> Rounded:
     nearest = np.clip(np.rint(weights / (whole / top)), -top, top) * whole / top
     error, plain = _errors(found * step, target, gram), _errors(nearest, target, gram)
     rounded = np.where(error <= plain, found * step, nearest)
+    # The objective of zero weights makes errors comparable between layers.
     scale = max(float(_errors(np.zeros_like(target), target, gram).sum()), 1e-30)
     return Rounded(
         weights=rounded.astype(np.float32),

@@ -58,6 +58,7 @@ class RoundingState:
                 f"Expected the state of a rounding in {path}. It can't be read ({error}): remove it "
                 "to begin anew."
             ) from error
+        # Not an error: the file is overwritten with the layers of this model.
         if str(found.pop("mark", "")) != mark:
             logger.warning("%s is of another model or other data: rounding begins anew.", path)
             return state

@@ -140,6 +140,7 @@ class _Rounding:
         for batch, outputs in zip(inputs[0].quantized, in_float, strict=True):
             moments.add(batch, outputs[0], count)
         (quantizer,) = call.operation.weight_quantizers
+        # Only a single weight quantizer passes ``_problem``.
         weights = in_groups(call.core, call.core.kernel.numpy().astype("float32"))
         top = greatest_integer(quantizer.num_bits, False)
         found = round_weights(weights, moments.result(), top)
@@ -148,6 +149,7 @@ class _Rounding:
 
 def _problem(graph: LayerGraph, call: Call) -> str:
     """Return the reason for skipping a quantized layer; empty if its weights can be rounded."""
+    # Each call has its own inputs, and moments of one of them would not fit the others.
     if len(graph.calls_of(call.layer)) > 1:
         return "it is called more than once"
     if not LayerMoments.knows(call.core):

@@ -118,6 +118,7 @@ def diagnose(
             f"Expected a model with quantizers that are on. {graph.name!r} has none: call enable() "
             "on those to diagnose."
         )
+    # Errors of tensors take one run and are not in the journal; effects take many.
     arrays = keras.tree.flatten(batches)
     path = None if journal is None else Path(journal)
     book = Journal(path, fingerprint_of(model, arrays, {"measure": measure}))
@@ -173,6 +174,7 @@ class _Effects:
 
     def only(self, names: Collection[str]) -> float:
         """Return the effect with only the named quantizers enabled."""
+        # Sorted, so that each set of quantizers has one key.
         key = ",".join(sorted(names))
         return float(self._journal.result(key, lambda: self._measured(names)))
 
@@ -211,6 +213,7 @@ def _most_noise(
 def _quality_db(sums: ErrorSums) -> float:
     """Return the SQNR of a tensor for its weakest channels, in dB."""
     least = min(sums.sqnr_db, sums.channel_sqnr_db)
+    # Input channels have no errors of their own: convert their spread to dB as a penalty.
     return least - (20 * math.log10(sums.input_spread) if sums.input_spread > OUTLIER else 0.0)
 
 
@@ -274,6 +277,7 @@ def _findings(
                     smallest[name] = part
     found = []
     for name, part in smallest.items():
+        # ``only``, not ``without``: other errors can hide or amplify the effect of a layer.
         is_minor = part.only < MINOR * total
         cause = find_cause(evidence[name])
         # Uneven inputs are common and often harmless, so they only explain measurable effects.

@@ -33,6 +33,7 @@ class Switchboard:
     def __init__(self, graph: LayerGraph, batches: Sequence[Any]) -> None:
         self._quantizers = model_quantizers(graph.model)
         self._enabled = {name: each.enabled for name, each in self._quantizers.items()}
+        # Tracked here, since reading a switch reads a variable.
         self._on = {name for name, on in self._enabled.items() if on}
         self._batches = [_as_taken(graph, batch) for batch in batches]
         self._model = StagedModel(graph, sum(len(batch[0]) for batch in self._batches))
@@ -59,6 +60,7 @@ class Switchboard:
     def outputs(self, on: Collection[str]) -> Outputs:
         """Return each output over all batches, with only the named quantizers enabled."""
         first, tensors = self._nearest(frozenset(on))
+        # Past the last stage, the cached tensors are the outputs.
         if first < len(self._model):
             self._switch(on)
             tensors = [self._model.run(first, batch)[-1] for batch in tensors]
@@ -88,6 +90,7 @@ class Switchboard:
 
     def _switch(self, on: Collection[str]) -> None:
         wanted = set(on) & self._quantizers.keys()
+        # Assign only changed switches: each is a variable.
         for name in wanted ^ self._on:
             if name in wanted:
                 self._quantizers[name].enable()
@@ -142,6 +145,7 @@ def effect(measure: Measure, outputs: Outputs, reference: Outputs) -> float:
         return _divergence(outputs[0], reference[0])
     errors = []
     for output, expected in zip(outputs, reference, strict=True):
+        # In float64: the squares of large outputs overflow or lose digits in lower precision.
         spread = float(np.std(expected.astype(np.float64)))
         error = float(np.sqrt(np.mean(np.square(output.astype(np.float64) - expected))))
         errors.append(error / max(spread, 1e-12))
@@ -162,5 +166,6 @@ def log_probabilities(outputs: np.ndarray) -> np.ndarray:
     values = outputs.astype(np.float64)
     if np.all(values >= 0) and np.all(np.abs(values.sum(axis=1) - 1) < 1e-3):
         values = np.log(np.maximum(values, 1e-12))
+    # Probabilities above became logits: log-softmax normalizes both.
     shifted = values - values.max(axis=1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

@@ -101,6 +101,7 @@ class Journal:
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as stream:
+            # A limit, in case the path names a large file of another kind.
             return stream.read(_LARGEST).decode("utf-8", errors="replace")
     except OSError:
         return ""
@@ -128,6 +129,7 @@ def fingerprint_of(model: Any, arrays: Iterable[Any], settings: Any) -> str:
         arrays: the data, as arrays.
         settings: further values, as JSON types or objects with a stable ``repr``.
     """
+    # Structure, values of all variables (ranges, too), data and settings: all affect the results.
     digest = hashlib.sha256(model.to_json().encode())
     for variable in model.variables:
         digest.update(np.ascontiguousarray(variable.numpy()).tobytes())

@@ -90,6 +90,7 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
             f"{', '.join(missing[:8])}. "
             "Replace the layer, or try a newer operator set."
         )
+    # onnx converts from tf2onnx's newest operator set to a newer one.
     return proto if written == opset else change_opset(proto, opset, written)
 
 
@@ -107,6 +108,7 @@ def _without_counterpart(proto: Any, opset: int) -> list[str]:
 
 def _convert_graph(trace: Trace, opset: int) -> Any:
     """Convert without weights, or with constant weights if tf2onnx requires them (LSTM)."""
+    # Constants make the conversion slower with the size of the model: use them only if necessary.
     try:
         return _process(trace, opset)
     except ValueError as error:
@@ -173,6 +175,7 @@ def _bind_weights(model: ir.Model, trace: Trace) -> None:
 def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
     """Set Keras's names of inputs and outputs, and names of open dimensions."""
     graph = model.graph
+    # tf2onnx may change the order of inputs.
     order = {name: index for index, name in enumerate(trace.inputs)}
     ordered = sorted(graph.inputs, key=lambda value: order[value.name or ""])
     graph.inputs.clear()

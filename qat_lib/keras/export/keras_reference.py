@@ -28,6 +28,7 @@ class KerasReference:
         found = {layer.name: layer for layer in model.layers}
         extra = []
         for name in layers:
+            # ``output`` of a layer is ambiguous after several calls.
             if name not in found or count_calls(found[name]) != 1:
                 continue
             output = found[name].output

@@ -147,6 +147,7 @@ class _Flattener:
             around: names of the enclosing models, outermost first.
         """
         for node in graph_nodes(function):
+            # Inputs of nested models are aliases of outer tensors, not calls.
             if node.is_input and around and isinstance(node.operation, keras.layers.InputLayer):
                 continue
             if self._is_nested(node.operation):
@@ -165,6 +166,7 @@ class _Flattener:
         for outer, own in zip(node.input_tensors, inner.inputs, strict=True):
             self.names[id(own)] = self.names[id(outer)]
         self.add(inner, given, (*around, node.operation.name))
+        # Only known after the inner calls are added.
         for outer, own in zip(node.outputs, inner.outputs, strict=True):
             self.names[id(outer)] = self.names[id(own)]
         read, made = self.nested.get(node.operation.name, ((), ()))
@@ -176,6 +178,7 @@ class _Flattener:
 
     def _add_call(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
         layer = self._layer_name(node.operation, around)
+        # The first call has the plain name, so unshared layers have the same name as their call.
         count = self._count[layer] = self._count.get(layer, -1) + 1
         name = layer if count == 0 else f"{layer}@{count}"
         outputs = tuple(f"{name}:{i}" for i in range(len(node.outputs)))

@@ -120,6 +120,7 @@ class RangeVariable(Switches, keras.layers.Layer):
             value = self.range_of(tf.convert_to_tensor(weight)).numpy()
         else:
             self._check_built()
+            # In float32, as the graph computes it: the export must get the same bits.
             value = keras.ops.convert_to_numpy(self._range) * np.float32(self._unit)
         return np.maximum(np.asarray(value, np.float32), np.float32(AMAX_FLOOR))
 

@@ -26,5 +26,6 @@ def scale_of(amax: Any, high: float) -> Any:
     if tf.executing_eagerly():
         return amax / high
     if compiles_with_xla():
+        # To XLA, the divisor is not a constant. ``amax`` is always positive.
         return amax / tf.where(amax > 0.0, high, 1.0)
     return tf.math.divide_no_nan(amax, high)

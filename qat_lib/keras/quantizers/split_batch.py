@@ -54,6 +54,7 @@ def learned_by_all(amax: Any) -> Any:
     split = _split.get()
     if split is None:
         return amax
+    # 1 / sqrt(share * N) of a worker, times sqrt(share), is 1 / sqrt(N).
     root = tf.sqrt(split.share)
 
     @tf.custom_gradient

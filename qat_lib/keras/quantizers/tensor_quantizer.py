@@ -90,7 +90,7 @@ class TensorQuantizer(RangeVariable):
         self._add_switches()
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return fake-quantized ``inputs``, a tensor or variable; shape and data type don't change."""
+        """Return ``inputs``, a tensor or variable, fake-quantized in its own data type."""
         # The stored value of a variable, without the cast of mixed precision: it follows later.
         inputs = tf.convert_to_tensor(inputs)
         # A collector may replace the output; None passes the input unquantized, as in calibration.

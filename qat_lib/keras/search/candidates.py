@@ -92,6 +92,7 @@ class Candidates:
         plain = self._planned(floats)
         if not plain.splits:
             return plain
+        # Without its fused kernel, the addition needs no INT8 input.
         added = {addition for _, addition in plain.splits}
         whole = self._planned(floats, sorted(added))
         return whole if len(whole.splits) < len(plain.splits) else plain
@@ -129,6 +130,7 @@ class Candidates:
         """Return the quantized, calibrated and bias-corrected model of a placement."""
         plan = self.placement(floats).plan
         model = apply_plan(self.model, plan)
+        # A plan without quantizers is the float model, which has nothing to calibrate.
         if plan.quantizers:
             self.recipe.finish(model, self._calibration)
         return model
@@ -161,6 +163,7 @@ class Ranking:
 
     def __init__(self, candidates: Candidates) -> None:
         self._candidates = candidates
+        # With every layer in INT8: each placement disables a subset of these quantizers.
         model = candidates.quantized(frozenset())
         graph = LayerGraph(model)
         batches = read_samples(graph, candidates._inputs, _RANKING_SAMPLES, _RANKING_SAMPLES)

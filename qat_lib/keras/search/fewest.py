@@ -66,6 +66,7 @@ class FewestSearch:
         alone = {layer: self.effect(frozenset((layer,))) for layer in self.layers}
         left = sorted(alone, key=alone.__getitem__)
         order: list[str] = []
+        # Effects of sets are not additive, so each step measures candidates given earlier picks.
         while len(left) > 1 and len(order) < _BEAM:
             effects = {}
             for layer in left[:_BEAM]:
@@ -116,6 +117,7 @@ class FewestSearch:
 
     def _sets(self, order: Sequence[str], size: int) -> Iterable[Floats]:
         """Return the sets of a given size, those of early layers first."""
+        # Too many sets to enumerate: try only those of the most useful layers.
         if comb(len(order), size) >= _MOST:
             order = order[:_BEAM]
         rank = {layer: place for place, layer in enumerate(order)}

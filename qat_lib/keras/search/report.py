@@ -161,6 +161,7 @@ def _lines(result: PlacementResult) -> Iterator[str]:
         f"  this placement {result.value:.2%}: drop {_points(result.drop)}, at most "
         f"{_points(result.max_drop)} accepted"
     )
+    # A bound below one sample accepts no error at all, possibly by mistake.
     step = 1 / result.samples
     if result.metric != "fidelity" and result.max_drop < step:
         yield from _wrapped(

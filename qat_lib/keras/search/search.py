@@ -261,6 +261,7 @@ class _Search:
         )
 
     def _float_layer(self, layer: str, floats: Floats) -> FloatLayer:
+        # Only if the search measured it: the report is not worth another calibration.
         without = floats - {layer}
         drop = self.drop(without) if self.candidates.knows(without) else None
         placement = self.candidates.placement(floats)

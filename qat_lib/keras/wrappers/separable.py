@@ -40,6 +40,7 @@ class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
         depthwise, pointwise = (
             weights.get(id(v), v.value) for v in (layer.depthwise_kernel, layer.pointwise_kernel)
         )
+        # The layer computes both halves in one op, without access to the tensor in between.
         x = ops.cast(inputs[0], layer.compute_dtype)
         x = ops.depthwise_conv(
             x,
