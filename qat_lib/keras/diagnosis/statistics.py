@@ -145,8 +145,8 @@ class _Watcher:
 
 def _by_channel(tensor: Any, quantizer: Any, site: Site) -> Any:
     """Return a tensor as float32 ``(positions, channels)``."""
-    # The channels of activations are on the last axis, those of weights on the axes of their ranges;
-    # a depthwise kernel with a single range has them on its last two axes.
+    # Activations have their channels on the last axis, weights on the axes of their ranges. A
+    # depthwise kernel with a single range has them on its last two axes.
     x = tf.cast(tensor, tf.float32)
     rank = len(x.shape)
     if rank == 0:
