@@ -1,4 +1,4 @@
-"""Copies of layers, with the same configuration and state."""
+"""Copies of layers with the same configuration and state."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from qat_lib.support.foreign_errors import describe_error
 
 
 def clone_operation(operation: Any, name: str) -> Any:
-    """Return a copy of a layer or operation, built if possible.
+    """Return a copy of a layer or operation, built if Keras stores how to build it.
 
-    Keras decides what it can build; ``copy_state`` fills the copy. A layer without state that can't
-    be made again is returned itself.
+    ``copy_state`` fills the copy. A layer without state that can't be copied is returned itself.
 
     Raises:
-        UnsupportedModelError: the layer can't be made again.
+        UnsupportedModelError: the layer can't be copied.
     """
     if not isinstance(operation, keras.layers.Layer):
         return _clone_plain(operation, name)
     if isinstance(operation, keras.layers.Lambda):
-        # Lambda's configuration holds code, which safe mode refuses; in one process the function
-        # itself will do.
+        # The configuration of a Lambda contains code, which safe mode rejects; within one process,
+        # the function itself can be reused.
         return keras.layers.Lambda(
             operation.function,
             output_shape=operation._output_shape,
@@ -36,7 +35,7 @@ def clone_operation(operation: Any, name: str) -> Any:
         )
     if (twin := _made_again(operation, name)) is operation:
         return operation
-    # A layer without a build of its own is built by its first call.
+    # A layer without a ``build`` method is built by its first call.
     has_build = type(twin).build is not keras.layers.Layer.build
     if has_build and operation.built and (build_config := operation.get_build_config()):
         twin.build_from_config(build_config)
@@ -44,10 +43,10 @@ def clone_operation(operation: Any, name: str) -> Any:
 
 
 def _made_again(layer: Any, name: str) -> Any:
-    """Return a new layer by its configuration or its constructor's arguments.
+    """Return a new layer from the configuration or the recorded constructor arguments.
 
     Raises:
-        UnsupportedModelError: there is no way.
+        UnsupportedModelError: neither works.
     """
     try:
         return _by_config(layer, name)
@@ -55,7 +54,7 @@ def _made_again(layer: Any, name: str) -> Any:
         if (twin := clone_by_arguments(layer, name)) is not None:
             return twin
         if not layer.variables:
-            return layer  # it stays in float, and holds nothing that training could change
+            return layer  # it remains in float, and has no state to train
         raise UnsupportedModelError(
             f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: "
             f"{describe_error(error)}. "
@@ -71,7 +70,7 @@ def _by_config(layer: Any, name: str) -> Any:
 
 
 def clone_by_arguments(layer: Any, name: str) -> Any:
-    """Return a new layer by recorded constructor arguments; None without record."""
+    """Return a new layer from the recorded constructor arguments; None without a record."""
     recorded = constructor_arguments(layer)
     if recorded is None:
         return None
@@ -81,18 +80,16 @@ def clone_by_arguments(layer: Any, name: str) -> Any:
 
 
 def constructor_arguments(layer: Any) -> dict[str, Any] | None:
-    """Return the constructor's arguments without the name, if plain data.
-
-    None if they are not.
-    """
+    """Return the constructor arguments without the name; None if they are not plain data."""
+    # Keras records the arguments of each layer to provide a default ``get_config``.
     recorded = getattr(layer, "_auto_config", None)
     return None if recorded is None else dict(recorded.config)
 
 
 def sound_config(layer: Any) -> dict[str, Any]:
-    """Return a configuration that makes the layer again, if any.
+    """Return a configuration that recreates the layer, if possible.
 
-    A layer with a wrong ``get_config`` may be a part of a model that is saved in another way, as in
+    Layers with an incomplete ``get_config`` exist in models with another way of saving, as in
     keras_hub.
     """
     config: dict[str, Any] = layer.get_config()
@@ -109,17 +106,16 @@ def sound_config(layer: Any) -> dict[str, Any]:
 def _clone_plain(operation: Any, name: str) -> Any:
     try:
         return type(operation).from_config({**operation.get_config(), "name": name})
-    # A bare operation has no state, so the original serves as well.
+    # A bare operation has no state, so the original can be reused.
     except Exception:  # noqa: BLE001
         return operation
 
 
 def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
-    """Call a copy on what the original was called on.
+    """Call a copy with the arguments of the original.
 
     Raises:
-        UnsupportedModelError: it fails, as a layer does whose class needs more than its
-            configuration says.
+        UnsupportedModelError: the call fails, for example because of an incomplete configuration.
     """
     try:
         return layer(*args, **kwargs)
@@ -134,9 +130,9 @@ def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
 
 
 def has_same_variables(source: Any, target: Any) -> bool:
-    """Whether both have variables of the same shapes.
+    """Whether both layers have variables of the same shapes.
 
-    A first call may still build some.
+    A copy may create some of its variables only in its first call.
     """
     return _shapes(source) == _shapes(target)
 
@@ -145,7 +141,7 @@ def copy_state(source: Any, target: Any) -> None:
     """Copy every variable of ``source`` to ``target``, seeds and vocabularies included.
 
     Raises:
-        UnsupportedModelError: the two do not have the same variables.
+        UnsupportedModelError: the layers have different variables.
     """
     if not has_same_variables(source, target):
         raise UnsupportedModelError(
@@ -158,15 +154,16 @@ def copy_state(source: Any, target: Any) -> None:
     for old, new in zip(source.variables, target.variables, strict=True):
         new.assign(old.value)
     for old, new in zip(layers_of(source), layers_of(target), strict=True):
+        # Preprocessing layers, such as Normalization and StringLookup.
         if hasattr(old, "finalize_state"):
             _copy_beyond_variables(old, new)
 
 
 def _copy_beyond_variables(old: Any, new: Any) -> None:
-    """Copy the state that Keras's preprocessing layers keep beside their variables."""
+    """Copy the state of Keras preprocessing layers outside of variables."""
     store: dict[str, Any] = {}
     old.save_own_variables(store)
-    new.load_own_variables(store)  # Normalization makes its constants of the variables here
+    new.load_own_variables(store)  # Normalization computes its constants here
     if hasattr(old, "save_assets"):
         with tempfile.TemporaryDirectory() as folder:
             old.save_assets(folder)

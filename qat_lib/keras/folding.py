@@ -1,4 +1,4 @@
-"""Keep the quantized weights of a Keras model for many forward passes."""
+"""Cached quantized weights of a Keras model for repeated forward passes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from qat_lib.keras.structure import layers_inside, layers_of
 
 @contextmanager
 def folded_weights(model: Any) -> Iterator[None]:
-    """Quantize a model's weights once, for all calls within the block.
+    """Quantize the weights of a model once for all calls within the block.
 
-    A quantized model quantizes its weights in each call, since they may have changed. Where they
-    don't, as in ``predict`` and ``evaluate``, that is work done over and over. Within the block the
-    weights' variables hold the quantized values and the weights' quantizers are off, in functions
-    that were traced before, too. Outputs are the same bit for bit.
+    A quantized model quantizes its weights in each call, because they may have changed. This is
+    redundant in ``predict`` and ``evaluate``. Within the block, the variables of the weights
+    contain the quantized values, and the weight quantizers are disabled, also in functions traced
+    before. The outputs are bit-identical.
 
-    Train, save and export the model outside of the block, where its weights are the trained ones.
-    A weight that is assigned within the block keeps the value assigned.
+    Train, save and export the model outside of the block, with the original weights. A value
+    assigned to a weight within the block is kept.
 
     Args:
-        model: a quantized Keras model. A weight that two layers hold, and one whose quantizer is
-            off, stay as they are. Custom code that reads a weight of another layer reads the
-            quantized one.
+        model: a quantized Keras model. Weights shared by two layers and weights with a disabled
+            quantizer are not folded. Custom code that reads a weight of another layer reads the
+            quantized weight.
 
     Raises:
-        SpecError: called while a graph is traced.
+        SpecError: the function is called while a graph is traced.
 
     Examples:
         >>> import keras, qat_lib
@@ -59,19 +59,21 @@ def folded_weights(model: Any) -> Iterator[None]:
         yield
     finally:
         for quantizer, trained, quantized in folded:
+            # A different value was assigned within the block: keep it.
             if _equal(quantizer.weight.value, quantized):
                 quantizer.weight.assign(trained)
             quantizer.enable()
 
 
 def _foldable(model: Any) -> list[Any]:
-    """Return the quantizers whose weight is read through them alone."""
+    """Return the enabled weight quantizers that are the only readers of their weights."""
     found = [q for q in model_quantizers(model).values() if q.of_weight and q.enabled]
     if not found:
         return []
     quantizers = Counter(id(quantizer.weight) for quantizer in found)
     holders: Counter[int] = Counter()
     for layer in layers_of(model):
+        # ``layer.weights`` includes those of nested layers: count only direct owners.
         inside = {id(each) for part in layers_inside(layer) for each in part.weights}
         holders.update(id(each) for each in layer.weights if id(each) not in inside)
     return [q for q in found if quantizers[id(q.weight)] == 1 and holders[id(q.weight)] == 1]

@@ -1,4 +1,4 @@
-"""The Keras front end of ``qat_lib.ptq``; see ``FrontEnd`` there."""
+"""Keras front end of ``qat_lib.ptq``; see ``qat_lib.ptq.FrontEnd``."""
 
 from __future__ import annotations
 

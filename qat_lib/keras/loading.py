@@ -1,4 +1,4 @@
-"""Load .keras files in safe mode with the library's layers."""
+"""Loading of .keras files in safe mode, with the layers of this library."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from qat_lib.support.foreign_errors import describe_error
 def load_model(path: str | Path) -> Any:
     """Load a ``.keras`` file, quantized or not, in safe mode, uncompiled.
 
-    The file may unpack to 256 MiB, or to 16 times its size where that is more; the environment
-    variable ``QATLINE_MAX_UNPACKED`` (such as ``4GiB``) sets another limit.
+    The unpacked size is limited to 256 MiB or 16 times the size of the file, whichever is larger;
+    the environment variable ``QATLINE_MAX_UNPACKED`` (such as ``4GiB``) sets another limit.
 
     Raises:
-        UnsupportedModelError: the file is missing, damaged, unpacks to more than is allowed, or
-            holds code (a Lambda layer) that safe mode refuses.
+        UnsupportedModelError: the file is missing, damaged or too large when unpacked, or contains
+            code (a Lambda layer), which safe mode rejects.
     """
     file = Path(path)
     _check(file)
@@ -45,7 +45,7 @@ def load_model(path: str | Path) -> Any:
 
 
 def bind_weights(model: Any) -> None:
-    """Tell each weight quantizer its variable; building the wrapper does so already."""
+    """Bind each weight quantizer to its variable, as in building a wrapper."""
     for layer in layers_of(model):
         if (
             isinstance(layer, WeightedBaseQuantizeWrapper)

@@ -1,4 +1,4 @@
-"""quantize_model: plan, then apply."""
+"""Quantization of a Keras model: plan, then apply."""
 
 from __future__ import annotations
 
@@ -31,26 +31,25 @@ def quantize_model(
 ) -> Any:
     """Return a copy of a model with fake-quantized tensors and weights.
 
-    Without cases only the default table and the spec place quantizers: residual connections,
-    Concatenates and poolings stay as they are. The command line and the pipeline place them as
-    well, as ``custom_qdq_cases="auto"`` does here.
+    Without cases, only the default table and the spec place quantizers, and residual connections,
+    Concatenates and poolings are not quantized. The command line and the pipeline also quantize
+    these, like ``custom_qdq_cases="auto"``.
 
     Args:
-        model: a Functional or Sequential Keras model, nested ones included; it is not changed.
+        model: a Functional or Sequential Keras model, also with nested models; it is not modified.
         quantization_mode: ``"full"`` (default) or ``"partial"``.
-        quantization_spec: which layers to treat differently from the default.
-        custom_qdq_cases: objects that decide by pattern; see
-            ``qat_lib.CustomQDQInsertionCase``. ``"auto"``: ``qat_lib.TensorRTQDQCase``,
-            which serves the other engines as well. None (default): no cases.
-        unsigned: whether non-negative tensors get unsigned integers, with 255 steps in place of
-            127. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
-        cpu: kind of CPU that will run the engine, as in ``plan_quantization``. Default None:
-            TensorRT, or a CPU with VNNI.
+        quantization_spec: exceptions from the default, by layer.
+        custom_qdq_cases: placement rules for patterns of layers; see
+            ``qat_lib.CustomQDQInsertionCase``. ``"auto"`` uses ``qat_lib.TensorRTQDQCase``, also
+            suitable for the other engines. None (default): no cases.
+        unsigned: whether to use unsigned integers for non-negative tensors, with 255 steps instead
+            of 127. Default False. OpenVINO and ONNX Runtime support them, TensorRT does not.
+        cpu: kind of CPU for the engine, as in ``plan_quantization``. Default None: TensorRT, or a
+            CPU with VNNI.
 
     Returns:
         An ordinary Keras model with the same weights, to compile, calibrate, fit, save and export.
-        If ``model`` is compiled, the copy is compiled likewise, with an optimizer of its own;
-        compile it again to change that.
+        If ``model`` is compiled, the copy is compiled with the same settings and a new optimizer.
 
     Raises:
         SpecError: the mode, the spec or a case is wrong.
@@ -72,15 +71,15 @@ def quantize_model(
 
 
 def _compile_like(model: Any, quantized: Any) -> None:
-    """Compile ``quantized`` as ``model`` is, from its optimizer's and losses' configuration."""
+    """Compile ``quantized`` from the compile configuration of ``model``."""
     if not getattr(model, "compiled", False):
         return
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Keras's, about a lambda, is about files
+            warnings.simplefilter("ignore")  # Keras warns about lambdas, relevant only for files
             config = keras.saving.deserialize_keras_object(model.get_compile_config())
         quantized.compile(**config)
-    # A loss without a configuration fails in many ways; compiling by hand is left.
+    # A custom loss without a configuration may raise anything; then the user must compile.
     except Exception as error:  # noqa: BLE001
         logger.info(
             "The quantized model is not compiled: the original's configuration can't be copied: %s",

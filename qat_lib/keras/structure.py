@@ -1,7 +1,4 @@
-"""Keras's private graph records, read in this module only.
-
-They have no public view.
-"""
+"""Access to Keras's private graph records, without a public API; no other module reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from qat_lib.errors import UnsupportedModelError
 RECORDS = frozenset(
     {"_layers", "_metrics", "_operations", "_tracker", "_inbound_nodes", "_outbound_nodes"}
 )
-"""Attributes in which Keras keeps its records of the layers that others hold."""
+"""Attributes with Keras's records of nested layers."""
 
 SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 """TensorFlow's pattern for the names of ``tf.name_scope``."""
@@ -31,7 +28,7 @@ def functional_of(model: Any) -> Any:
     """Return the Functional graph of a model.
 
     Raises:
-        UnsupportedModelError: there is none.
+        UnsupportedModelError: the model has no graph of layers.
     """
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"Expected a keras.Model. Received: {type(model).__name__}.")
@@ -55,10 +52,10 @@ def functional_of(model: Any) -> Any:
 
 
 def refuse_scope_names(model: Any) -> None:
-    """Refuse layers that TensorFlow can't train or trace, before Keras opens their scopes.
+    """Reject layer names that TensorFlow can't train or trace.
 
     Raises:
-        UnsupportedModelError: a layer's name is no name of a scope.
+        UnsupportedModelError: the name of a layer is not a valid scope name.
     """
     names = [layer.name for layer in layers_inside(model)]
     if refused := [name for name in names if not SCOPE_NAME.fullmatch(name)]:
@@ -70,9 +67,9 @@ def refuse_scope_names(model: Any) -> None:
 
 
 def own_steps(model: Any) -> list[str]:
-    """Return the steps of training and prediction that a model's class defines, not Keras.
+    """Return the training and prediction steps overridden by the class of a model.
 
-    A graph of layers does not contain them. A detector may decode its boxes there.
+    A graph of layers does not contain them; a detector may decode its boxes there, for example.
     """
     found = []
     for name in ("predict_step", "train_step", "test_step"):
@@ -84,46 +81,47 @@ def own_steps(model: Any) -> list[str]:
 
 def graph_nodes(function: Any) -> Iterator[Any]:
     """Yield the nodes of a Functional graph in topological order."""
+    # Keras counts depth from the outputs: inputs have the greatest one.
     for depth in sorted(function._nodes_by_depth, reverse=True):
         yield from function._nodes_by_depth[depth]
 
 
 def input_structure(function: Any) -> Any:
-    """Return a Functional graph's input structure; None for other models."""
+    """Return the input structure of a Functional graph; None for other models."""
     return getattr(function, "_inputs_struct", None)
 
 
 def pack_inputs(model: Any, parts: Sequence[Any]) -> Any:
-    """Return one tensor for each input in the structure that a model takes."""
+    """Return tensors, one per input, in the input structure of a model."""
     structure = input_structure(functional_of(model))
     return parts[0] if structure is None else keras.tree.pack_sequence_as(structure, list(parts))
 
 
 def output_structure(function: Any) -> Any:
-    """Return the nested structure of tensors that a Functional graph gives."""
+    """Return the output structure of a Functional graph."""
     return function._outputs_struct
 
 
 def maker_of(tensor: Any) -> Any:
-    """Return the layer or operation that makes a tensor of a graph."""
+    """Return the layer or operation that computes a tensor of a graph."""
     return tensor._keras_history.operation
 
 
 def count_calls(layer: Any) -> int:
-    """Return how many calls of a layer are recorded, in all graphs."""
+    """Return the number of recorded calls of a layer, in all graphs."""
     return len(layer._inbound_nodes)
 
 
 def children_of(layer: Any) -> list[Any]:
-    """Return the layers that a layer holds itself."""
+    """Return the direct children of a layer."""
     return list(layer._layers)
 
 
 def layers_of(layer: Any) -> list[Any]:
-    """Return a layer or model and all layers inside, at any depth."""
+    """Return a layer or model and all nested layers."""
     return list(layer._flatten_layers())
 
 
 def layers_inside(layer: Any) -> list[Any]:
-    """Return all layers inside of a layer or model, at any depth."""
+    """Return all nested layers of a layer or model."""
     return list(layer._flatten_layers(include_self=False))

@@ -1,1 +1,1 @@
-"""Apply a plan: rebuild the model with its quantizers and wrappers."""
+"""Apply a plan: rebuild a model with quantizers and wrappers."""

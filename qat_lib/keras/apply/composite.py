@@ -1,4 +1,4 @@
-"""Wrappers of composite layers, from their entries in a plan."""
+"""Wrappers of composite layers, built from the entries of a plan."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from qat_lib.keras.wrappers.inner import inner_layers, inner_wrapper
 def wrap_composite(
     name: str, layer: Any, original: Any, entries: Sequence[QuantizerEntry]
 ) -> CompositeQuantizeWrapper:
-    """Return ``layer`` in a wrapper with the quantizers of ``entries``.
+    """Return ``layer`` wrapped with the quantizers of ``entries``.
 
     Args:
         name: name of the wrapper.
         layer: the copy of the layer, built or not.
-        original: the layer that it is a copy of, built.
-        entries: the plan's entries for its weights and inner tensors.
+        original: the built original of the copy.
+        entries: plan entries of its weights and inner tensors.
 
     Raises:
-        PlanError: an entry names an inner layer or weight that there is not.
+        PlanError: an entry names a missing inner layer or weight.
     """
     inner = inner_layers(original)
     return CompositeQuantizeWrapper(

@@ -1,4 +1,4 @@
-"""apply_plan: the only place that rebuilds a Keras graph."""
+"""Application of a plan to a Keras model: the only module that rebuilds a graph."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ logger = logging.getLogger("qat_lib")
 def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
     """Return a copy of ``model`` with the quantizers of ``plan``.
 
-    It has the model's class, where that takes a graph of layers. Else it is a plain Functional
-    model, and a warning names the steps of the class that it lacks.
+    The copy has the class of the model if the constructor accepts a graph of layers. Otherwise, it
+    is a plain Functional model, and a warning names the missing steps of the class.
 
     Raises:
-        PlanError: the plan names a tensor, layer or weight that the model lacks.
-        UnsupportedModelError: a layer can't be copied or has a name that TensorFlow refuses, or the
-            copy is deeper than Keras can walk.
+        PlanError: the plan names a missing tensor, layer or weight.
+        UnsupportedModelError: a layer can't be copied or has an invalid name for TensorFlow, or the
+            copy is too deep for Keras to traverse.
     """
     refuse_scope_names(model)
     if _class_of(model) is keras.Model and (steps := own_steps(model)):
@@ -73,12 +73,12 @@ def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
 
 
 def copy_model(model: Any, replaced: Mapping[str, Any]) -> Any:
-    """Return a copy of ``model`` in which other layers stand for some.
+    """Return a copy of ``model`` with some layers replaced.
 
     Args:
         model: a Functional or Sequential Keras model.
-        replaced: name of a layer in the model's ``LayerGraph`` -> the layer in its place, which
-            keeps its own weights.
+        replaced: name of a layer in the ``LayerGraph`` of the model -> its replacement, with its
+            own weights.
 
     Raises:
         UnsupportedModelError: a layer can't be copied.
@@ -89,7 +89,7 @@ def copy_model(model: Any, replaced: Mapping[str, Any]) -> Any:
 
 
 class _Rebuild:
-    """One application of a plan: new layers and tensors by old names."""
+    """State of one application of a plan: new layers and tensors by old names."""
 
     def __init__(
         self, graph: LayerGraph, plan: QuantizationPlan, given: Mapping[str, Any] | None = None
@@ -114,6 +114,7 @@ class _Rebuild:
                 self.tensors[call.outputs[0]] = self._read(call, 0)
             else:
                 self._add_call(call)
+        # After all calls: a quantizer is built by its first call, and may replace several old ones.
         for name, replaced in self.replaced.items():
             _take_over(self.layers[name], replaced)
         function = functional_of(self.graph.model)
@@ -128,19 +129,20 @@ class _Rebuild:
         return keras.tree.pack_sequence_as(structure, list(tensors))
 
     def _outputs(self, function: Any) -> Any:
-        """Return the output tensors under their names in the model.
+        """Return the output tensors with their original names.
 
-        Losses, metrics and ONNX outputs go by these names, and Keras takes them from the layers
-        that make the tensors: so a tensor that is made by a wrapper passes through an Identity of
-        the wrapped layer's name.
+        Losses, metrics and ONNX outputs use these names, and Keras derives them from the layers
+        that compute the tensors. Outputs of wrappers therefore pass through an Identity with the
+        name of the wrapped layer.
         """
         taken = {maker_of(tensor).name for tensor in self.tensors.values()}
         named: dict[str, Any] = {}
         outputs = []
         for old, name in zip(self.graph.outputs, function.output_names, strict=True):
             tensor = self.tensors[old]
+            # Layer names are unique: if another layer has this name, the output keeps its new one.
             if maker_of(tensor).name != name and name not in taken:
-                # In the tensor's own type: under a mixed policy the layer would cast it.
+                # With the data type of the tensor: under a mixed policy, the layer would cast it.
                 named.setdefault(name, keras.layers.Identity(name=name, dtype=tensor.dtype))
                 tensor = named[name](tensor)
             outputs.append(tensor)
@@ -154,6 +156,8 @@ class _Rebuild:
 
     def _add_call(self, call: Call) -> None:
         layer = self._layer(call)
+        # The copy has no nested models, so the ``training`` argument of their calls moves to each
+        # layer.
         args, kwargs = call.fill(lambda index: self._read(call, index))
         if (
             call.training is not None
@@ -162,6 +166,7 @@ class _Rebuild:
         ):
             kwargs["training"] = call.training
         outputs = call_copy(layer, args, kwargs)
+        # The first call has built the copy, so its state can be filled in now.
         if (copy := self.unfilled.pop(call.layer, None)) is not None:
             if not has_same_variables(call.operation, copy):
                 layer = self._copy_by_arguments(call, layer)
@@ -182,6 +187,7 @@ class _Rebuild:
         entry = self.plan.reads.get((call.name, index))
         if entry is None:
             return self.tensors[tensor]
+        # All readers share one quantized tensor, and so one Q/DQ pair.
         if tensor not in self.quantized:
             self.quantized[tensor] = self._quantizer(entry)(self.tensors[tensor])
         return self.quantized[tensor]
@@ -199,6 +205,7 @@ class _Rebuild:
                 "range_policy": entry.range_policy,
                 "calibrator": entry.calibrator,
             }
+            # Settings without a plan entry, such as the momentum, come from the replaced quantizer.
             self.layers[entry.name] = TensorQuantizer(
                 **({} if old is None else old.get_config()) | options
             )
@@ -206,7 +213,7 @@ class _Rebuild:
         return quantizer
 
     def _replace(self, quantizer: TensorQuantizer, entry: QuantizerEntry) -> None:
-        """Note that the entry's quantizer stands for one of the model's own."""
+        """Record that the quantizer of an entry replaces one of the model."""
         replaced = self.replaced.setdefault(entry.name, [])
         if quantizer not in replaced:
             replaced.append(quantizer)
@@ -222,7 +229,7 @@ class _Rebuild:
         return self.layers[call.layer]
 
     def _copy_by_arguments(self, call: Call, layer: Any) -> Any:
-        """Copy a layer whose copy by configuration turned out different."""
+        """Copy a layer by its constructor arguments, if its configuration gave other variables."""
         copy = clone_by_arguments(call.operation, call.layer)
         if copy is None:
             return layer
@@ -232,7 +239,7 @@ class _Rebuild:
         return self.layers[call.layer]
 
     def _fill(self, call: Call, copy: Any) -> None:
-        """Give the copy the original's state, now or after its building call."""
+        """Copy the state of the original now, or after the first call builds the copy."""
         if copy.built and has_same_variables(call.operation, copy):
             copy_state(call.operation, copy)
         else:
@@ -246,7 +253,7 @@ class _Rebuild:
         return wrap_layer(own_name, layer, name, entries)
 
     def _wrapper_name(self, layer: str) -> str:
-        """Return ``quant_<layer>``, numbered where another layer has that name."""
+        """Return ``quant_<layer>``, with a number if another layer has this name."""
         base = name = f"quant_{layer}"
         number = 0
         while name in self.old_layers and name not in self.plan.wrapped:
@@ -255,9 +262,10 @@ class _Rebuild:
         return name
 
     def _settle(self, call: Call, wrapper: BaseQuantizeWrapper) -> None:
-        """Switch off quantizers of the wrapper that the plan lacks.
+        """Disable quantizers of a wrapper without a plan entry.
 
-        One tensor or weight has one quantizer.
+        Input quantizers of an existing wrapper are disabled, too, if the plan has a quantizer for
+        the tensor: each tensor has one quantizer.
         """
         if call.layer in self.plan.wrapped and not isinstance(call.operation, BaseQuantizeWrapper):
             planned = {entry.name for entry in self.plan.of_layer.get(call.layer, [])}
@@ -271,9 +279,9 @@ class _Rebuild:
 
 
 def _class_of(model: Any) -> Any:
-    """Return the copy's class, the model's own if it takes tensors.
+    """Return the class of the copy: that of the model if its constructor accepts tensors.
 
-    The model's own class has its ``train_step``. The rule is that of ``keras.models.clone_model``.
+    This preserves a custom ``train_step``. The rule is that of ``keras.models.clone_model``.
     """
     taken = inspect.getfullargspec(type(model).__init__)
     anything = taken.varargs is not None and taken.varkw is not None
@@ -282,10 +290,7 @@ def _class_of(model: Any) -> Any:
 
 
 def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
-    """Give a quantizer the replaced quantizers' widest range.
-
-    Switches come from the first that it replaces.
-    """
+    """Copy the switches of the first replaced quantizer, and the widest range of all of them."""
     quantizer.take_over(replaced[0])
     if ranges := [old.amax for old in replaced if old.calibrated]:
         quantizer.amax = np.maximum.reduce(ranges)

@@ -1,7 +1,4 @@
-"""Raise the recursion limit so that Keras can walk deep graphs.
-
-It recurses by one call and more for each layer.
-"""
+"""Recursion limit for deep graphs: Keras recurses by one call or more per layer."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROOM = 8_000
-"""Calls that Python may nest: six times what the deepest network of keras.applications needs."""
+"""Recursion limit: six times the depth of the deepest network of keras.applications."""
 
 
 @contextmanager
 def deep_graphs() -> Iterator[None]:
-    """Let Python nest more calls while the block runs.
+    """Raise Python's recursion limit within the block.
 
-    EfficientNetV2L with quantizers is more than 1,000 layers deep: Python's usual limit. Calls from
-    Python code to Python code, as these are, take no room on the C stack.
+    EfficientNetV2L with quantizers has more than 1,000 layers, Python's default limit. Calls
+    between Python functions, as in this case, don't use the C stack.
     """
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, ROOM))

@@ -1,4 +1,4 @@
-"""Wrappers of layers, from their entries in a plan."""
+"""Wrappers of layers, built from the entries of a plan."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from qat_lib.keras.wrappers import REGISTRY
 
 
 def wrap_layer(name: str, layer: Any, original: str, entries: Sequence[QuantizerEntry]) -> Any:
-    """Return ``layer`` in a wrapper with the quantizers of ``entries``.
+    """Return ``layer`` wrapped with the quantizers of ``entries``.
 
     Args:
         name: name of the wrapper.
         layer: the copy of the layer, built or not.
         original: name of the layer in the plan.
-        entries: the plan's entries for its weights and inner tensors.
+        entries: plan entries of its weights and inner tensors.
 
     Raises:
-        PlanError: the layer has no wrapper, or an entry names a weight or tensor that there is not.
+        PlanError: the layer has no wrapper, or an entry names a missing weight or tensor.
     """
     wrapper = REGISTRY.find(type(layer))
     if wrapper is None:
@@ -55,7 +55,7 @@ def _check_parts(wrapper: Any, layer: Any, entries: Sequence[QuantizerEntry]) ->
 
 
 def _weight_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
-    """Return a layer's weight-quantizer options, by weight where they differ."""
+    """Return the options of the weight quantizers, by weight if they differ."""
     each = {
         entry.tensor.rpartition("/")[2]: {
             "num_bits": entry.num_bits,

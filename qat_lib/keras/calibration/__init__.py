@@ -1,4 +1,4 @@
-"""Calibration: ranges from data, before any fine-tuning."""
+"""Calibration: set ranges from data."""
 
 from __future__ import annotations
 

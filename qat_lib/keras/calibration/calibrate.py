@@ -1,4 +1,4 @@
-"""calibrate: set each range from the values observed with quantization off."""
+"""Calibration of ranges from values observed with quantization disabled."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def calibrate(
 
     Args:
         model: a quantized model; its ranges are set in place.
-        data: batches of inputs (an iterable, a tf.data.Dataset), each an array, a list or dict of
-            arrays where the model has several inputs, or a tuple whose first item is one of these;
-            or all samples at once, as one array ``(samples, ...)`` or a list or dict of them, cut
-            into batches of ``batch_size``.
-        method: ``"max"``, ``"percentile"``, ``"entropy"``, ``"mse"`` or ``"auto"``, which takes for
-            each tensor the range with the least squared error in the outputs of the layers that
-            read it. Default: ``"auto"``, or ``"percentile"`` where a percentile is given. A
-            quantizer with a calibrator of its own uses that.
+        data: batches of inputs (an iterable or tf.data.Dataset), each an array, a list or dict of
+            arrays for several inputs, or a tuple starting with one of these; or all samples at
+            once, as an array ``(samples, ...)`` or a list or dict of such arrays, split into
+            batches of ``batch_size``.
+        method: ``"max"``, ``"percentile"``, ``"entropy"``, ``"mse"`` or ``"auto"``. ``"auto"``
+            minimizes, for each tensor, the squared error in the outputs of the layers that read it.
+            Default: ``"auto"``, or ``"percentile"`` if ``percentile`` is given. The calibrator of a
+            quantizer takes precedence.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
-        batch_size: size of the batches that an array is cut into.
-        freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's
-            QAT guide advises.
-        on_batch: called with the number of batches done.
+        batch_size: batch size for array data.
+        freeze: whether to freeze the calibrated ranges during training. Default True, as advised by
+            NVIDIA's QAT guide.
+        on_batch: called with the number of processed batches.
 
     Returns:
-        What was seen of each tensor.
+        A report with the statistics of each tensor.
 
     Raises:
         CalibrationError: the model has no quantizer, the data is empty, or values are not finite.
@@ -68,6 +68,7 @@ def calibrate(
         freeze=freeze,
         limits=channel_limits(model),
     )
+    # Gains weigh channels for "auto" only, and need the kernels of all readers.
     histograms = TensorHistograms(keras_gains(model) if calibration.needs_gains else None)
     call_model = ModelCalls(model, histograms)
     return calibration.run(histograms, batches, call_model, on_batch)

@@ -1,4 +1,4 @@
-"""The histogram of TensorFlow tensors."""
+"""Histogram of TensorFlow tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qat_lib.calibrators.histogram import MagnitudeHistogram
 
 
 class Histogram(MagnitudeHistogram):
-    """Counts of the magnitudes of TensorFlow tensors and arrays."""
+    """Histogram of the magnitudes of TensorFlow tensors and arrays."""
 
     def _count(
         self, tensor: Any, bins: int, gains: np.ndarray | None

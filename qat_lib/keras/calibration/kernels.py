@@ -1,4 +1,4 @@
-"""The kernels and normalizations of Keras layers, as calibration weighs channels by them."""
+"""Kernels and normalizations of Keras layers, for the channel weights of calibration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qat_lib.errors import UnsupportedModelError
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 
 _OTHER_KERNELS = {"transposed", "product"}
-"""Roles of layers whose kernel has its channels elsewhere."""
+"""Roles of layers with another kernel layout."""
 
 
 def keras_gains(model: Any) -> Gains:
-    """Return the gains of a quantized Keras model; none where it has no graph of layers."""
+    """Return the gains of a quantized Keras model; empty without a graph of layers."""
     try:
         graph = LayerGraph(model)
     except UnsupportedModelError:
@@ -34,6 +34,7 @@ def _kernel(call: Call) -> GroupedWeights | None:
     if getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
     weights = _array(layer.kernel)
+    # (taps, inputs, outputs) -> (outputs, inputs of a group, taps)
     weights = weights.reshape(-1, *weights.shape[-2:])
     if "depthwise" in roles:
         taps, channels, _ = weights.shape

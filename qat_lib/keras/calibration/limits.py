@@ -1,4 +1,4 @@
-"""Limits of ranges behind a ReLU with a bound for each channel."""
+"""Limits of ranges after a ReLU with a bound per channel."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from qat_lib.keras.quantizers.channel_relu import ChannelReLU
 
 
 def channel_limits(model: Any) -> dict[str, float]:
-    """Return the least bound of the ``ChannelReLU`` in front of each quantizer that has one.
+    """Return the smallest bound of the ``ChannelReLU`` before each quantizer, by quantizer name.
 
-    A range that ends there makes the bounds redundant. Otherwise the exported graph would need a
-    minimum with a constant for each channel, which no engine fuses into the convolution in front.
-    ``equalize`` puts the least bound at or beyond all values that it observed, so that the limit
-    clips outliers only. A quantizer of several tensors has no limit.
+    A range up to this limit makes the bounds redundant. Otherwise, the exported graph would need a
+    minimum with a constant per channel, and no engine fuses it into the preceding convolution.
+    ``equalize`` sets the smallest bound at or above all observed values, so the limit clips only
+    outliers. Quantizers of several tensors have no limit.
     """
     try:
         graph = LayerGraph(model)

@@ -1,4 +1,4 @@
-"""What calibration reads of a Keras model's tensors, traced or eager."""
+"""Observation of the tensors of a Keras model during calibration, traced or eager."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TensorHistograms(Histograms):
     histogram = Histogram
 
     def as_array(self, tensor: Any) -> np.ndarray | None:
-        """Return an eager tensor as an array, which on a CPU is no copy; None on a GPU."""
+        """Return an eager tensor as an array, without a copy on a CPU; None on a GPU."""
         return None if "GPU" in tensor.device else np.asarray(tf.cast(tensor, tf.float32))
 
     def channel_axis(self, rank: int) -> int:
@@ -35,7 +35,7 @@ class TensorHistograms(Histograms):
         return rank - 1
 
     def measure(self, quantizer: TensorQuantizer, tensor: Any) -> SeenTensor:
-        """Return the magnitudes of a tensor on a GPU."""
+        """Return the magnitudes and statistics of a tensor, computed on the GPU."""
         magnitude = quantizer.magnitude(tensor)
         return SeenTensor(
             magnitude=magnitude,
@@ -45,7 +45,7 @@ class TensorHistograms(Histograms):
 
 
 class _Tap:
-    """A collector within a traced call: it counts each tensor when the graph runs."""
+    """Collector for traced calls: adds an op per tensor that updates its histogram at run time."""
 
     def __init__(self, histograms: TensorHistograms) -> None:
         self.histograms = histograms
@@ -57,10 +57,10 @@ class _Tap:
 
 
 class ModelCalls:
-    """Calls a model on batches: as one graph where there are many, else eagerly.
+    """Calls a model on batches, as a graph for many batches, else eagerly.
 
-    A graph is quicker, but takes a while to make. What does not come in the shapes of the first
-    batch, such as a smaller last one, runs eagerly, and so does a model that can't be traced.
+    A graph runs faster, but tracing takes time. Batches with other shapes than the first, such as a
+    smaller last batch, run eagerly, as do models that can't be traced.
     """
 
     def __init__(self, model: Any, histograms: TensorHistograms) -> None:
@@ -70,7 +70,7 @@ class ModelCalls:
         self._traced: Callable[[Any], Any] | None = None
 
     def __call__(self, batch: Any) -> None:
-        """Show a batch to the model, and its tensors to the histograms."""
+        """Run the model on a batch, and update the histograms."""
         run = self._graph_for(batch)
         if run is None:
             self.model(batch, training=False)
@@ -78,17 +78,20 @@ class ModelCalls:
             run(keras.tree.map_structure(tf.convert_to_tensor, batch))
 
     def _graph_for(self, batch: Any) -> Callable[[Any], Any] | None:
-        """Return what runs a batch as a graph; None if it must run eagerly."""
+        """Return a graph function for a batch; None if it must run eagerly."""
         tensors = keras.tree.flatten(batch)
         is_short = self.histograms.budget != PER_SAMPLE
         if is_short or not all(isinstance(x, np.ndarray | tf.Tensor) for x in tensors):
             return None
         shapes = keras.tree.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), batch)
+        # Trace once, for the shapes of the first batch.
         if self._shapes is None:
             self._shapes, self._traced = shapes, self._trace(shapes)
         return self._traced if shapes == self._shapes else None
 
     def _trace(self, shapes: Any) -> Callable[[Any], Any] | None:
+        # Eager histograms are computed on the GPU; numpy_function would copy each tensor to the
+        # CPU.
         if tf.config.list_logical_devices("GPU"):
             return None
 
@@ -99,7 +102,7 @@ class ModelCalls:
         traced: Any = tf.function(call, autograph=False)
         try:
             traced.get_concrete_function(shapes)
-        # A layer that only runs eagerly fails in any way; if it fails there too, that is raised.
+        # An eager-only layer may raise anything; an error that also occurs eagerly is raised there.
         except Exception as error:  # noqa: BLE001
             logger.debug("Calibration runs eagerly: %s", describe_error(error))
             return None

@@ -1,4 +1,4 @@
-"""Corrections of a quantized model that need unlabeled data and no training."""
+"""Corrections of a quantized model from unlabeled data, without training."""
 
 from __future__ import annotations
 

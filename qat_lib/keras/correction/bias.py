@@ -24,27 +24,28 @@ def correct_bias(
     batch_size: int = 32,
     on_layer: Callable[[int, int], None] | None = None,
 ) -> BiasReport:
-    """Correct biases for the mean error that quantization causes.
+    """Correct biases for the mean quantization error.
 
-    Rounded weights and clipped activations move the mean of a layer's outputs. The correction
-    compares the quantized model with its float form, layer after layer, and moves the layer's bias
-    back, or the moving mean of the BatchNormalization behind it, which training replaces by the
-    batch's. It stands in the model's own weights, so that Keras, ONNX and engine agree. A
-    correction that increases the error of the outputs on these samples is taken back as a whole.
+    Rounded weights and clipped activations shift the mean of the outputs of a layer. Layer by
+    layer, the correction compares the quantized model with its float form, and removes the shift by
+    adjusting the bias of the layer, or the moving mean of the BatchNormalization after it (not its
+    beta: in training, the batch mean already contains the shift). It modifies the weights of the
+    model, so Keras, ONNX and engines agree. If the correction increases the error of the outputs on
+    these samples, all of it is reverted.
 
     Args:
-        model: a quantized and calibrated Keras model; it is changed in place.
-        data: calibration data in any form that ``calibrate`` takes.
-        samples: number of samples to measure on, taken from the start; fewer where their tensors
-            would take more than 1 GiB. Default 64.
-        batch_size: size of the batches that an array is cut into. Default 32.
-        on_layer: called with the number of layers done, and of all.
+        model: a quantized and calibrated Keras model, modified in place.
+        data: calibration data in any form accepted by ``calibrate``.
+        samples: number of samples, taken from the start of the data; fewer if their tensors would
+            exceed 1 GiB. Default 64.
+        batch_size: batch size for array data. Default 32.
+        on_layer: called with the number of corrected layers and the total.
 
     Returns:
-        The shift of each layer.
+        A report with the shift of each layer.
 
     Raises:
-        CalibrationError: the model has no quantizer, there is no data, or ``samples`` is
+        CalibrationError: the model has no quantizer, the data is empty, or ``samples`` is
             below 1.
         UnsupportedModelError: the model has no graph of layers.
     """
@@ -71,18 +72,19 @@ class KerasBiases:
         self._graph = graph
 
     def problem(self, call: Call) -> str:
-        """Return why a weighted layer has no channels to correct, or nothing."""
+        """Return the reason for skipping a weighted layer; empty if it can be corrected."""
         is_first = getattr(call.core, "data_format", None) == "channels_first"
         return "its channels are not the last axis" if is_first else ""
 
     def of_layer(self, call: Call) -> KerasBias | None:
-        """Return the bias added to a layer's output channels."""
+        """Return the bias of the output channels of a layer, or None."""
         bias = getattr(call.core, "bias", None)
         is_per_channel = isinstance(bias, keras.Variable) and len(bias.shape) == 1
+        # The bias of a recurrent cell acts inside the recurrence, not on the outputs.
         return KerasBias(bias) if is_per_channel and not hasattr(call.core, "cell") else None
 
     def of_normalization(self, call: Call) -> KerasMean | None:
-        """Return the moving mean of a BatchNormalization along the channels."""
+        """Return the moving mean of a BatchNormalization over the last axis, or None."""
         norm = call.core
         if not isinstance(norm, keras.layers.BatchNormalization):
             return None
@@ -91,13 +93,13 @@ class KerasBiases:
 
 
 class KerasBias:
-    """A variable added to the last axis; see ``ChannelBias``."""
+    """Variable added along the last axis; see ``ChannelBias``."""
 
     def __init__(self, variable: Any) -> None:
         self._variable = variable
 
     def saved(self) -> Callable[[], None]:
-        """Return a function that puts the current values back."""
+        """Return a function that restores the current values."""
         values = self._variable.numpy()
         return lambda: self._variable.assign(values)
 
@@ -107,24 +109,25 @@ class KerasBias:
         return np.asarray(rows)
 
     def subtract(self, shift: np.ndarray) -> None:
-        """Subtract a shift of each channel from the variable."""
+        """Subtract a shift per channel from the variable."""
         variable = self._variable
         variable.assign(variable.value - tf.cast(shift, variable.dtype))
 
     def moved(self, tensor: Any, shift: np.ndarray) -> Any:
-        """Return a tensor with each channel's shift subtracted."""
+        """Return a tensor with a shift per channel subtracted."""
         return tensor - tf.cast(shift, tensor.dtype)
 
 
 class KerasMean(KerasBias):
-    """The moving mean of a BatchNormalization; see ``mean_shift``."""
+    """Moving mean of a BatchNormalization; see ``mean_shift``."""
 
     def __init__(self, norm: keras.layers.BatchNormalization) -> None:
         super().__init__(norm.moving_mean)
         self._norm = norm
 
     def subtract(self, shift: np.ndarray) -> None:
-        """Add to the mean what takes the shift from the normalization's outputs."""
+        """Adjust the mean to subtract a shift from the outputs of the normalization."""
         norm = self._norm
         gamma = norm.gamma.numpy() if norm.scale else 1.0
+        # The normalization subtracts the mean: lower outputs need a larger mean.
         super().subtract(-mean_shift(shift, gamma, norm.moving_variance.numpy(), norm.epsilon))

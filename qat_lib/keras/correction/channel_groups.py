@@ -1,8 +1,8 @@
-"""Tensors whose channels can be scaled together without a change of the outputs.
+"""Groups of tensors with a common scaling of channels that does not change the outputs.
 
-What makes a channel multiplies it by a factor, what reads it divides it by the same one, and ReLUs,
-additions and poolings in between keep positive factors. A group is what additions tie together, such
-as all tensors along the shortcuts of a stage.
+The layers that compute a channel multiply it by a factor, the layers that read it divide by the
+same factor, and ReLUs, additions and poolings in between preserve positive factors. Additions tie
+their tensors into one group, such as all tensors along the shortcuts of a ResNet stage.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from typing import Any, Literal, TypeAlias
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 
 Part: TypeAlias = Literal["through", "both", "makes", "reads", "other"]
-"""What a call does with factors on channels: hands them on to all its tensors; divides its weights
-by those of its input, and multiplies them by those of its output; only the latter; only the former;
-nothing, so that its tensors have none."""
+"""Role of a call for channel factors.
+
+- ``through``: all its tensors have the same factors;
+- ``both``: its weights are divided by the input factors and multiplied by the output factors;
+- ``makes``: its weights are multiplied by the output factors only;
+- ``reads``: its weights are divided by the input factors only;
+- ``other``: its tensors can't have factors."""
 
 
 @dataclass(kw_only=True)
 class ChannelGroup:
-    """Tensors with one factor for each channel.
+    """Tensors with the same factor for each channel.
 
     Attributes:
         tensors: names of the tensors.
-        makers: calls whose weights multiply the channels.
-        readers: calls whose weights divide them, each with the tensor that it reads.
-        through: calls between these that keep factors.
+        makers: calls with weights to multiply by the factors.
+        readers: calls with weights to divide by the factors, each with the tensor read.
+        through: calls in between that preserve the factors.
     """
 
     tensors: list[str] = field(default_factory=list)
@@ -37,24 +41,27 @@ class ChannelGroup:
 
 
 def channel_groups(graph: CallGraph, part: Callable[[GraphCall], Part]) -> list[ChannelGroup]:
-    """Return the groups of a model's graph that have readers, in the order of the calls.
+    """Return the groups with readers, in the order of the calls.
 
     Args:
         graph: the graph of a model.
-        part: what a call does to factors.
+        part: returns the role of a call.
     """
     ties = _Ties(graph)
     blocked = {*graph.inputs, *graph.outputs}
     parts: dict[str, Part] = {}
     for call in graph.calls:
+        # A layer called twice has one set of weights, but its calls may need different factors.
         known = part(call) if len(graph.calls_of(call.layer)) == 1 else "other"
         parts[call.name] = known
         if known == "through":
             ties.tie([*call.inputs, *call.outputs])
+        # The input of a call that ignores input factors must not have any; likewise for outputs.
         if known in ("makes", "other"):
             blocked.update(call.inputs)
         if known in ("reads", "other"):
             blocked.update(call.outputs)
+    # One tensor without factors blocks its whole group.
     stuck = {ties.root(tensor) for tensor in blocked}
     groups: dict[str, ChannelGroup] = {}
     for call in graph.calls:
@@ -68,7 +75,7 @@ def channel_groups(graph: CallGraph, part: Callable[[GraphCall], Part]) -> list[
 def _add(
     group: ChannelGroup, call: GraphCall, tensor: str, parts: dict[str, Part], graph: CallGraph
 ) -> None:
-    """Add a tensor with its maker and its readers to a group."""
+    """Add a tensor with its maker and readers to a group."""
     group.tensors.append(tensor)
     (group.through if parts[call.name] == "through" else group.makers).append(call)
     for reader, _ in graph.consumers(tensor):
@@ -77,18 +84,18 @@ def _add(
 
 
 class _Ties:
-    """Tensors tied to one another, each known by one of them."""
+    """Disjoint sets of tied tensors (union-find)."""
 
     def __init__(self, graph: CallGraph) -> None:
         self._above = {tensor: tensor for tensor in graph.order}
 
     def root(self, tensor: str) -> str:
-        """Return the tensor that stands for all that are tied to one."""
+        """Return the representative of the set of a tensor."""
         while self._above[tensor] != tensor:
             tensor = self._above[tensor]
         return tensor
 
     def tie(self, tensors: list[str]) -> None:
-        """Tie tensors to one another."""
+        """Merge the sets of tensors."""
         for tensor in tensors[1:]:
             self._above[self.root(tensor)] = self.root(tensors[0])

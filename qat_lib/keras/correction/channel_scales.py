@@ -1,8 +1,8 @@
-"""The factors that equalization gives to channels, by the noise that they leave.
+"""Channel factors of equalization, chosen by predicted rounding noise.
 
-Source: the balance of activations against weights is that of Xiao et al. 2022, "SmoothQuant"
-(https://arxiv.org/abs/2211.10438), equation 4; how far it goes is chosen for each group by the
-rounding noise that it predicts, with white noise of variance ``step**2 / 12``.
+Source: the balance between activations and weights is that of Xiao et al. 2022, "SmoothQuant"
+(https://arxiv.org/abs/2211.10438), equation 4. The migration strength is chosen for each group by
+predicted rounding noise, modelled as white noise of variance ``step**2 / 12``.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 
 LEAST_SHARE = 2.0**-10
-"""A channel's largest value counts as at least this share of the tensor's: what is smaller than
-that, INT8 can't tell from zero, and its scale would make noise of it."""
+"""Lower bound of a channel's largest value, relative to the tensor's: INT8 rounds smaller channels
+to zero, and their huge factors would amplify noise."""
 BALANCES = (0.25, 0.5, 0.75, 1.0)
-"""How far the factors follow the activations, from the weights alone (0) to these alone (1)."""
+"""Migration strengths: the factors follow only the weights (0) to only the activations (1)."""
 STEPS = 127.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One reading of a group's channels by a layer.
+    """Channels of a group as read by one layer.
 
     Attributes:
         largest: largest magnitude of each channel of the tensor.
         power: mean square of each channel.
-        kernel: the layer's weights, ``(channels, outputs, taps)``; None of a depthwise
-            convolution, each of whose channels has a range of its own.
+        kernel: weights of the layer, ``(channels, outputs, taps)``; None for a depthwise
+            convolution, because each of its channels has a separate range.
     """
 
     largest: np.ndarray
@@ -38,11 +38,11 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A ReLU with an upper bound among a group's channels.
+    """A ReLU with an upper bound in a group.
 
     Attributes:
         value: the bound.
-        largest: largest magnitude of each channel behind it, at most ``value``.
+        largest: largest magnitude of each output channel, at most ``value``.
     """
 
     value: float
@@ -50,27 +50,30 @@ class Bound:
 
 
 def channel_scales(readings: Sequence[Reading], bounds: Sequence[Bound]) -> np.ndarray:
-    """Return the factors of a group's channels, float32 and positive.
+    """Return the positive float32 factors of the channels of a group.
 
     Args:
-        readings: what reads the channels.
-        bounds: the ReLUs with an upper bound in the group. No channel is scaled below the largest
-            value behind a bound over that bound, so that the bound stays beyond the range.
+        readings: the channels as read by each layer.
+        bounds: the ReLUs with an upper bound in the group. Each factor is at least the largest
+            scaled value behind a bound over that bound, so no scaled bound is inside the range.
 
     Returns:
-        Factors of which the least scaled channel has about 1; 1 for a dead channel.
+        Factors with a minimum of about 1; dead channels have a factor of 1.
     """
     seen = np.max([reading.largest for reading in readings], axis=0)
     alive = seen > 0
     if not np.all(np.isfinite(seen)) or not alive.any():
-        return np.ones(len(alive), np.float32)
+        return np.ones(len(alive), np.float32)  # nothing to equalize
     activations = np.max([_shares(reading.largest) for reading in readings], axis=0)
     weights = np.max([_weight_shares(reading) for reading in readings], axis=0)
+    # Factors of 1 compete, too: equalization must lower the predicted noise.
     best, least = np.ones(len(alive)), _noise(readings, np.ones(len(alive)))
     for balance in BALANCES:
+        # Inverse of SmoothQuant's factors: large activations shrink relative to the others.
         scales = weights ** (1 - balance) / activations**balance
         scales = _bounded(np.where(alive, scales / scales[alive].min(), 1.0), bounds)
         noise = _noise(readings, scales)
+        # On a tie, prefer the later, stronger balance.
         if noise <= least:
             best, least = scales, noise
     return np.asarray(best, np.float32)
@@ -82,7 +85,7 @@ def _shares(values: np.ndarray) -> np.ndarray:
 
 
 def _weight_shares(reading: Reading) -> np.ndarray:
-    """Return how much of the outputs' ranges each channel's weights take."""
+    """Return the largest share of an output range used by the weights of each channel."""
     if reading.kernel is None:
         return np.full(len(reading.largest), LEAST_SHARE)
     magnitude = np.abs(reading.kernel).max(axis=2)
@@ -91,7 +94,7 @@ def _weight_shares(reading: Reading) -> np.ndarray:
 
 
 def _bounded(scales: np.ndarray, bounds: Sequence[Bound]) -> np.ndarray:
-    """Raise factors so that each bound stays at or beyond the range of the tensor behind it."""
+    """Return factors raised to keep each scaled bound at or above the range of its ReLU."""
     for bound in bounds:
         top = float((bound.largest * scales).max())
         scales = np.maximum(scales, top / bound.value)
@@ -99,18 +102,21 @@ def _bounded(scales: np.ndarray, bounds: Sequence[Bound]) -> np.ndarray:
 
 
 def _noise(readings: Sequence[Reading], scales: np.ndarray) -> float:
-    """Return the predicted noise over the signal, of all outputs that read the channels."""
+    """Return the predicted noise-to-signal ratio, summed over all readings."""
     return sum(_reading_noise(reading, scales) for reading in readings)
 
 
 def _reading_noise(reading: Reading, scales: np.ndarray) -> float:
+    # The common factor 1 / 12 of both variances is left out: only comparisons count.
     step = (reading.largest * scales).max() / STEPS
     power = np.maximum(reading.power, 1e-30)
     if reading.kernel is None:
+        # The noise of a channel that rounds to zero is its own power: 12 in this unit.
         alive = reading.power > 0
         ratios = np.minimum(step**2 / (scales**2 * power), 12.0)
         return float(ratios[alive].mean()) if alive.any() else 0.0
     kernel = reading.kernel / scales[:, None, None]
+    # Noise of rounded activations through the weights, then of rounded weights on the activations.
     rounded = step**2 * np.sum(kernel**2, axis=(0, 2))
     weight_steps = np.abs(kernel).max(axis=(0, 2)) / STEPS
     rounded += weight_steps**2 * kernel.shape[2] * np.sum(scales**2 * reading.power)

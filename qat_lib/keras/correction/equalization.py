@@ -1,9 +1,9 @@
-"""Cross-layer equalization: channels of a tensor get ranges that one INT8 scale serves.
+"""Cross-layer equalization: scale channels to similar ranges for one INT8 scale per tensor.
 
-Source: Nagel et al. 2019 (https://arxiv.org/abs/1906.04721), section 4.1: what one layer multiplies
-a channel by, the next one divides it by, and a ReLU in between changes nothing. A depthwise
-convolution's weights have a range for each channel, so that the division costs them nothing; of
-other layers it is balanced against the rounding of the weights.
+Source: Nagel et al. 2019 (https://arxiv.org/abs/1906.04721), section 4.1: one layer multiplies a
+channel by a factor, the next layer divides by it, and a ReLU in between preserves it. The weights
+of a depthwise convolution have one range per channel, so the division adds no rounding error; in
+other layers it is balanced against the rounding error of the weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ THROUGH = (
     keras.layers.AveragePooling2D,
     keras.layers.GlobalMaxPooling2D,
     keras.layers.GlobalAveragePooling2D,
-    # Linear on either side of zero: the slopes of a PReLU may differ by channel and place.
+    # Linear on either side of zero, with slopes that may differ by channel and position (PReLU).
     keras.layers.LeakyReLU,
     keras.layers.PReLU,
 )
@@ -52,29 +52,29 @@ _Channels: TypeAlias = tuple[np.ndarray, np.ndarray]
 def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) -> Any:
     """Return a copy of a float model with equalized channel ranges.
 
-    A tensor has one INT8 range for all channels, and some channels use a few of its steps only.
-    Where convolutions, Dense layers and BatchNormalizations make and read a tensor, with nothing
-    but ReLUs, leaky or not, additions and poolings in between, each channel is scaled where it is
-    made, and the weights that read it are divided by the same factor. The outputs stay those of
-    ``model``, up to the rounding of float32. A ReLU6 in between becomes a ``ChannelReLU``, with its
-    bound scaled alike. ``calibrate`` ends the range of a quantizer behind it at the least of its
-    bounds, so that the exported graph needs none.
+    A tensor has one INT8 range for all channels, so channels with small values use few of its
+    steps. If convolutions, Dense layers and BatchNormalizations compute and read a tensor, with
+    only ReLUs (leaky ones, too), additions and poolings in between, the layer that computes a
+    channel is scaled by a factor, and the weights that read the channel are divided by it. The
+    outputs remain equal to those of ``model``, up to float32 rounding. A ReLU6 in between becomes a
+    ``ChannelReLU`` with scaled bounds. ``calibrate`` limits the range of a quantizer behind it to
+    the smallest bound, so the exported graph needs no clipping.
 
-    The factors follow the largest magnitudes of the channels, and of the weights that read them,
-    as far as that lowers the predicted rounding noise.
+    The factors follow the largest magnitudes of the channels and of the weights that read them, to
+    the degree with the lowest predicted rounding noise.
 
     Args:
-        model: a Functional or Sequential Keras model in float; it is not changed.
-        data: unlabeled inputs in any form that ``calibrate`` takes.
-        samples: number of samples to observe, taken from the start; fewer where they would take
-            more than 1 GiB. Default 64.
-        batch_size: size of the batches that an array is cut into. Default 32.
+        model: a Functional or Sequential float Keras model; it is not modified.
+        data: unlabeled inputs in any form accepted by ``calibrate``.
+        samples: number of observed samples, taken from the start of the data; fewer if they would
+            exceed 1 GiB. Default 64.
+        batch_size: batch size for array data. Default 32.
 
     Returns:
-        The copy, for ``quantize_model``. A model without such places comes back as a plain copy.
+        The equalized copy, for ``quantize_model``; a plain copy if no tensor qualifies.
 
     Raises:
-        CalibrationError: there is no data, or ``samples`` is below 1.
+        CalibrationError: the data is empty, or ``samples`` is below 1.
         UnsupportedModelError: the model is quantized, has no graph of layers, or a layer can't be
             copied.
     """
@@ -86,6 +86,7 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
                 f"{call.layer!r}: equalize it before quantize_model."
             )
     batches = read_samples(graph, data, samples, batch_size, together=False)
+    # Plan: all factors come from statistics of the unchanged model, then the copy is scaled.
     groups = channel_groups(graph, partial(_part, graph))
     seen = _observe(graph, batches, groups)
     scales = [_group_scales(group, seen) for group in groups]
@@ -96,6 +97,7 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
             if (bound := _bound(relu)) is not None and not np.all(factors == 1):
                 bounds = (bound * factors).tolist()
                 replaced[call.layer] = ChannelReLU(bounds, name=relu.name, dtype=relu.dtype)
+    # Scale the copy: the statistics above come from the given model, which must not change.
     copy = copy_model(model, replaced)
     found = dict(LayerGraph(copy).layers())
     for group, factors in zip(groups, scales, strict=True):
@@ -107,25 +109,31 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
 
 
 def _part(graph: CallGraph, call: Any) -> Part:
-    """Return what a call does with factors on its channels."""
+    """Return the role of a call for channel factors."""
     layer = call.core
     if _is_channels_first(layer):
         return "other"
     if isinstance(layer, keras.layers.BatchNormalization):
+        # Output factors go into gamma and beta. Its moving statistics are not scaled, so its input
+        # has no factors.
         return "makes" if layer.scale and layer.center else "other"
     if isinstance(layer, WEIGHTED):
         is_homogeneous = call.traits.own_activation in (None, "relu")
+        # The kernel of a grouped convolution lacks the axis of all input channels.
         if getattr(layer, "groups", 1) > 1:
             return "makes" if is_homogeneous else "other"
         return "both" if is_homogeneous else "reads"
+    # A Flatten or Reshape moves channels to other positions.
     channels = {graph.shapes[tensor][-1:] for tensor in (*call.inputs, *call.outputs)}
     return "through" if len(channels) == 1 and _keeps_factors(call) else "other"
 
 
 def _keeps_factors(call: Any) -> bool:
-    """Whether a call treats all channels alike and keeps positive factors."""
+    """Whether a call treats all channels alike and preserves positive factors."""
     if isinstance(call.core, keras.layers.ReLU):
         is_leaky_and_bounded = call.core.negative_slope and call.core.max_value is not None
+        # f(a * x) = a * f(x) for a > 0 requires a threshold of zero. A bound scales along as a
+        # ChannelReLU, which has no negative slope.
         return not call.core.threshold and not is_leaky_and_bounded
     if type(call.core).__name__ == "Add":  # the layer or the operator
         return len(call.inputs) > 1
@@ -150,6 +158,7 @@ def _group_scales(group: ChannelGroup, seen: Mapping[str, _Channels]) -> np.ndar
         kernel = None
         if not isinstance(reader.core, DEPTHWISE):
             kernel = np.asarray(tf.cast(reader.core.kernel, tf.float32))
+            # (..., inputs, outputs) -> (inputs, outputs, taps)
             taps = math.prod(kernel.shape[:-2])
             kernel = np.moveaxis(kernel.reshape(taps, *kernel.shape[-2:]), 0, -1)
         readings.append(Reading(largest=largest, power=power, kernel=kernel))
@@ -165,9 +174,9 @@ def _observe(
 ) -> dict[str, _Channels]:
     """Return the largest magnitude and the mean square of channels, by tensor.
 
-    Of the tensors that are read, and of those behind a bounded ReLU, which a pooling in between
-    may average.
+    The tensors are those read by layers with weights, and the outputs of bounded ReLUs.
     """
+    # A pooling between a bounded ReLU and the reader may average: observe both tensors.
     wanted = {tensor for group in groups for _, tensor in group.readers}
     for group in groups:
         wanted.update(c.outputs[0] for c in group.through if _bound(c.core) is not None)
@@ -176,11 +185,12 @@ def _observe(
     def visit(call: Call, outputs: tuple[BothForms, ...]) -> None:
         for tensor, forms in zip(call.outputs, outputs, strict=True):
             if tensor in wanted:
-                # Of a layer with a ReLU of its own, what it makes in front of that.
+                # For a layer with a built-in ReLU, ``visit`` gets the outputs before it.
                 rectified = call.traits.own_activation is not None
                 values = [tf.nn.relu(x) if rectified else x for x in forms.float]
                 seen[tensor].extend(map(_by_channel, values))
 
+    # Batch by batch: statistics need no tensors of other batches in memory.
     for batch in batches:
         run_lockstep(graph, [batch], visit, quantized=False)
     found: dict[str, _Channels] = {}
@@ -198,11 +208,12 @@ def _by_channel(tensor: Any) -> _Channels:
 
 
 def _multiply_outputs(layer: Any, factors: np.ndarray) -> None:
-    """Scale the channels that a layer makes."""
+    """Scale the output channels of a layer."""
     if isinstance(layer, keras.layers.BatchNormalization):
         _multiply(layer.gamma, factors)
         _multiply(layer.beta, factors)
         return
+    # A depthwise kernel has its output channels on the last two axes: inputs and multipliers.
     is_depthwise = isinstance(layer, DEPTHWISE)
     _multiply(
         layer.kernel, factors.reshape(-1, layer.depth_multiplier) if is_depthwise else factors
@@ -212,5 +223,6 @@ def _multiply_outputs(layer: Any, factors: np.ndarray) -> None:
 
 
 def _multiply(variable: Any, factors: np.ndarray) -> None:
+    # In float32, also for variables of lower precision, to round once.
     product = tf.cast(variable.value, tf.float32) * factors
     variable.assign(tf.cast(product, variable.dtype))

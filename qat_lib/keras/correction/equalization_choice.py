@@ -1,4 +1,4 @@
-"""Whether a model is equalized: decided by the error of both quantized models."""
+"""Choice for or against equalization, by the error of both quantized models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qat_lib.keras.structure import pack_inputs
 from qat_lib.lockstep.bias import EqualizationChoice
 
 Quantize: TypeAlias = Callable[[Any, Sequence[Any]], Any]
-"""Returns a quantized, calibrated copy of a float model, from batches of inputs."""
+"""Returns a quantized and calibrated copy of a float model, given batches of inputs."""
 SAMPLES = 128
 
 
@@ -29,22 +29,22 @@ def choose_equalization(
     *,
     batch_size: int = 32,
 ) -> EqualizationChoice:
-    """Return a float model for quantization, equalized where that lowers the error of INT8.
+    """Return a float model for quantization, equalized if this lowers the INT8 error.
 
-    With ``"auto"`` a model with depthwise convolutions is quantized twice, as it is and equalized,
-    on one half of the first 128 samples. On the other half the outputs of both are compared with
-    those in float. The equalized one is chosen if its error is lower by more than the standard
-    error of the difference. Up to 32 samples in one batch serve as both halves.
+    With ``"auto"``, a model with depthwise convolutions is quantized with and without equalization
+    on one half of the first 128 samples. The outputs of both models are compared with the float
+    outputs on the other half. Equalization is chosen if it lowers the error by more than the
+    standard error of the difference. A single batch serves as both halves.
 
     Args:
-        model: a Functional or Sequential Keras model; it is not changed.
-        data: calibration data in any form that ``calibrate`` takes.
-        setting: ``"auto"``; True or False decide without a measurement.
-        quantize: how the model is going to be quantized.
-        batch_size: size of the batches that an array is cut into. Default 32.
+        model: a Functional or Sequential Keras model; it is not modified.
+        data: calibration data in any form accepted by ``calibrate``.
+        setting: ``"auto"``, or True or False to decide without a measurement.
+        quantize: quantizes a float model as in the final quantization.
+        batch_size: batch size for array data. Default 32.
 
     Raises:
-        CalibrationError: there is no data.
+        CalibrationError: the data is empty.
         UnsupportedModelError: see ``qat_lib.equalize``.
     """
     if setting is not True and (setting is False or not _has_depthwise_in_float(model)):
@@ -55,11 +55,13 @@ def choose_equalization(
         return EqualizationChoice(model=equal, applied=True, reason="asked for")
     taken = read_samples(LayerGraph(model), data, SAMPLES, batch_size, together=False)
     batches = [pack_inputs(model, x if isinstance(x, list) else [x]) for x in taken]
+    # Alternate batches, since data sorted by class would make halves in order differ.
     seen, unseen = batches[::2], batches[1::2] or batches
     equal = equalize(model, seen)
     expected = _outputs(model, unseen)
     plain = _errors(_outputs(quantize(model, seen), unseen), expected)
     scaled = _errors(_outputs(quantize(equal, seen), unseen), expected)
+    # Paired by sample, since errors differ more between samples than between the two models.
     gain = plain - scaled
     applied = bool(gain.mean() > gain.std() / math.sqrt(len(gain)))
     errors = float(plain.mean()), float(scaled.mean())
@@ -79,7 +81,7 @@ def _has_depthwise_in_float(model: Any) -> bool:
 
 
 def _outputs(model: Any, batches: Sequence[Any]) -> list[np.ndarray]:
-    """Return each output for all batches: float32 ``(samples, values)``."""
+    """Return each output over all batches, as float32 ``(samples, values)``."""
     found = [keras.tree.flatten(model(batch, training=False)) for batch in batches]
     joined = []
     for parts in zip(*found, strict=True):
@@ -89,7 +91,7 @@ def _outputs(model: Any, batches: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _errors(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the error of each sample: squared, over the mean square of each output."""
+    """Return the squared error of each sample, relative to the mean square of each output."""
     errors = []
     for output, reference in zip(outputs, expected, strict=True):
         power = max(float(np.mean(reference**2)), 1e-30)

@@ -1,4 +1,4 @@
-"""Second moments of what a Keras layer reads and makes, and its weights in the same form."""
+"""Second moments of the inputs and outputs of a Keras layer, and its weights in matching form."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import tensorflow as tf
 from qat_lib.keras.correction.rounding import Moments
 
 ROWS = 16384
-"""Output positions that moments are taken of, about."""
+"""Approximate number of sampled output positions."""
 
 
 def in_groups(layer: Any, kernel: np.ndarray) -> np.ndarray:
-    """Return a kernel as ``(groups, taps, outputs)``: a depthwise one has a group a channel."""
+    """Return a kernel as ``(groups, taps, outputs)``, with a group per channel if depthwise."""
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         height, width, channels, outputs = kernel.shape
         return np.moveaxis(kernel.reshape(height * width, channels, outputs), 1, 0)
@@ -23,7 +23,7 @@ def in_groups(layer: Any, kernel: np.ndarray) -> np.ndarray:
 
 
 def out_of_groups(layer: Any, weights: np.ndarray) -> np.ndarray:
-    """Return weights of ``in_groups`` in the shape of the layer's kernel."""
+    """Return weights from ``in_groups`` in the shape of the layer's kernel."""
     shape = tuple(layer.kernel.shape)
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         weights = np.moveaxis(weights, 0, 1)
@@ -34,9 +34,8 @@ class LayerMoments:
     """Collects the second moments of a convolution or a Dense layer.
 
     Args:
-        layer: a layer that ``knows`` takes.
-        centered: whether they are those around the means, for a layer whose mean error is
-            corrected.
+        layer: a layer supported according to ``knows``.
+        centered: whether to use central moments, for layers with bias correction.
     """
 
     def __init__(self, layer: Any, *, centered: bool) -> None:
@@ -47,7 +46,7 @@ class LayerMoments:
 
     @staticmethod
     def knows(layer: Any) -> bool:
-        """Whether the moments of a layer's class can be taken."""
+        """Whether a layer is supported."""
         if isinstance(layer, keras.layers.Dense):
             return True
         is_convolution = isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D)
@@ -60,16 +59,18 @@ class LayerMoments:
         """Add a batch.
 
         Args:
-            inputs: what the quantized layer reads.
-            outputs: what the float layer makes, without its activation.
+            inputs: inputs of the quantized layer.
+            outputs: outputs of the float layer, without its activation.
             samples: number of samples in all batches.
         """
         budget = max(1, ROWS // samples)
         for index in range(len(inputs)):
+            # Sample by sample: the patches of a 3x3 kernel take nine times the memory of the input.
             x = self._patches(tf.cast(inputs[index : index + 1], tf.float32))
             y = tf.cast(outputs[index : index + 1], tf.float32)
             y = tf.reshape(y, (-1, y.shape[-1])).numpy()
             step = max(1, len(y) // budget)
+            # Evenly spaced positions, starting in the middle of the first stride.
             self._add_rows(x[step // 2 :: step], y[step // 2 :: step])
 
     def _add_rows(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -82,6 +83,7 @@ class LayerMoments:
             x, y = x[None], y[None]
         turned = np.swapaxes(x, 1, 2)
         parts = (turned @ x, turned @ y, x.sum(axis=1), y.sum(axis=1))
+        # Accumulate in float64: float32 sums lose precision over many samples.
         for index, part in enumerate(parts):
             self._sums[index] = self._sums[index] + part.astype(np.float64)
         self._rows += x.shape[1]
@@ -100,8 +102,9 @@ class LayerMoments:
         return np.asarray(tf.reshape(patches, (-1, patches.shape[-1])).numpy())
 
     def result(self) -> Moments:
-        """Return the moments of all that was added, per row."""
+        """Return the moments of all batches, per row."""
         gram, cross, x, y = [part / self._rows for part in self._sums]
+        # Bias correction removes the mean error, so rounding only has to match the variations.
         if self._centered:
             gram = gram - x[:, :, None] * x[:, None, :]
             cross = cross - x[:, :, None] * y[:, None, :]

@@ -1,7 +1,4 @@
-"""Run a quantized Keras model beside its float form.
-
-Call after call, on the same samples.
-"""
+"""Run a quantized Keras model and its float form in lockstep, call by call."""
 
 from __future__ import annotations
 
@@ -29,17 +26,17 @@ def run_lockstep(
     quantized: bool = True,
     prepare: Prepare | None = None,
 ) -> list[BothForms]:
-    """Compute each call in float and quantized, before the next; return the model's outputs.
+    """Compute each call in float and quantized form before the next; return the model outputs.
 
     See ``qat_lib.lockstep.steps.run_steps``.
 
     Args:
         graph: the graph of a quantized model.
-        batches: batches of inputs; each a tensor, or a list of one for each input of the model.
-        visit: called after each call that is no input.
-        quantized: whether to compute the quantized form. Default True; a float model has none, and
-            its one form stands for both.
-        prepare: called before each call is computed in its quantized form. Default None.
+        batches: batches of inputs, each a tensor or a list with one tensor per input.
+        visit: called after each call except inputs.
+        quantized: whether to compute the quantized form. Default True; False uses the float form
+            for both, as for a float model.
+        prepare: called before the quantized form of each call is computed. Default None.
     """
     pairs: dict[Any, BothForms] = {}
     for index, tensor in enumerate(graph.inputs):
@@ -65,10 +62,11 @@ def _input(batch: Any, index: int) -> Any:
 
 @contextmanager
 def _without_activation(call: Call) -> Iterator[Callable[[Any], Any] | None]:
-    """Yield a weighted layer with its activation off within the block."""
+    """Disable the built-in activation of a call within the block, and yield it, or None."""
     if call.traits.own_activation is None:
         yield None
         return
+    # The layer without activation is linear in weights and bias, as the corrections require.
     activation = call.core.activation
     call.core.activation = keras.activations.linear
     try:
@@ -85,19 +83,18 @@ def _outputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
 def read_samples(
     graph: LayerGraph, data: Any, samples: int, batch_size: int, *, together: bool = True
 ) -> list[Any]:
-    """Return calibration data's first samples in batches that fit memory.
+    """Return the first samples of calibration data, in batches within a memory limit.
 
     Args:
-        graph: the graph of the model that takes them.
-        data: data in any form that ``calibrate`` takes.
-        samples: number of samples, at least 1; fewer where their tensors would take more than
-            1 GiB.
-        batch_size: size of the batches that an array is cut into.
-        together: whether the tensors of all batches are in memory at a time, as in one
-            ``run_lockstep``. Default True; else the limit counts the inputs alone.
+        graph: the graph of the model.
+        data: data in any form accepted by ``calibrate``.
+        samples: number of samples, at least 1; fewer if their tensors would exceed 1 GiB.
+        batch_size: batch size for array data.
+        together: whether the tensors of all batches are in memory at once, as in one
+            ``run_lockstep``. Default True; if False, the limit applies to the inputs only.
 
     Raises:
-        CalibrationError: there is no data, or ``samples`` is below 1.
+        CalibrationError: the data is empty, or ``samples`` is below 1.
     """
     inputs = BYTES_PER_ELEMENT * sum(_elements(graph.shapes[tensor]) for tensor in graph.inputs)
     size = bytes_per_sample(graph) if together else inputs
@@ -113,7 +110,7 @@ def _is_array(data: Any) -> bool:
 
 
 def bytes_per_sample(graph: LayerGraph) -> int:
-    """Return the peak bytes of one sample's tensors, in both forms.
+    """Return the peak memory of the tensors of one sample in both forms, in bytes.
 
     An axis of unknown size counts as 1.
     """
@@ -123,13 +120,14 @@ def bytes_per_sample(graph: LayerGraph) -> int:
     for call in graph.calls:
         if call.is_input:
             continue
+        # Inputs and outputs of a call are alive at once; tensors are freed after their last reader.
         alive.update({tensor: _elements(graph.shapes[tensor]) for tensor in call.outputs})
         peak = max(peak, sum(alive.values()))
         for tensor in call.inputs:
             readers[tensor] -= 1
             if readers[tensor] == 0:
                 alive.pop(tensor, None)
-    return 2 * BYTES_PER_ELEMENT * peak
+    return 2 * BYTES_PER_ELEMENT * peak  # both forms
 
 
 def _elements(shape: Sequence[int | None]) -> int:

@@ -1,10 +1,10 @@
-"""Rounding of one layer's weights for the least error of its outputs, in NumPy.
+"""Rounding of the weights of one layer for the least output error, in NumPy.
 
 Source: the objective is that of AdaRound (Nagel et al. 2020, https://arxiv.org/abs/2004.10568,
-equation 21): the mean squared error of a layer's outputs on calibration data. For a layer without
-its activation that is a quadratic form in the weights, given by second moments of its inputs.
-It is solved by GPTQ (Frantar et al. 2022, https://arxiv.org/abs/2210.17323), then by descent over
-one weight at a time, as QuantEase (Behdin et al. 2023, https://arxiv.org/abs/2309.01885).
+equation 21), the mean squared error of the layer outputs on calibration data. Without the
+activation, it is a quadratic form in the weights, given by second moments of the inputs. It is
+minimized by GPTQ (Frantar et al. 2022, https://arxiv.org/abs/2210.17323), then by coordinate
+descent over single weights, as in QuantEase (Behdin et al. 2023, https://arxiv.org/abs/2309.01885).
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from dataclasses import dataclass
 import numpy as np
 
 DAMPING = 0.01
-"""Weight of the original weights in the objective, of the mean power of the inputs: without it
-directions that the data lacks would be free."""
+"""Penalty on the distance from the original weights, relative to the mean power of the inputs; it
+fixes directions that the data does not excite."""
 SWEEPS = 8
-"""Most times that the descent comes by every weight."""
+"""Maximum number of passes of the descent over all weights."""
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
-"""Shares of the largest weight among which a channel's range is chosen, with few integers."""
+"""Candidate ranges of a channel, as shares of its largest weight, for low bit widths."""
 MANY = 64
-"""Greatest integer from which on clipping gains nothing, and a range is the largest weight."""
+"""Greatest integer from which clipping has no benefit, and the range is the largest weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """Second moments of a layer's inputs and outputs, for each of its groups of channels.
+    """Second moments of the inputs and outputs of a layer, by group of channels.
 
     Attributes:
-        inputs: ``(groups, taps, taps)``, of the quantized inputs with one another.
-        outputs: ``(groups, taps, outputs)``, of these with the float outputs.
+        inputs: moments of the quantized inputs, ``(groups, taps, taps)``.
+        outputs: cross moments of the quantized inputs and the float outputs,
+            ``(groups, taps, outputs)``.
     """
 
     inputs: np.ndarray
@@ -43,9 +44,10 @@ class Rounded:
 
     Attributes:
         weights: multiples of the steps, ``(groups, taps, outputs)``.
-        largest: range of each output's weights, ``(groups, 1, outputs)``; one weight has it.
-        before: the objective with weights rounded to nearest, over that of zero weights.
-        after: the same with these weights.
+        largest: range of the weights of each output, ``(groups, 1, outputs)``; at least one weight
+            has this magnitude.
+        before: objective with weights rounded to nearest, relative to zero weights.
+        after: objective with these weights, relative to zero weights.
     """
 
     weights: np.ndarray
@@ -55,17 +57,18 @@ class Rounded:
 
 
 def round_weights(weights: np.ndarray, moments: Moments, top: float) -> Rounded:
-    """Return weights rounded for the least error of the outputs.
+    """Return weights rounded for the least output error.
 
     Args:
         weights: the float weights, ``(groups, taps, outputs)``.
-        moments: what the layer was seen to read and make.
-        top: the greatest integer, such as 7 for 4 bits; the least is its negative.
+        moments: moments of the layer on calibration data.
+        top: the greatest integer, such as 7 for 4 bits; the least integer is ``-top``.
 
     Returns:
-        The weights. Each output's range is that of its largest rounded weight, so that a quantizer
-        whose range is always the weights' own reproduces them.
+        The rounded weights. The range of each output is its largest rounded weight, so a quantizer
+        with the range policy ``"current"`` reproduces the weights.
     """
+    # float64: Cholesky factors of nearly singular moments fail or lose accuracy in float32.
     gram, target = _damped(weights.astype(np.float64), moments)
     held, whole = _held(weights), np.abs(weights).max(axis=1, keepdims=True).astype(np.float64)
     whole = np.maximum(whole, 1e-12)
@@ -74,14 +77,17 @@ def round_weights(weights: np.ndarray, moments: Moments, top: float) -> Rounded:
     for share in SHARES if top < MANY else SHARES[:1]:
         tried = share * whole / top
         integers = _compensate(target, order, factor, tried, top)
+        # A quantizer that takes its range from the weights must find the range tried here.
         integers = np.where(held, top * np.sign(weights), integers)
         error = _errors(integers * tried, target, gram)
         found, step = np.where(error < least, integers, found), np.where(error < least, tried, step)
         least = np.minimum(error, least)
     found = _descend(found, target, gram, step, top, held)
+    # Where rounding to nearest is better, use it: the heuristics don't guarantee an improvement.
     nearest = np.clip(np.rint(weights / (whole / top)), -top, top) * whole / top
     error, plain = _errors(found * step, target, gram), _errors(nearest, target, gram)
     rounded = np.where(error <= plain, found * step, nearest)
+    # The objective of zero weights makes errors comparable between layers.
     scale = max(float(_errors(np.zeros_like(target), target, gram).sum()), 1e-30)
     return Rounded(
         weights=rounded.astype(np.float32),
@@ -92,7 +98,8 @@ def round_weights(weights: np.ndarray, moments: Moments, top: float) -> Rounded:
 
 
 def _damped(weights: np.ndarray, moments: Moments) -> tuple[np.ndarray, np.ndarray]:
-    """Return the quadratic form, and the weights that are best before rounding."""
+    """Return the damped quadratic form, and its minimizer before rounding."""
+    # The inputs are quantized and the outputs are not: the best weights differ from the given ones.
     gram = moments.inputs.astype(np.float64)
     taps = gram.shape[1]
     power = np.trace(gram, axis1=1, axis2=2)[:, None, None] / taps
@@ -102,7 +109,7 @@ def _damped(weights: np.ndarray, moments: Moments) -> tuple[np.ndarray, np.ndarr
 
 
 def _held(weights: np.ndarray) -> np.ndarray:
-    """Return where each output's largest weight is, which keeps the greatest integer."""
+    """Return a mask of the largest weight of each output, fixed at the greatest integer."""
     magnitude = np.abs(weights)
     places = magnitude.argmax(axis=1)[:, None, :]
     held = np.zeros(weights.shape, bool)
@@ -111,9 +118,12 @@ def _held(weights: np.ndarray) -> np.ndarray:
 
 
 def _order(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order of the taps, and a factor of the inverse of their moments in it."""
+    """Return the order of the taps, and the upper Cholesky factors of their inverse moments."""
+    # Taps with large inputs first, while many others can still compensate ("act order" of GPTQ);
+    # one order for all groups, so that they are rounded in one pass.
     order = np.argsort(-np.diagonal(gram.sum(axis=0)))
     inverse = np.linalg.inv(gram[:, order][:, :, order])
+    # Symmetrize: the inverse is symmetric only up to rounding.
     root = np.linalg.cholesky((inverse + np.swapaxes(inverse, 1, 2)) / 2)
     return order, np.swapaxes(root, 1, 2)
 
@@ -121,7 +131,7 @@ def _order(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _compensate(
     target: np.ndarray, order: np.ndarray, factor: np.ndarray, step: np.ndarray, top: float
 ) -> np.ndarray:
-    """Return integers, each rounded after the errors of those before it were made up for."""
+    """Return integers, rounded tap by tap with compensation of earlier errors (GPTQ)."""
     left, found = target[:, order], np.empty_like(target)
     for index, place in enumerate(order):
         integers = np.clip(np.rint(left[:, index] / step[:, 0]), -top, top)
@@ -139,18 +149,20 @@ def _descend(
     top: float,
     held: np.ndarray,
 ) -> np.ndarray:
-    """Return integers after setting one at a time to the best, until none changes."""
+    """Return integers after coordinate descent, until no integer changes."""
     integers = start.copy()
     slope = gram @ (integers * step - target)
     for _ in range(SWEEPS):
         changed = False
         for index in range(integers.shape[1]):
             old = integers[:, index]
+            # For all groups and outputs at once: outputs don't interact.
             ideal = old - slope[:, index] / gram[:, index, index, None] / step[:, 0]
             new = np.where(held[:, index], old, np.clip(np.rint(ideal), -top, top))
             if (new == old).all():
                 continue
             changed = True
+            # Update the gradient for the changed tap, instead of a full product.
             slope += gram[:, :, index, None] * ((new - old) * step[:, 0])[:, None, :]
             integers[:, index] = new
         if not changed:
@@ -159,6 +171,6 @@ def _descend(
 
 
 def _errors(weights: np.ndarray, target: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    """Return each output's quadratic form of the distance from the best weights."""
+    """Return the quadratic form of the distance from the unrounded optimum, for each output."""
     distance = weights - target
     return np.asarray(np.sum(distance * (gram @ distance), axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""The finished layers of an interrupted rounding, in a file."""
+"""State file with the finished layers of an interrupted rounding."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from qat_lib.files.whole_files import written_beside
 logger = logging.getLogger("qat_lib")
 
 Finished = tuple[Any, Any, float, float]
-"""A layer's rounded weights and their ranges, and its error before and after."""
+"""Rounded weights of a layer, their ranges, and the errors before and after."""
 PARTS = ("weights", "largest", "before", "after")
 
 
 def fingerprint(weights: Sequence[np.ndarray], batches: Sequence[Any]) -> str:
-    """Return a digest of a model's weights and of the data."""
+    """Return a digest of the weights of a model and of the data."""
     digest = hashlib.sha256()
     for array in weights:
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -33,7 +33,7 @@ def fingerprint(weights: Sequence[np.ndarray], batches: Sequence[Any]) -> str:
 
 
 class RoundingState:
-    """Finished layers by name, in memory and in a file if there is one."""
+    """Finished layers by name, in memory and optionally in a file."""
 
     def __init__(self, path: Path | None, mark: str) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class RoundingState:
 
     @classmethod
     def open(cls, path: str | Path | None, mark: str) -> RoundingState:
-        """Return the state in a file; an empty one if it is another model's or not there.
+        """Return the state from a file; empty if the file is missing or of another model.
 
         Raises:
             CalibrationError: the file is damaged.
@@ -58,29 +58,32 @@ class RoundingState:
                 f"Expected the state of a rounding in {path}. It can't be read ({error}): remove it "
                 "to begin anew."
             ) from error
+        # Not an error: the file is overwritten with the layers of this model.
         if str(found.pop("mark", "")) != mark:
             logger.warning("%s is of another model or other data: rounding begins anew.", path)
             return state
         for key in found:
             layer, _, part = key.rpartition("|")
+            # Once per layer; the other parts are read along with the weights.
             if part == PARTS[0]:
                 weights, largest, before, after = (found[f"{layer}|{x}"] for x in PARTS)
                 state._layers[layer] = (weights, largest, float(before), float(after))
         return state
 
     def get(self, layer: str) -> Finished | None:
-        """Return what is known of a layer."""
+        """Return the results of a finished layer, or None."""
         return self._layers.get(layer)
 
     def keep(
         self, layer: str, weights: np.ndarray, largest: np.ndarray, before: float, after: float
     ) -> None:
-        """Keep a finished layer; the file is whole at every moment."""
+        """Store a finished layer; the file is replaced atomically."""
         self._layers[layer] = (weights, largest, before, after)
         if self._path is None:
             return
         arrays: dict[str, Any] = {"mark": self._mark}
         for name, parts in self._layers.items():
             arrays.update({f"{name}|{part}": x for part, x in zip(PARTS, parts, strict=True)})
+        # An open file, since ``savez`` would append ".npz" to a path.
         with written_beside(self._path) as unfinished, unfinished.open("wb") as file:
             np.savez(file, **arrays)

@@ -1,4 +1,4 @@
-"""adaround: round weights for the least error of each layer's outputs, without labels."""
+"""AdaRound: round weights for the least output error of each layer, without labels."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ def adaround(
     state: str | Path | None = None,
     on_layer: Callable[[int, int], None] | None = None,
 ) -> RoundingReport:
-    """Choose for each weight the integer that keeps its layer's outputs.
+    """Round weights to the integers with the least output error of each layer.
 
-    Layer after layer, the weights are rounded so that the quantized layer, on what the quantized
-    layers in front of it give, makes what the float layer makes: AdaRound's objective (Nagel et al.
-    2020, https://arxiv.org/abs/2004.10568), here solved by error compensation and descent over
-    single weights (``qat_lib.keras.correction.rounding``). Each output channel's range is chosen as well,
-    and biases are corrected as by ``correct_bias``. The rounded weights are written into the model
-    as floats, at multiples of their steps: its quantizers, the export and the engines reproduce
-    them. With 4-bit weights this is the difference between a usable and a useless network; with 8
-    bits there is little to gain.
+    Layer by layer, the weights are rounded so that the quantized layer, with inputs from the
+    preceding quantized layers, reproduces the outputs of the float layer. This is AdaRound's
+    objective (Nagel et al. 2020, https://arxiv.org/abs/2004.10568), minimized by error compensation
+    and coordinate descent (``qat_lib.keras.correction.rounding``). The function also chooses the
+    range of each output channel, and corrects biases like ``correct_bias``. The rounded weights are
+    stored in the model as floats, at multiples of their steps, so quantizers, export and engines
+    reproduce them. With 4-bit weights, rounding decides whether a network is usable; with 8 bits
+    the gain is small.
 
     Args:
-        model: a quantized and calibrated Keras model; it is changed in place.
-        data: unlabeled inputs in any form that ``calibrate`` takes.
-        samples: number of samples, taken from the start; fewer where their tensors would take more
-            than 1 GiB. Default 128.
-        batch_size: size of the batches that an array is cut into. Default 32.
-        correct: whether biases are corrected, too. Default True.
-        state: a file that keeps the finished layers, so that the same call with the same model and
-            data goes on where one was interrupted; it stays when all are done. Default None.
-        on_layer: called with the number of layers done, and of all.
+        model: a quantized and calibrated Keras model, modified in place.
+        data: unlabeled inputs in any form accepted by ``calibrate``.
+        samples: number of samples, taken from the start of the data; fewer if their tensors would
+            exceed 1 GiB. Default 128.
+        batch_size: batch size for array data. Default 32.
+        correct: whether to correct biases, too. Default True.
+        state: file for finished layers. After an interruption, the same call with the same model
+            and data resumes from it; the file is not deleted at the end. Default None.
+        on_layer: called with the number of finished layers and the total.
 
     Returns:
-        The error of each layer.
+        A report with the error of each layer.
 
     Raises:
-        CalibrationError: the model has no quantizer, there is no data, ``samples`` is below 1, or
+        CalibrationError: the model has no quantizer, the data is empty, ``samples`` is below 1, or
             the state file is damaged.
         UnsupportedModelError: the model has no graph of layers.
     """
@@ -72,6 +72,8 @@ def adaround(
     kept = RoundingState.open(state, fingerprint(model.get_weights(), batches))
     correction = BiasCorrection(graph, KerasBiases(graph), None)
     rounding = _Rounding(graph, correction.corrected if correct else set(), kept, on_layer)
+    # ``visit`` runs after ``prepare`` of the same layer, so biases are corrected for the rounded
+    # weights, and later layers see both changes.
     visit = correction.visit if correct else _keep
     run_lockstep(graph, batches, visit, prepare=rounding.prepare)
     return RoundingReport(
@@ -84,11 +86,11 @@ def adaround(
 
 
 def _keep(_call: Call, _outputs: tuple[BothForms, ...]) -> None:
-    """Change no outputs."""
+    """Keep the outputs unchanged."""
 
 
 class _Rounding:
-    """Rounds the weights of each layer before it first runs quantized."""
+    """Rounds the weights of each layer before its quantized form runs."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class _Rounding:
     def prepare(
         self, call: Call, inputs: Sequence[BothForms], in_float: Sequence[Sequence[Any]]
     ) -> None:
-        """Round the weights of a layer, unless the state has them."""
+        """Round the weights of a layer, or restore them from the state."""
         if call.layer not in self._layers:
             return
         known = self._state.get(call.layer)
@@ -138,6 +140,7 @@ class _Rounding:
         for batch, outputs in zip(inputs[0].quantized, in_float, strict=True):
             moments.add(batch, outputs[0], count)
         (quantizer,) = call.operation.weight_quantizers
+        # Only a single weight quantizer passes ``_problem``.
         weights = in_groups(call.core, call.core.kernel.numpy().astype("float32"))
         top = greatest_integer(quantizer.num_bits, False)
         found = round_weights(weights, moments.result(), top)
@@ -145,7 +148,8 @@ class _Rounding:
 
 
 def _problem(graph: LayerGraph, call: Call) -> str:
-    """Return why the weights of a quantized layer can't be rounded; empty if they can."""
+    """Return the reason for skipping a quantized layer; empty if its weights can be rounded."""
+    # Each call has its own inputs, and moments of one of them would not fit the others.
     if len(graph.calls_of(call.layer)) > 1:
         return "it is called more than once"
     if not LayerMoments.knows(call.core):
@@ -162,7 +166,7 @@ def _problem(graph: LayerGraph, call: Call) -> str:
 
 
 def _write(call: Call, weights: Any, largest: Any) -> None:
-    """Write rounded weights into a layer, and their ranges where they are kept apart."""
+    """Assign rounded weights to a layer, and their ranges to its quantizer if it stores ranges."""
     variable = call.core.kernel
     variable.assign(tf.cast(out_of_groups(call.core, weights), variable.dtype))
     (quantizer,) = call.operation.weight_quantizers

@@ -1,4 +1,4 @@
-"""Which layers of a quantized model cost accuracy, why, and what to change."""
+"""Find the layers of a quantized model that lose accuracy, with causes and fixes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Why quantizing a tensor hurts: rules on its error, its channels and its range.
+"""Causes of quantization error: rules on the error, the channels and the range of a tensor.
 
-The first rule that holds names the cause. Each gives the change to make as entries of a spec.
+The first matching rule determines the cause. Each rule returns its fix as spec entries.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from qat_lib.keras.diagnosis.sites import Site
 from qat_lib.keras.diagnosis.statistics import ErrorSums, decibels
 
 OUTLIER = 8.0
-"""Times the median channel's largest magnitude from which on a channel is an outlier: the others
-have 127 / 8 = 16 steps and fewer."""
+"""Ratio of a channel's largest magnitude to the median channel's from which it is an outlier: the
+median channel gets at most 127 / 8 = 16 steps."""
 FEW = 0.25
-"""Share of the channels that are outliers at most; more of them are the rule."""
+"""Largest share of outlier channels; beyond it, large channels are typical of the tensor."""
 COARSE_DB = 20.0
-"""SQNR below which a tensor is coarse; INT8 gives a normal distribution 35 to 40 dB."""
+"""SQNR in dB below which a tensor is coarse; INT8 gives a normal distribution 35 to 40 dB."""
 GAIN_DB = 3.0
-"""SQNR that another range must gain."""
+"""Minimum SQNR gain of another range, in dB."""
 _SHOWN = 4
 
 
 def find_cause(evidence: Evidence) -> Diagnosed | None:
-    """Return the first cause whose rule holds, or None."""
+    """Return the cause of the first matching rule, or None."""
+    # From specific to general: an outlier channel also causes lost channels and a low SQNR, and its
+    # fix removes them.
     for rule in (_outlier_channel, _clipped_range, _lost_channels, _coarse):
         found = rule(evidence)
         if found is not None:
@@ -40,8 +42,9 @@ def find_cause(evidence: Evidence) -> Diagnosed | None:
 
 
 def find_dead_channels(evidence: Evidence) -> Diagnosed | None:
-    """Return the channels that are zero in every sample, if there are any."""
+    """Return a finding for channels that are zero in every sample, or None."""
     dead = np.flatnonzero(~evidence.live)
+    # If all channels are zero, the samples don't reach this tensor: no channel is dead.
     if not len(dead) or len(dead) == len(evidence.live):
         return None
     what = "of this weight" if evidence.site.kind == "weight" else "of this tensor"
@@ -54,7 +57,7 @@ def find_dead_channels(evidence: Evidence) -> Diagnosed | None:
 
 
 def unexplained(evidence: Evidence) -> Diagnosed:
-    """Return the cause of an effect that no rule explains."""
+    """Return a fallback cause for an effect without a matching rule."""
     site = evidence.site
     if (found := find_uneven_inputs(evidence)) is not None:
         return found
@@ -73,14 +76,15 @@ def unexplained(evidence: Evidence) -> Diagnosed:
 
 
 def find_uneven_inputs(evidence: Evidence) -> Diagnosed | None:
-    """Return input channels of a weight that others leave nothing, or that leave others little.
+    """Return a finding for input channels of a weight with very different magnitudes, or None.
 
-    An output channel has one range for all of them.
+    All input channels of an output channel share one range, so per-channel ranges do not help.
     """
     peaks = evidence.sums.input_peaks
     live = peaks > DEAD * float(peaks.max(initial=0.0))
     if live.sum() < 2:
         return None
+    # Below half a step, all weights of an input channel round to zero.
     lost = np.flatnonzero(live & (peaks < float(peaks.max()) / _high(evidence) / 2))
     if len(lost) and len(lost) < live.sum() / 2:
         return Diagnosed(
@@ -119,6 +123,7 @@ def _outlier_channel(evidence: Evidence) -> Diagnosed | None:
     others = live.copy()
     others[outliers] = False
     is_few = 0 < len(outliers) <= max(1, int(FEW * live.sum()))
+    # Judge the remaining channels: the outliers dominate the SQNR of the whole tensor.
     if not is_few or _median_db(evidence, others) >= COARSE_DB:
         return None
     steps = max(1, round(_high(evidence) * median / float(np.max(evidence.quantizer.amax))))
@@ -134,7 +139,7 @@ def _outlier_channel(evidence: Evidence) -> Diagnosed | None:
 
 
 def _lost_channels(evidence: Evidence) -> Diagnosed | None:
-    """Channels that have a signal, all of which rounds to zero."""
+    """Find channels with a signal smaller than half a step, so that all values round to zero."""
     if evidence.is_per_channel:
         return None
     step = float(np.max(evidence.quantizer.amax)) / _high(evidence)
@@ -196,13 +201,14 @@ def _clipped_range(evidence: Evidence) -> Diagnosed | None:
 
 
 def _noise(sums: ErrorSums, amax: float, high: int) -> float:
-    """Return the squared error that a range causes, by the histogram."""
+    """Return the sum of squared quantization errors for a range, from the histogram."""
     histogram = sums.histogram
     edges = histogram.edges
     centers = (edges[:-1] + edges[1:]) / 2
     scale = max(amax, _TINY_RANGE) / high
     error = centers - np.clip(np.rint(centers / scale), 0, high) * scale
-    # Within a bin the values differ, and with them their rounding.
+    # The error at the centre of a bin can be zero by chance: add the variance of the rounding
+    # error within a bin, that of a uniform distribution over a step or over a narrower bin.
     least = min(scale, float(edges[1] - edges[0])) ** 2 / 12
     return float(np.sum(histogram.counts * (error**2 + least)))
 
@@ -244,7 +250,7 @@ def _left_in_float(site: Site) -> tuple[LayerConfig, ...]:
 
 
 def _median_db(evidence: Evidence, mask: np.ndarray) -> float:
-    """Return the median SQNR of some channels, in dB."""
+    """Return the median SQNR of the selected channels, in dB."""
     ratios = []
     for signal, noise in zip(evidence.sums.signal[mask], evidence.sums.noise[mask], strict=True):
         ratios.append(decibels(float(signal), float(noise)))

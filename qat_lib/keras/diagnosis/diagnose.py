@@ -1,4 +1,4 @@
-"""diagnose: errors of each tensor, effects of each layer, and what to change."""
+"""Diagnosis of a quantized model: tensor errors, layer effects, causes and fixes."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from qat_lib.planner.request import PlanRequest
 from qat_lib.ptq import PtqRecipe
 
 Progress = Callable[[str, int, int], None]
-"""Called with the phase, the steps done and the steps in all."""
+"""Called with the phase, the number of finished steps and the total number of steps."""
 
 PLAIN = PtqRecipe(
     calibrator="percentile", backend="tensorrt", equalize=False, bias_correction=False
 )
-"""Quantization without what moves an error to where it costs less: corrections, and ``auto``."""
+"""Recipe without equalization and bias correction, which move errors between layers."""
 
 MINOR = 0.05
 """Share of the whole effect below which a finding is minor."""
 LARGE = 0.25
-"""Share of the whole effect from which on a layer is named although no rule explains it."""
+"""Share of the whole effect above which a layer is reported even without a matching rule."""
 
 
 def diagnose(
@@ -65,35 +65,37 @@ def diagnose(
     journal: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> Diagnosis:
-    """Say which layers of a quantized model cost accuracy, why, and what to change.
+    """Find the layers of a quantized model that lose accuracy, with causes and fixes.
 
-    Each tensor's error is measured with inputs as in the whole quantized model. A layer's effect on
-    the outputs is measured twice: with only it quantized, and with everything else quantized;
-    weights and inputs apart. That takes about four runs of the samples from each layer on.
+    Tensor errors are measured in the fully quantized model, so the inputs of a layer are quantized,
+    too. The effect of a layer on the outputs is measured twice, with only this layer quantized and
+    with only this layer in float, separately for weights and inputs. This takes about four partial
+    forward passes per layer, each starting at the layer.
 
     Args:
-        model: a Keras model in float, which is quantized by ``recipe`` first; or a quantized and
-            calibrated one, which stays as it is. The effects of the latter are against its own
-            weights in float, corrected biases included.
-        data: unlabeled inputs in any form that ``calibrate`` takes; a float model is calibrated on
-            all of it.
+        model: a float Keras model, quantized by ``recipe`` first, or a quantized and calibrated
+            model, used unchanged. The effects of a quantized model are relative to its own float
+            weights, including corrected biases.
+        data: unlabeled inputs in any form accepted by ``calibrate``; a float model is calibrated on
+            all of them.
         samples: number of samples to measure on, from the start of the data. Default 32.
-        batch_size: size of the batches that an array is cut into. Default 32.
+        batch_size: batch size for array data. Default 32.
         measure: ``"kl"`` or ``"error"``, see ``Diagnosis.measure``. Default: ``"kl"`` for one
             output ``(samples, classes)``, else ``"error"``.
-        layers: number of layers whose effect is measured, those with the most noise. Default: all.
-        recipe: how a float model is quantized. Default: as ``qatline quantize`` does, without
-            equalization and bias correction, which hide in one layer what others do.
-        journal: file that keeps results until the end; killed and started again, the diagnosis
-            goes on with them. Default: none.
-        on_progress: called with the phase, the steps done and the steps in all.
+        layers: number of layers to measure effects for, noisiest first. Default: all.
+        recipe: quantization recipe for a float model. Default: the one of ``qatline quantize``,
+            without equalization and bias correction, because they hide errors of one layer in
+            another.
+        journal: file for intermediate results, deleted at the end; if the diagnosis is killed, the
+            same call resumes from it. Default: none.
+        on_progress: called with the phase, the number of finished steps and the total.
 
     Returns:
         The diagnosis; ``print`` shows it as a table.
 
     Raises:
-        CalibrationError: there is no data, or ``samples`` is below 1, or the model has no quantizer
-            that is on.
+        CalibrationError: the data is empty, ``samples`` is below 1, or the model has no enabled
+            quantizer.
         ConfigError: the measure does not fit the outputs, or the journal can't be written.
         UnsupportedModelError: the model has no graph of layers.
 
@@ -116,6 +118,7 @@ def diagnose(
             f"Expected a model with quantizers that are on. {graph.name!r} has none: call enable() "
             "on those to diagnose."
         )
+    # Errors of tensors take one run and are not in the journal; effects take many.
     arrays = keras.tree.flatten(batches)
     path = None if journal is None else Path(journal)
     book = Journal(path, fingerprint_of(model, arrays, {"measure": measure}))
@@ -149,19 +152,19 @@ def diagnose(
 
 
 def _quiet(_phase: str, _done: int, _total: int) -> None:
-    """Take no note of progress."""
+    """Discard a progress report."""
 
 
 @dataclass(kw_only=True)
 class _Parts:
-    """The quantizers of one layer: of its weights, and of what it reads."""
+    """Names of the quantizers of one layer, for its weights and its inputs."""
 
     weights: list[str] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
 
 
 class _Effects:
-    """Effects of sets of quantizers, each measured once."""
+    """Effects of sets of quantizers, cached in the journal."""
 
     def __init__(self, board: Switchboard, journal: Journal, measure: Measure | None) -> None:
         self._board, self._journal = board, journal
@@ -170,12 +173,13 @@ class _Effects:
         self.measure = choose_measure(self._reference, measure)
 
     def only(self, names: Collection[str]) -> float:
-        """Return the effect of quantizing only the named quantizers' tensors."""
+        """Return the effect with only the named quantizers enabled."""
+        # Sorted, so that each set of quantizers has one key.
         key = ",".join(sorted(names))
         return float(self._journal.result(key, lambda: self._measured(names)))
 
     def without(self, names: Collection[str]) -> float:
-        """Return the effect of quantizing all but them."""
+        """Return the effect with all but the named quantizers enabled."""
         return self.only([name for name in self.every if name not in names])
 
     def _measured(self, names: Collection[str]) -> float:
@@ -183,7 +187,7 @@ class _Effects:
 
 
 def _parts_of(evidence: Mapping[str, Evidence]) -> dict[str, _Parts]:
-    """Return the quantizers of each layer, as a spec names layers."""
+    """Return the quantizers by layer name as used in a spec."""
     found: dict[str, _Parts] = {}
     for name, each in evidence.items():
         for layer in each.site.readers:
@@ -195,7 +199,7 @@ def _parts_of(evidence: Mapping[str, Evidence]) -> dict[str, _Parts]:
 def _most_noise(
     parts: Mapping[str, _Parts], evidence: Mapping[str, Evidence], count: int | None
 ) -> dict[str, _Parts]:
-    """Return the layers with the most noise, in the order of the model."""
+    """Return the ``count`` noisiest layers, in the order of the model."""
     if count is None or count >= len(parts):
         return dict(parts)
     worst = {}
@@ -207,8 +211,9 @@ def _most_noise(
 
 
 def _quality_db(sums: ErrorSums) -> float:
-    """Return the SQNR of a tensor as its weakest channels see it, in dB."""
+    """Return the SQNR of a tensor for its weakest channels, in dB."""
     least = min(sums.sqnr_db, sums.channel_sqnr_db)
+    # Input channels have no errors of their own: convert their spread to dB as a penalty.
     return least - (20 * math.log10(sums.input_spread) if sums.input_spread > OUTLIER else 0.0)
 
 
@@ -260,7 +265,9 @@ def _tensor_error(evidence: Evidence) -> TensorError:
 def _findings(
     rows: Sequence[LayerEffect], evidence: Mapping[str, Evidence], total: float
 ) -> list[LayerFinding]:
-    """Return the causes, those with the largest effect first."""
+    """Return the findings: major ones first, then by decreasing effect."""
+    # A quantizer with several readers belongs to several parts. The part with the fewest
+    # quantizers attributes the effect best.
     smallest: dict[str, PartEffect] = {}
     for row in rows:
         for part in (row.weights, row.inputs):
@@ -270,8 +277,10 @@ def _findings(
                     smallest[name] = part
     found = []
     for name, part in smallest.items():
+        # ``only``, not ``without``: other errors can hide or amplify the effect of a layer.
         is_minor = part.only < MINOR * total
         cause = find_cause(evidence[name])
+        # Uneven inputs are common and often harmless, so they only explain measurable effects.
         if cause is None and not is_minor:
             cause = find_uneven_inputs(evidence[name])
         if cause is None and part.only > LARGE * total:
@@ -299,7 +308,7 @@ def _finding(site: Site, part: PartEffect, cause: Diagnosed, minor: bool) -> Lay
 
 
 def _in_float(graph: LayerGraph) -> list[SkippedLayer]:
-    """Return the layers that nothing can quantize, with what to do."""
+    """Return the layers without quantization support, with advice."""
     plan = plan_graph(graph, PlanRequest.of("full", None, None, unsigned=False))
     found = []
     for layer in plan.skipped:

@@ -1,4 +1,4 @@
-"""The effect of quantizers on a model's outputs, some of them on and the rest off."""
+"""Effect of a subset of enabled quantizers on the outputs of a model."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ Outputs = list[np.ndarray]
 
 
 class Switchboard:
-    """Runs a quantized model with chosen quantizers on, the others passing on.
+    """Runs a quantized model with a subset of its quantizers enabled.
 
-    The model is traced once, in stages. What runs in front of the first stage that differs from the
-    float model or from the whole quantized one is taken from a run of these, so weights and ranges
-    must stay as they are. When the block ends the quantizers are as they were.
+    The model is traced once, in stages. Leading stages that match the float model or the fully
+    quantized model reuse the tensors of a cached run, so weights and ranges must not change in the
+    meantime. On exit, the switches of the quantizers are restored.
 
     Args:
         graph: the graph of the quantized model.
-        batches: batches of inputs; each a tensor, or a list of one for each input.
+        batches: batches of inputs, each a tensor or a list with one tensor per input.
     """
 
     def __init__(self, graph: LayerGraph, batches: Sequence[Any]) -> None:
         self._quantizers = model_quantizers(graph.model)
         self._enabled = {name: each.enabled for name, each in self._quantizers.items()}
+        # Tracked here, since reading a switch reads a variable.
         self._on = {name for name, on in self._enabled.items() if on}
         self._batches = [_as_taken(graph, batch) for batch in batches]
         self._model = StagedModel(graph, sum(len(batch[0]) for batch in self._batches))
         self._known: dict[frozenset[str], list[list[list[Any]]]] = {}
-        """Quantizers that are on -> by stage and batch, what that stage reads; last the outputs."""
+        """Enabled quantizers -> tensors read, by stage and batch; the last entry is the outputs."""
 
     def __enter__(self) -> Switchboard:
         return self
@@ -53,12 +54,13 @@ class Switchboard:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The quantizers that are on in the model as it came."""
+        """Names of the quantizers that were enabled on entry."""
         return tuple(name for name, on in self._enabled.items() if on)
 
     def outputs(self, on: Collection[str]) -> Outputs:
-        """Return each output over all batches, with the named quantizers on."""
+        """Return each output over all batches, with only the named quantizers enabled."""
         first, tensors = self._nearest(frozenset(on))
+        # Past the last stage, the cached tensors are the outputs.
         if first < len(self._model):
             self._switch(on)
             tensors = [self._model.run(first, batch)[-1] for batch in tensors]
@@ -68,17 +70,18 @@ class Switchboard:
         return found
 
     def _nearest(self, on: frozenset[str]) -> tuple[int, list[list[Any]]]:
-        """Return the first stage that must run, and what it reads of each batch."""
+        """Return the first stage to run, and its input tensors for each batch."""
         best = -1
         reads: list[list[Any]] = []
         for known in (frozenset[str](), frozenset(self.names)):
+            # Up to the first quantizer in a different state, both runs are identical.
             first = self._model.first_stage([*(on ^ known)])
             if first > best:
                 best, reads = first, self._read(known)[first]
         return best, reads
 
     def _read(self, on: frozenset[str]) -> list[list[list[Any]]]:
-        """Return what each stage reads with the named quantizers on, and the outputs."""
+        """Return the inputs of each stage, and the outputs, with the named quantizers enabled."""
         if on not in self._known:
             self._switch(on)
             runs = [[batch, *self._model.run(0, batch)] for batch in self._batches]
@@ -87,6 +90,7 @@ class Switchboard:
 
     def _switch(self, on: Collection[str]) -> None:
         wanted = set(on) & self._quantizers.keys()
+        # Assign only changed switches: each is a variable.
         for name in wanted ^ self._on:
             if name in wanted:
                 self._quantizers[name].enable()
@@ -103,7 +107,7 @@ def _as_taken(graph: LayerGraph, batch: Any) -> list[Any]:
 
 
 def choose_measure(outputs: Sequence[np.ndarray], asked: str | None = None) -> Measure:
-    """Return the measure of an effect that fits a model's outputs.
+    """Return the effect measure for the outputs of a model.
 
     Args:
         outputs: the float model's outputs.
@@ -111,7 +115,7 @@ def choose_measure(outputs: Sequence[np.ndarray], asked: str | None = None) -> M
             two classes or more, else ``"error"``.
 
     Raises:
-        ConfigError: ``asked`` is no measure, or ``"kl"`` of other outputs.
+        ConfigError: ``asked`` is not a measure, or is ``"kl"`` for other outputs.
     """
     is_classifier = len(outputs) == 1 and outputs[0].ndim == 2 and outputs[0].shape[1] > 1
     if asked is None:
@@ -128,19 +132,20 @@ def choose_measure(outputs: Sequence[np.ndarray], asked: str | None = None) -> M
 
 
 def effect(measure: Measure, outputs: Outputs, reference: Outputs) -> float:
-    """Return how far outputs are from the float model's.
+    """Return the distance of outputs from those of the float model.
 
     Args:
         measure: ``"kl"``: mean Kullback-Leibler divergence of the class probabilities from the
             float model's, in nats. ``"error"``: root mean square of the difference over the
-            standard deviation of the float outputs, the worst output's.
-        outputs: one array for each output.
-        reference: the float model's, likewise.
+            standard deviation of the float outputs, for the worst output.
+        outputs: one array per output.
+        reference: outputs of the float model, one array per output.
     """
     if measure == "kl":
         return _divergence(outputs[0], reference[0])
     errors = []
     for output, expected in zip(outputs, reference, strict=True):
+        # In float64: the squares of large outputs overflow or lose digits in lower precision.
         spread = float(np.std(expected.astype(np.float64)))
         error = float(np.sqrt(np.mean(np.square(output.astype(np.float64) - expected))))
         errors.append(error / max(spread, 1e-12))
@@ -156,10 +161,11 @@ def log_probabilities(outputs: np.ndarray) -> np.ndarray:
     """Return the logarithms of class probabilities, from logits or probabilities.
 
     Args:
-        outputs: ``(samples, classes)``; rows that are not negative and sum to 1 are probabilities.
+        outputs: ``(samples, classes)``; non-negative rows with a sum of 1 count as probabilities.
     """
     values = outputs.astype(np.float64)
     if np.all(values >= 0) and np.all(np.abs(values.sum(axis=1) - 1) < 1e-3):
         values = np.log(np.maximum(values, 1e-12))
+    # Probabilities above became logits: log-softmax normalizes both.
     shifted = values - values.max(axis=1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

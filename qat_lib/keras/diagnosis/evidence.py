@@ -1,4 +1,4 @@
-"""What is known of one quantizer, and what follows from it."""
+"""Measurements of one quantizer, and the diagnosis derived from them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qat_lib.keras.diagnosis.sites import Site
 from qat_lib.keras.diagnosis.statistics import ErrorSums
 
 DEAD = 1e-7
-"""Share of the tensor's largest magnitude up to which a channel is zero."""
+"""Share of the largest magnitude of the tensor up to which a channel counts as zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosed:
-    """A cause, in words, with what to change."""
+    """A cause with its message and fix."""
 
     cause: Cause
     message: str
@@ -29,11 +29,11 @@ class Diagnosed:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of one quantizer.
+    """Measurements of one quantizer.
 
     Attributes:
-        site: where it is.
-        sums: what it did to its tensor.
+        site: position in the model.
+        sums: error sums of the quantized tensor.
         quantizer: the quantizer itself.
     """
 
@@ -43,17 +43,17 @@ class Evidence:
 
     @property
     def live(self) -> np.ndarray:
-        """Mask of the channels that carry a signal."""
+        """Mask of the channels with a signal."""
         peaks = self.sums.peaks
         return np.asarray(peaks > DEAD * float(peaks.max(initial=0.0)))
 
     @property
     def spread(self) -> float:
-        """Largest magnitude of a channel over the median channel's; 1 of no signal."""
+        """Largest magnitude of a channel over the median channel's; 1 without a signal."""
         peaks = self.sums.peaks[self.live]
         return float(peaks.max() / np.median(peaks)) if len(peaks) else 1.0
 
     @property
     def is_per_channel(self) -> bool:
-        """Whether each channel has a range of its own."""
+        """Whether each channel has a separate range."""
         return self.quantizer.channel_axes is not None

@@ -12,15 +12,17 @@ from qat_lib.keras.structure import pack_inputs
 
 
 def compile_forward(model: Any) -> Callable[..., list[Any]]:
-    """Return the function of a model's inputs, in order, that gives its outputs at inference.
+    """Return a compiled inference function from the inputs of a model, in order, to its outputs.
 
-    It is traced once, for every batch size that the model takes. Switches of quantizers stay in
-    effect.
+    The function is traced once and accepts every batch size of the model. Switches of quantizers
+    remain effective after tracing.
     """
 
     def forward(*parts: Any) -> list[Any]:
         return list(keras.tree.flatten(model(pack_inputs(model, parts), training=False)))
 
+    # Fixed signature from the symbolic inputs: a plain tf.function would retrace for the smaller
+    # last batch.
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in model.inputs]
     traced: Callable[..., list[Any]] = tf.function(forward).get_concrete_function(*specs)
     return traced

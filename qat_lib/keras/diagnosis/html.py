@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML page with a bar picture."""
+"""HTML page of a diagnosis with a bar chart."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def _finding(finding: LayerFinding) -> str:
 
 
 def _picture(diagnosis: Diagnosis) -> str:
-    """Return the bars, linear from zero to the largest effect."""
+    """Return a bar chart with a linear axis from zero to the largest effect."""
+    # 1.0 avoids a division by zero if no layer has an effect.
     longest = max((row.largest for row in diagnosis.layers), default=0.0) or 1.0
     items = [_bars(row, longest) for row in diagnosis.layers]
     return f'<ol class="effects">{"".join(items)}</ol>'
@@ -121,6 +122,7 @@ def _bars(row: LayerEffect, longest: float) -> str:
         found: PartEffect | None = getattr(row, part)
         if found is None:
             continue
+        # At least a sliver, so that the colour shows which part was measured.
         share = max(100 * found.only / longest, _LEAST)
         style = f"--share: {share:.1f}; background: {colour}"
         bars.append(

@@ -1,4 +1,4 @@
-"""Journal: results on disk, so that a killed measurement goes on where it was."""
+"""Journal of intermediate results on disk, to resume a killed measurement."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _LARGEST = 1 << 26  # bytes that are read of an earlier journal
 
 
 class Journal:
-    """Results by key, each written to a file as soon as it is known.
+    """Results by key, each written to a file immediately after its computation.
 
-    A line is a JSON object with ``key`` and ``value``; the first has the fingerprint of what is
-    measured. Results of anything else, and a line that was cut short, are not taken over.
+    Each line is a JSON object with ``key`` and ``value``; the first line contains the fingerprint
+    of the measurement. A file with another fingerprint is ignored, as is everything from the first
+    damaged line on.
 
     Args:
         path: the file; None keeps the results in memory only.
-        fingerprint: digest of all that the results depend on.
+        fingerprint: digest of everything that the results depend on.
 
     Raises:
-        ConfigError: the path is no place for a file.
+        ConfigError: the path is not usable as an output file.
 
     Examples:
         >>> journal = Journal(None, "digest")
@@ -54,11 +55,11 @@ class Journal:
         return len(self._results)
 
     def result(self, key: str, compute: Callable[[], Any]) -> Any:
-        """Return the result of ``key``, computed unless it is known.
+        """Return the stored result of ``key``, or compute and store it.
 
         Args:
-            key: what is measured.
-            compute: gives the result, as JSON types.
+            key: key of the measurement.
+            compute: returns the result as JSON types.
         """
         if key not in self._results:
             self._results[key] = compute()
@@ -66,11 +67,11 @@ class Journal:
         return self._results[key]
 
     def knows(self, key: str) -> bool:
-        """Whether the result of ``key`` is there."""
+        """Whether the result of ``key`` is stored."""
         return key in self._results
 
     def remove(self) -> None:
-        """Delete the file: the measurement is complete."""
+        """Delete the file after a complete measurement."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -78,12 +79,15 @@ class Journal:
         if self.path is None:
             return
         lines = [line]
-        if not self._is_open:  # again without what was cut short, or is of something else
+        # The first write replaces the file: it may end with a partial line of a killed run, or
+        # contain another measurement.
+        if not self._is_open:
             known = [{"key": key, "value": value} for key, value in self._results.items()]
             lines = [self._header, *known]
         try:
             with self.path.open("a" if self._is_open else "w", encoding="utf-8") as stream:
                 stream.writelines(json.dumps(each) + "\n" for each in lines)
+                # A result can take minutes to compute: sync it, so that it survives a power loss.
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
@@ -97,13 +101,14 @@ class Journal:
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as stream:
+            # A limit, in case the path names a large file of another kind.
             return stream.read(_LARGEST).decode("utf-8", errors="replace")
     except OSError:
         return ""
 
 
 def _lines_of(text: str, fingerprint: str) -> list[dict[str, Any]]:
-    """Return the whole lines of a journal; none if it is of something else."""
+    """Return the leading complete lines of a journal; none if the fingerprint differs."""
     lines: list[dict[str, Any]] = []
     for row in text.splitlines():
         try:
@@ -117,13 +122,14 @@ def _lines_of(text: str, fingerprint: str) -> list[dict[str, Any]]:
 
 
 def fingerprint_of(model: Any, arrays: Iterable[Any], settings: Any) -> str:
-    """Return the digest of a Keras model with its weights, of data and of settings.
+    """Return a digest of a Keras model with its weights, of data and of settings.
 
     Args:
         model: a built Keras model.
         arrays: the data, as arrays.
-        settings: further values that have a JSON form or a ``repr``.
+        settings: further values, as JSON types or objects with a stable ``repr``.
     """
+    # Structure, values of all variables (ranges, too), data and settings: all affect the results.
     digest = hashlib.sha256(model.to_json().encode())
     for variable in model.variables:
         digest.update(np.ascontiguousarray(variable.numpy()).tobytes())

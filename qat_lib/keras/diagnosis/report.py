@@ -1,4 +1,4 @@
-"""What a diagnosis found: errors of tensors, effects of layers, causes and changes."""
+"""Result of a diagnosis: tensor errors, layer effects, causes and fixes."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ Cause: TypeAlias = Literal[
     "depthwise weight spread",
     "unquantizable pattern",
 ]
-"""Why quantization hurts."""
+"""Cause of a quantization error."""
 
 
 _WIDTH = 80
 _NAME = 28
 _ROWS = 12
 _NOTHING = 1e-5
-"""Effect below which quantization costs nothing."""
+"""Effect below which quantization has no measurable cost."""
 MEASURES = {
     "kl": "KL divergence of the class probabilities from FP32's, in nats",
     "error": "RMS error of the outputs, as a share of their standard deviation",
 }
-"""What the effects are, by measure."""
+"""Description of each effect measure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorError:
     """The quantization error of one tensor or weight.
 
-    Its values are those in the whole quantized model.
+    The values are measured in the fully quantized model.
 
     Attributes:
         quantizer: name of its quantizer.
         kind: ``"activation"``, ``"weight"`` or ``"internal"``.
         tensor: ``"<layer>:<output>"``, or ``"<layer>/<weight>"``.
-        layer: the layer that makes the tensor, or whose weight it is.
+        layer: the layer that computes the tensor or owns the weight.
         readers: layers that read it.
         sqnr_db: signal to quantization noise ratio in dB; infinite without noise.
-        channel_sqnr_db: the median channel's; lower where few channels have most of the signal.
-        cosine: cosine between the values and the quantized values, in [-1, 1].
+        channel_sqnr_db: SQNR of the median channel; lower than ``sqnr_db`` if few channels contain
+            most of the signal.
+        cosine: cosine similarity of the values and the quantized values, in [-1, 1].
         clipped: share of the values beyond the range, in [0, 1].
         channel_spread: largest magnitude of a channel over the median channel's.
     """
@@ -70,10 +71,10 @@ class PartEffect:
     """The effect of a layer's weights or inputs on the model's outputs.
 
     Attributes:
-        quantizers: their quantizers.
-        only: effect of quantizing only them, everything else in float.
-        without: effect that is left when they alone stay in float.
-        sqnr_db: worst SQNR of theirs, in dB.
+        quantizers: names of their quantizers.
+        only: effect of quantizing only them, with everything else in float.
+        without: remaining effect with only them in float.
+        sqnr_db: worst SQNR of their quantizers, in dB.
     """
 
     quantizers: tuple[str, ...]
@@ -84,7 +85,7 @@ class PartEffect:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerEffect:
-    """The effect of one layer, weights and inputs apart; None where there are none."""
+    """The effects of one layer, separately for weights and inputs; None if not quantized."""
 
     layer: str
     weights: PartEffect | None = None
@@ -101,17 +102,18 @@ class LayerFinding:
     """One cause of lost accuracy, with the change to make.
 
     Attributes:
-        cause: what is wrong.
-        layer: the layer where it is: that makes the tensor, or whose weight it is.
+        cause: the cause.
+        layer: the layer that computes the tensor or owns the weight.
         tensor: the tensor or weight.
-        quantizer: its quantizer.
-        only: effect of quantizing only it.
-        without: effect that is left when it alone stays in float.
+        quantizer: name of its quantizer.
+        only: effect of quantizing only this tensor.
+        without: remaining effect with only this tensor in float.
         message: the cause in a sentence.
-        change: entries for a ``QuantizationSpec`` that mend it; empty where there is none to make.
-        advice: what else can be done; empty = nothing.
-        channels: the channels concerned, counted from 0; empty = all.
-        minor: whether it costs little: below 5 % of what the whole quantization costs.
+        change: ``QuantizationSpec`` entries of the fix; empty without one.
+        advice: further advice; empty = none.
+        channels: the affected channels, counted from 0; empty = all.
+        minor: whether the effect is below 5 % of the effect of the whole quantization, or the
+            channels are zero in every sample.
     """
 
     cause: Cause
@@ -137,19 +139,19 @@ class LayerFinding:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis:
-    """Which layers of a quantized model cost accuracy, and why.
+    """Layers of a quantized model that lose accuracy, with causes and fixes.
 
     Attributes:
         model: name of the model.
-        measure: what an effect is: ``"kl"``, the mean Kullback-Leibler divergence of the class
+        measure: effect measure: ``"kl"``, the mean Kullback-Leibler divergence of the class
             probabilities from the float model's in nats; ``"error"``, the root mean square of the
             difference of the outputs over their standard deviation.
-        samples: number of samples measured on.
+        samples: number of measured samples.
         total: effect of the whole quantization.
         layers: effect of each layer, the largest first.
         tensors: error of each tensor and weight, in the order of the model.
-        findings: causes, those with the largest effect first.
-        skipped: layers that run in float, each with a reason.
+        findings: causes, major ones first, then by decreasing effect.
+        skipped: layers without quantization support, each with a reason.
     """
 
     model: str
@@ -162,14 +164,15 @@ class Diagnosis:
     skipped: tuple[SkippedLayer, ...] = ()
 
     def spec(self, base: QuantizationSpec | None = None) -> QuantizationSpec:
-        """Return the changes of all findings that matter as one spec.
+        """Return the changes of all major findings as one spec.
 
         Args:
-            base: entries to begin with; the changes come behind them and so win.
+            base: initial entries; the changes follow them and take precedence.
         """
         entries = dict[str, LayerConfig]()
         for finding in self.findings:
             for entry in () if finding.minor else finding.change:
+                # Findings are sorted by effect: of two changes to a layer, the first one counts.
                 entries.setdefault(entry.name, entry)
         kept = [] if base is None else [e for e in base.layers if e.name not in entries]
         return QuantizationSpec([*kept, *entries.values()])
@@ -190,10 +193,10 @@ class Diagnosis:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Diagnosis:
-        """Return the diagnosis that ``to_dict`` described.
+        """Return the diagnosis of a ``to_dict`` result.
 
         Raises:
-            SpecError: the data is no diagnosis.
+            SpecError: the data is not a diagnosis.
         """
         try:
             return cls(
@@ -225,7 +228,8 @@ class Diagnosis:
 
 
 def _finite(value: Any) -> Any:
-    """Return plain data with null for numbers that are not finite, and lists for tuples."""
+    """Return plain data with None for non-finite numbers, and lists for tuples."""
+    # JSON has no infinity; ``_number`` reads None back as one.
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -234,6 +238,7 @@ def _finite(value: Any) -> Any:
 
 
 def _known(kind: Any, values: Mapping[str, Any], **changed: Any) -> dict[str, Any]:
+    # Ignore unknown keys, such as those of a newer version.
     names = {each.name for each in fields(kind)}
     return {key: item for key, item in {**values, **changed}.items() if key in names}
 
@@ -293,7 +298,7 @@ def as_text(diagnosis: Diagnosis, *, every_layer: bool = False) -> str:
 
 
 def nothing_found(diagnosis: Diagnosis) -> str:
-    """Return what to say of a model without a bad layer."""
+    """Return the summary of a diagnosis without major findings."""
     largest = diagnosis.layers[0] if diagnosis.layers else None
     if largest is None or diagnosis.total < _NOTHING:
         return "Quantization costs nothing measurable."
@@ -325,7 +330,7 @@ def _row(row: LayerEffect) -> str:
 
 
 def short_name(name: str, width: int = _NAME) -> str:
-    """Return a name cut in the middle to a width."""
+    """Return a name shortened to a width, with an ellipsis in the middle."""
     if len(name) <= width:
         return name
     half = (width - 1) // 2

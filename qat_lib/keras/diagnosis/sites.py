@@ -1,4 +1,4 @@
-"""The quantizers of a model, and the layers whose errors they make."""
+"""Quantizers of a model with their tensors and layers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _PREFIX, _SUFFIX = "quant_", "_quantizer"
 class Site:
     """One quantizer of a model.
 
-    Layers have the names that they have in the float model, as a spec names them.
+    Layer names are those of the float model, as used in a spec.
 
     Attributes:
-        quantizer: its name.
-        kind: what it quantizes.
-        tensor: ``"<layer>:<output>"`` of an activation, else ``"<layer>/<weight>"``.
-        layer: the layer that makes the tensor: the one with the weights in front of it, where a
-            kernel applies normalization and activation behind them. Of a weight the layer itself.
-        readers: layers that read the quantized tensor. Of a weight the layer itself.
-        depthwise: whether a depthwise convolution is among those.
+        quantizer: name of the quantizer.
+        kind: kind of the quantized tensor.
+        tensor: ``"<layer>:<output>"`` for an activation, else ``"<layer>/<weight>"``.
+        layer: the layer that computes the tensor or owns the weight. If a kernel fuses
+            normalization and activation, it is the preceding weighted layer.
+        readers: layers that read the quantized tensor; for a weight, its own layer.
+        depthwise: whether a reader is a depthwise convolution.
     """
 
     quantizer: str
@@ -46,11 +46,13 @@ def read_sites(graph: LayerGraph) -> list[Site]:
         if isinstance(call.operation, TensorQuantizer):
             site = _activation(graph, call)
             known = found.get(site.quantizer)
-            if known is not None:  # it serves several tensors
+            if known is not None:  # one quantizer shared by several tensors
                 readers = tuple(dict.fromkeys((*known.readers, *site.readers)))
                 depthwise = known.depthwise or site.depthwise
                 site = Site(**{**known.__dict__, "readers": readers, "depthwise": depthwise})
             found[site.quantizer] = site
+        # A layer called twice has two calls but one set of weight quantizers: only the first call
+        # has the plain name.
         elif call.traits.is_wrapped and call.name == call.layer:
             for site in _inside(call):
                 found[site.quantizer] = site
@@ -58,7 +60,7 @@ def read_sites(graph: LayerGraph) -> list[Site]:
 
 
 def float_name(call: Call) -> str:
-    """Return the name that a call's layer has in the float model."""
+    """Return the name of a call's layer in the float model."""
     return call.layer.removeprefix(_PREFIX) if call.traits.is_wrapped else call.layer
 
 
@@ -78,10 +80,7 @@ def _activation(graph: LayerGraph, call: Call) -> Site:
 
 
 def _readers(graph: LayerGraph, tensor: str) -> Iterator[Call]:
-    """Yield the calls that compute with a tensor.
-
-    They may read it behind pools, pads and reshapes.
-    """
+    """Yield the calls that compute with a tensor, also after pooling, padding or reshaping."""
     for call, _ in graph.consumers(tensor):
         assert isinstance(call, Call)
         if call.traits.preserves_range or call.traits.is_quantizer:
@@ -92,8 +91,9 @@ def _readers(graph: LayerGraph, tensor: str) -> Iterator[Call]:
 
 
 def _maker(graph: LayerGraph, tensor: str) -> str:
-    """Return the layer that a tensor's values come from."""
+    """Return the name of the layer that computes the values of a tensor."""
     root = chain_root(graph, tensor)
+    # Without a fusible chain, walk back over layers that only move or rectify values.
     call = graph.producer(tensor)
     while root is None and len(call.inputs) == 1:
         if not (call.traits.preserves_range or call.traits.activation is not None):

@@ -1,4 +1,4 @@
-"""A Keras model's calls in stages, so that a change late in it needs no whole run."""
+"""Compiled stages of a Keras model, to rerun only the part after a change."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from qat_lib.keras.quantizers import TensorQuantizer
 from qat_lib.keras.structure import layers_inside
 
 STAGES = 24
-"""Stages that a model is cut into, at most."""
+"""Maximum number of stages of a model."""
 MEMORY = 2**28
-"""Bytes that the tensors between stages may take, in one form of the model."""
+"""Maximum bytes of the tensors between stages, for one form (float or quantized) of the model."""
 BYTES_PER_ELEMENT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Calls that run together.
+    """Calls compiled into one function.
 
     Attributes:
         calls: the calls, in the order of the model.
-        reads: tensors of earlier stages that these calls or later ones read.
-        gives: tensors that later stages read; of the last one the model's outputs.
+        reads: tensors of earlier stages, read by these or later calls.
+        gives: tensors read by later stages; for the last stage, the outputs of the model.
     """
 
     calls: tuple[Call, ...]
@@ -36,11 +36,12 @@ class Stage:
     gives: tuple[str, ...]
 
     def run(self, *tensors: Any) -> list[Any]:
-        """Compute ``gives`` from ``reads`` at inference."""
+        """Compute ``gives`` from ``reads`` in inference mode."""
         known = dict(zip(self.reads, tensors, strict=True))
         for call in self.calls:
             inputs = [known[name] for name in call.inputs]
             args, kwargs = call.fill(inputs.__getitem__)
+            # The recorded arguments may contain ``training=True`` of the original call.
             if getattr(call.operation, "_call_has_training_arg", False):
                 kwargs["training"] = False
             outputs = keras.tree.flatten(call.operation(*args, **kwargs))
@@ -53,12 +54,13 @@ class StagedModel:
 
     Args:
         graph: the graph of the model.
-        samples: number of samples that run together, for the memory that tensors between stages
-            take.
+        samples: number of samples in all batches, to estimate the memory of the tensors between
+            stages.
     """
 
     def __init__(self, graph: LayerGraph, samples: int) -> None:
         self.stages = cut_stages(graph, samples)
+        # The last batch may be smaller; without reduce_retracing each size would trace every stage.
         self._runs = [tf.function(stage.run, reduce_retracing=True) for stage in self.stages]
         self._stage_of: dict[str, int] = {}
         for number, stage in enumerate(self.stages):
@@ -71,18 +73,18 @@ class StagedModel:
         return len(self.stages)
 
     def first_stage(self, quantizers: Sequence[str]) -> int:
-        """Return the first stage that runs one of some quantizers; past the end if none does."""
+        """Return the first stage with one of the quantizers; the number of stages without one."""
         return min((self._stage_of.get(name, 0) for name in quantizers), default=len(self))
 
     def run(self, first: int, tensors: Sequence[Any]) -> list[list[Any]]:
-        """Run the stages from one on.
+        """Run the stages from ``first`` to the last.
 
         Args:
-            first: number of that stage.
-            tensors: what it reads.
+            first: number of the first stage.
+            tensors: the tensors it reads.
 
         Returns:
-            What each of these stages gives; the last are the model's outputs.
+            The output tensors of each of these stages; the last entry is the model's outputs.
         """
         found = []
         for run in self._runs[first:]:
@@ -92,7 +94,7 @@ class StagedModel:
 
 
 def quantizers_of(call: Call) -> list[str]:
-    """Return the names of the quantizers that a call runs."""
+    """Return the names of the quantizers of a call."""
     layer = call.operation
     if not isinstance(layer, keras.layers.Layer):
         return []
@@ -101,11 +103,11 @@ def quantizers_of(call: Call) -> list[str]:
 
 
 def cut_stages(graph: LayerGraph, samples: int) -> list[Stage]:
-    """Cut a model's calls into stages with about as many quantizers each.
+    """Return the calls of a model in stages with about the same number of quantizers.
 
-    Within that, a cut stands where the fewest bytes are alive, and what would take more than
-    ``MEMORY`` is not cut. A mask goes along with its tensor within a stage only: a model with masks
-    is one stage.
+    Each cut is placed at the fewest live bytes in its neighbourhood; the largest cuts are dropped
+    until the total is at most ``MEMORY``. Keras attaches masks to tensors, and they don't survive
+    the boundary of a stage: a model with masks is one stage.
     """
     calls = [call for call in graph.calls if not call.is_input]
     alive = _alive_behind(graph, calls)
@@ -123,7 +125,7 @@ def _makes_mask(call: Call) -> bool:
 
 
 def _alive_behind(graph: LayerGraph, calls: Sequence[Call]) -> list[tuple[str, ...]]:
-    """Return behind each call the tensors that later ones read, or the model gives."""
+    """Return the live tensors after each call: read by later calls, or outputs of the model."""
     last: dict[str, int] = {}
     for index, call in enumerate(calls):
         last.update(dict.fromkeys(call.inputs, index))
@@ -139,15 +141,17 @@ def _alive_behind(graph: LayerGraph, calls: Sequence[Call]) -> list[tuple[str, .
 def _cuts(
     graph: LayerGraph, calls: Sequence[Call], alive: Sequence[tuple[str, ...]], samples: int
 ) -> list[int]:
-    """Return the numbers of the calls in front of which to cut."""
+    """Return the indices of the calls that start a new stage."""
     total = sum(len(quantizers_of(call)) for call in calls)
     windows: dict[int, list[int]] = {}
     seen = 0
     for index, call in enumerate(calls[:-1]):
         seen += len(quantizers_of(call))
+        # One window of calls per possible cut, each with an equal share of the quantizers.
         windows.setdefault(seen * STAGES // max(total, 1), []).append(index + 1)
     sizes: dict[int, int] = {}
     for window, candidates in windows.items():
+        # A cut in an outer window would leave a stage with few or no quantizers.
         if 0 < window < STAGES:
             cut = min(candidates, key=lambda index: _bytes(alive[index - 1], graph.shapes))
             sizes[cut] = samples * _bytes(alive[cut - 1], graph.shapes)
@@ -157,6 +161,6 @@ def _cuts(
 
 
 def _bytes(names: Sequence[str], shapes: Mapping[str, tuple[int | None, ...]]) -> int:
-    """Return the bytes of one sample's tensors; an axis of unknown size counts as 1."""
+    """Return the bytes of the tensors of one sample; an axis of unknown size counts as 1."""
     elements = sum(math.prod(size or 1 for size in shapes[name][1:]) for name in names)
     return BYTES_PER_ELEMENT * elements

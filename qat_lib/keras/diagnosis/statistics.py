@@ -1,4 +1,4 @@
-"""What quantization does to each tensor: error, clipping and channels, in sums over batches."""
+"""Statistics of each quantized tensor, summed over batches: error, clipping and channels."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from qat_lib.keras.diagnosis.sites import Site
 from qat_lib.keras.structure import pack_inputs
 
 _CHUNK = 8
-"""Samples that run together: each tensor is there several times at once."""
+"""Samples per run, kept small because several copies of each tensor are live at once."""
 _TINY = 1e-30
 
 
 @dataclass
 class ErrorSums:
-    """Sums over the values of a tensor and of its quantized form.
+    """Sums over the values of a tensor and its quantized values.
 
     Attributes:
         signal: sum of squares of each channel.
         noise: sum of squared errors of each channel.
         peaks: largest magnitude of each channel.
-        clip_noise: sum of squared errors of what lies beyond the range.
+        clip_noise: sum of squared clipping errors of the values beyond the range.
         clipped: number of values beyond the range.
         count: number of values.
-        cross: sum of products of the values with the quantized ones.
+        cross: sum of products of the values and the quantized values.
         quantized: sum of squares of the quantized values.
-        histogram: the magnitudes.
-        input_peaks: of a weight the largest magnitude for each input channel; empty for others.
+        histogram: histogram of the magnitudes.
+        input_peaks: largest magnitude of each input channel of a weight; else empty.
     """
 
     signal: np.ndarray
@@ -49,7 +49,7 @@ class ErrorSums:
 
     @classmethod
     def of_width(cls, channels: int) -> ErrorSums:
-        """Return the sums of nothing, for a number of channels."""
+        """Return empty sums for a number of channels."""
         return cls(np.zeros(channels), np.zeros(channels), np.zeros(channels))
 
     @property
@@ -59,10 +59,9 @@ class ErrorSums:
 
     @property
     def channel_sqnr_db(self) -> float:
-        """Median of the SQNR of the channels that have a signal, in dB.
+        """Median SQNR of the channels with a signal, in dB.
 
-        Of a tensor with an outlier channel, whose signal drowns all noise, it shows what the others
-        suffer.
+        An outlier channel dominates ``sqnr_db``; the median shows the error of the other channels.
         """
         ratios = []
         for signal, noise in zip(self.signal, self.noise, strict=True):
@@ -72,24 +71,24 @@ class ErrorSums:
 
     @property
     def input_spread(self) -> float:
-        """Largest weight of an input channel over the median one's; 1 of no weight."""
+        """Largest weight of an input channel over the median channel's; 1 for an activation."""
         peaks = self.input_peaks[self.input_peaks > 0]
         return float(peaks.max() / np.median(peaks)) if len(peaks) else 1.0
 
     @property
     def cosine(self) -> float:
-        """Cosine of the angle between the values and the quantized ones."""
+        """Cosine similarity of the values and the quantized values."""
         length = float(np.sqrt(self.signal.sum() * self.quantized))
         return self.cross / length if length > _TINY else 1.0
 
     @property
     def clip_share(self) -> float:
-        """Share of the noise that clipping makes, in [0, 1]."""
+        """Share of the noise caused by clipping, in [0, 1]."""
         noise = float(self.noise.sum())
         return min(self.clip_noise / noise, 1.0) if noise > _TINY else 0.0
 
     def add(self, values: Any, quantized: Any, amax: float, unsigned: bool) -> None:
-        """Take in values ``(positions, channels)`` and what became of them."""
+        """Add values ``(positions, channels)`` and their quantized values."""
         error = quantized - values
         self.signal += tf.reduce_sum(tf.square(values), axis=0).numpy()
         self.noise += tf.reduce_sum(tf.square(error), axis=0).numpy()
@@ -106,12 +105,12 @@ class ErrorSums:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return a ratio of powers in dB; infinite without noise."""
+    """Return the ratio of two powers in dB; infinite without noise."""
     return float("inf") if noise <= _TINY else 10 * float(np.log10(max(signal, _TINY) / noise))
 
 
 class _Watcher:
-    """A collector that lets quantizers quantize and notes what they did."""
+    """A collector that runs each quantizer and records its error."""
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
         self.sites = sites
@@ -119,21 +118,25 @@ class _Watcher:
 
     def observe(self, quantizer: Any, tensor: Any) -> Any:
         """Return the quantized tensor."""
+        # Suspend the collector, or the quantizer would call ``observe`` again.
         with collecting(None):
             quantized = quantizer(tensor)
         site = self.sites.get(quantizer.name)
         if site is None or not quantizer.enabled or tf.size(tensor) == 0:
             return quantized
         if site.kind == "weight" and quantizer.name in self.found:
-            return quantized  # as with the first batch
+            return quantized  # weights don't change between batches
         values = _by_channel(tensor, quantizer, site)
         sums = self.found.setdefault(quantizer.name, ErrorSums.of_width(values.shape[-1]))
         if len(sums.peaks) != values.shape[-1]:  # tensors of several widths share it
             return quantized
         amax = float(np.max(quantizer.amax))
         if site.kind == "weight":
-            amax = float("inf")  # a weight's range is its own
+            # Ranges of weights cover their largest values: count no value as clipped.
+            amax = float("inf")
             if not site.depthwise and len(tensor.shape) > 1:
+                # Kernels end with the axes (input channels, output channels), except those of
+                # transposed convolutions.
                 inner = [axis for axis in range(len(tensor.shape)) if axis != len(tensor.shape) - 2]
                 sums.input_peaks = tf.reduce_max(tf.abs(tensor), axis=inner).numpy()
         sums.add(values, _by_channel(quantized, quantizer, site), amax, quantizer.unsigned)
@@ -142,6 +145,8 @@ class _Watcher:
 
 def _by_channel(tensor: Any, quantizer: Any, site: Site) -> Any:
     """Return a tensor as float32 ``(positions, channels)``."""
+    # Activations have their channels on the last axis, weights on the axes of their ranges. A
+    # depthwise kernel with a single range has them on its last two axes.
     x = tf.cast(tensor, tf.float32)
     rank = len(x.shape)
     if rank == 0:
@@ -158,12 +163,12 @@ def _by_channel(tensor: Any, quantizer: Any, site: Site) -> Any:
 def watch_errors(model: Any, batches: Iterable[Any], sites: Sequence[Site]) -> dict[str, ErrorSums]:
     """Run a quantized model and return the errors of its quantizers, by name.
 
-    What each quantizer reads is made from quantized tensors, as in inference.
+    The inputs of each quantizer are computed from quantized tensors, as in inference.
 
     Args:
         model: the quantized model.
-        batches: batches of inputs; each a tensor, or a list of one for each input.
-        sites: its quantizers.
+        batches: batches of inputs, each a tensor or a list with one tensor per input.
+        sites: sites of the quantizers to measure.
     """
     watcher = _Watcher({site.quantizer: site for site in sites})
     with collecting(watcher):

@@ -1,4 +1,4 @@
-"""Keras to ONNX: conversion and parity."""
+"""Export from Keras to ONNX: conversion and parity check."""
 
 from qat_lib.keras.export.export import export_onnx
 from qat_lib.keras.export.parity import check_parity

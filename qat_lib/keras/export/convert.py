@@ -1,6 +1,6 @@
-"""Convert a traced Keras model to an onnx-ir model with tf2onnx.
+"""Conversion of a traced Keras model to an onnx-ir model with tf2onnx.
 
-Weights are bound and each node knows its layer.
+The result contains the weights, and metadata of each node names its layer.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from qat_lib.keras.structure import layers_of
 
 
 def tf2onnx_opset(opset: int) -> int:
-    """Return ``opset``, or the newest operator set that tf2onnx writes."""
+    """Return ``opset``, limited to the newest operator set supported by tf2onnx."""
     from tf2onnx import constants
 
     return min(opset, int(max(constants.OPSET_TO_IR_VERSION)))
 
 
 def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
-    """Convert a Keras model unchanged.
+    """Convert a Keras model without lowering.
 
-    Q/DQ pairs have no range yet; weights keep Keras's layout.
+    The Q/DQ pairs have no ranges yet, and the weights have Keras's layout.
 
     Args:
         model: built Keras Functional or Sequential model, quantized or not.
@@ -49,12 +49,12 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
         batch: fixed batch size; None (default) leaves it open.
 
     Returns:
-        A model whose nodes know their Keras layer (``node.meta["keras_layer"]``), the layer of the
-        float model behind it (``"origin"``), and whose Q and DQ nodes know their quantizer
-        (``"quantizer"``).
+        A model with metadata in each node: the Keras layer (``node.meta["keras_layer"]``) and the
+        corresponding layer of the float model (``"origin"``). Q and DQ nodes also have the name of
+        their quantizer (``"quantizer"``).
 
     Raises:
-        ExportError: the operator set is out of range, or tf2onnx has no counterpart for an op.
+        ExportError: the operator set is out of range, or tf2onnx does not support an op.
         UnsupportedModelError: the model has no graph of layers.
     """
     if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
@@ -63,7 +63,7 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
         )
     trace = trace_model(model, batch=batch)
     result = ir.serde.deserialize_model(_run_tf2onnx(trace, opset))
-    # tf2onnx always imports ai.onnx.ml too, in a version that no node needs.
+    # tf2onnx always imports ai.onnx.ml, too, even if no node uses it.
     for domain in set(result.graph.opset_imports) - {"", *(node.domain for node in result.graph)}:
         del result.graph.opset_imports[domain]
     _trim_identities(result)
@@ -78,7 +78,7 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
     written = tf2onnx_opset(opset)
     try:
         proto = _convert_graph(trace, written)
-    except ValueError as error:  # Whatever tf2onnx met, translated by _process.
+    except ValueError as error:  # any error of tf2onnx, translated by _process
         raise ExportError(
             f"tf2onnx could not convert the model to operator set {opset}: {error}. "
             "Replace the layer that it names, or try a newer operator set."
@@ -90,11 +90,12 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
             f"{', '.join(missing[:8])}. "
             "Replace the layer, or try a newer operator set."
         )
+    # onnx converts from tf2onnx's newest operator set to a newer one.
     return proto if written == opset else change_opset(proto, opset, written)
 
 
 def _without_counterpart(proto: Any, opset: int) -> list[str]:
-    """Return nodes of other domains, then those unknown to the set."""
+    """Return nodes of foreign domains, then nodes missing in the operator set."""
     foreign, unmapped = set(), set()
     for node in proto.graph.node:
         described = f"{node.op_type} ({node.name})"
@@ -106,7 +107,8 @@ def _without_counterpart(proto: Any, opset: int) -> list[str]:
 
 
 def _convert_graph(trace: Trace, opset: int) -> Any:
-    """Convert without weights, or with them where tf2onnx needs constant ones (LSTM)."""
+    """Convert without weights, or with constant weights if tf2onnx requires them (LSTM)."""
+    # Constants make the conversion slower with the size of the model: use them only if necessary.
     try:
         return _process(trace, opset)
     except ValueError as error:
@@ -116,7 +118,7 @@ def _convert_graph(trace: Trace, opset: int) -> Any:
 
 
 def _process(trace: Trace, opset: int, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
-    """Run tf2onnx without its optimizers, whose place the lowering passes take."""
+    """Run tf2onnx without its optimizers; the lowering passes replace them."""
     import tensorflow as tf
     from tf2onnx import tfonnx
 
@@ -131,7 +133,7 @@ def _process(trace: Trace, opset: int, frozen: Mapping[str, np.ndarray] | None =
                 output_names=[name for name, _ in trace.outputs],
                 continue_on_error=False,
             )
-        except Exception as error:  # tf2onnx raises bare exceptions of many types.
+        except Exception as error:  # tf2onnx raises exceptions of many types
             raise ValueError(str(error)) from error
         return converted.make_model("qatline")
 
@@ -146,10 +148,10 @@ def _is_onnx_op(op_type: str, opset: int) -> bool:
 
 
 def _trim_identities(model: ir.Model) -> None:
-    """Leave each Identity its first input.
+    """Remove all but the first input of each Identity.
 
-    tf2onnx writes a loop's TensorListFromTensor as an Identity and keeps the shape of the elements
-    as a second input, which ONNX refuses.
+    tf2onnx converts TensorListFromTensor in a loop to an Identity, and leaves the element shape as
+    a second input, which is invalid in ONNX.
     """
     for node in model.graph.all_nodes():
         if is_op(node, "Identity"):
@@ -157,7 +159,7 @@ def _trim_identities(model: ir.Model) -> None:
 
 
 def _bind_weights(model: ir.Model, trace: Trace) -> None:
-    """Make initializers of the graph inputs that stand for weights."""
+    """Replace the graph inputs for weights by initializers."""
     graph = model.graph
     for value in list(graph.inputs):
         variable = trace.weights.get(value.name or "")
@@ -171,8 +173,9 @@ def _bind_weights(model: ir.Model, trace: Trace) -> None:
 
 
 def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
-    """Name inputs and outputs as Keras does, and the open dimensions."""
+    """Set Keras's names of inputs and outputs, and names of open dimensions."""
     graph = model.graph
+    # tf2onnx may change the order of inputs.
     order = {name: index for index, name in enumerate(trace.inputs)}
     ordered = sorted(graph.inputs, key=lambda value: order[value.name or ""])
     graph.inputs.clear()
@@ -181,6 +184,7 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
     taken = set(trace.inputs.values())
     for value in graph.outputs:
         name = names[value.name or ""]
+        # ONNX values share one namespace: an output must not have the name of an input.
         value.name = f"{name}_output" if name in taken else name
     for value in graph.inputs:
         value.name = trace.inputs[value.name or ""]
@@ -192,7 +196,7 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
 
 
 def _attribute(model: ir.Model, trace: Trace) -> None:
-    """Record each node's layer and the layer of each tensor's output."""
+    """Record the layer of each node, and the layer of each output tensor."""
     for node in model.graph:
         scope = _scope(node, trace)
         if scope is not None:
@@ -201,7 +205,7 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
         for output in node.outputs:
             if output.name in trace.tensors:
                 output.meta[TENSOR] = trace.tensors[output.name]
-            # tf2onnx forgets the shape behind a computed target; TensorFlow knows it.
+            # tf2onnx drops the shape of a Reshape with a computed target; TensorFlow infers it.
             if is_op(node, "Reshape") and output.shape is None and output.name in trace.shapes:
                 shape, dtype = trace.shapes[output.name]
                 output.shape, output.dtype = ir.Shape(shape), ir.DataType.from_numpy(dtype)
@@ -213,10 +217,7 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
 
 
 def _scope(node: ir.Node, trace: Trace) -> str | None:
-    """Return the name scope of a node.
-
-    A node without one takes that of a tensor that it writes or reads.
-    """
+    """Return the name scope of a node, or else of one of its outputs or inputs."""
     values = [value for value in (*node.outputs, *node.inputs) if value is not None]
     for name in (node.name, *(value.name for value in values)):
         scope = (name or "").partition("/")[0]
@@ -226,7 +227,7 @@ def _scope(node: ir.Node, trace: Trace) -> str | None:
 
 
 def _batch_norm(operation: Any) -> BatchNorm | None:
-    """Return a BatchNormalization layer's parameters, also from inside a wrapper."""
+    """Return the parameters of a BatchNormalization, also inside a wrapper; else None."""
     import keras
 
     if not isinstance(operation, keras.Layer):

@@ -1,4 +1,4 @@
-"""export_onnx: a Keras model to a verified ONNX file."""
+"""Export of a Keras model to a verified ONNX file."""
 
 from __future__ import annotations
 
@@ -39,45 +39,44 @@ def export_onnx(
     plan: PlanLike | None = None,
     options: ExportOptions | None = None,
 ) -> ExportReport:
-    """Export a Keras model to ONNX and verify the result.
-
-    The model may be quantized or not.
+    """Export a Keras model, quantized or not, to ONNX and verify the result.
 
     Args:
         model: built Keras Functional or Sequential model.
-        path: file to write; it appears whole or not at all.
-        target: what the file is for: ``"tensorrt"`` (default), ``"openvino"`` or ``"onnxruntime"``.
-        opset: ONNX operator set, 13 to 21. Default 17. ``float_precision="fp16"`` needs, and
-            raises it to, 19.
+        path: file to write; the write is atomic.
+        target: engine backend of the file: ``"tensorrt"`` (default), ``"openvino"`` or
+            ``"onnxruntime"``.
+        opset: ONNX operator set, 13 to 21. Default 17. ``float_precision="fp16"`` requires 19, and
+            raises it if necessary.
         weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter
-            of the size; ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to
-            8.6 needs; ``"int4"`` as ``"int8"``, but with INT4 for weights of 4 bits and fewer, which
-            raises ``opset`` to 21 and is not for TensorRT.
-        float_precision: precision of non-quantized layers: ``"fp32"`` (default) or ``"fp16"``, for
+            of the size. ``"qdq"`` stores FP32 + QuantizeLinear + DequantizeLinear, as required by
+            TensorRT up to 8.6. ``"int4"`` is like ``"int8"``, but with INT4 for weights of at most
+            4 bits; it raises ``opset`` to 21, and TensorRT does not support it.
+        float_precision: precision of unquantized layers: ``"fp32"`` (default) or ``"fp16"``, for
             strongly typed TensorRT.
         channels_first_input: whether image inputs are NCHW instead of Keras's NHWC. Default False.
         batch_size: fixed batch size; None (default) leaves it open.
-        preprocessing: how raw images become the model's input; recorded in the file.
-        embed_preprocessing: whether the graph takes raw images (uint8) and preprocesses them
-            itself. Default False.
-        metadata: more entries for the file's metadata, such as ``{"classes": [...], "accuracy":
-            0.98}``; values that are not text are written as JSON.
-        plan: quantization plan that the file is verified against, its dict form, or the path of its
-            JSON; its digest is recorded in the file. Default None: verified against the model's own
-            quantizers.
-        options: all options above that say how the graph is lowered, as one value; default None:
-            those keywords. An option of your own has no keyword.
+        preprocessing: conversion of raw images to model inputs, recorded in the file.
+        embed_preprocessing: whether the graph accepts raw images (uint8) and includes the
+            preprocessing. Default False.
+        metadata: further metadata entries of the file, such as ``{"classes": [...], "accuracy":
+            0.98}``; values other than text are written as JSON.
+        plan: quantization plan to verify the file against, as an object, a dict, or the path of a
+            JSON file; its digest is recorded in the file. Default None: the file is verified
+            against the quantizers of the model.
+        options: all lowering options above as one value; None (default) uses the keywords. Custom
+            options have no keyword.
 
     Returns:
-        What was written.
+        A report on the written file.
 
     Raises:
         UnsupportedModelError: the model has no graph of layers.
-        ConfigError: the path is no place for a file.
-        ExportError: an option is wrong, or something can't be said in ONNX or, such as unsigned
-            integers, in TensorRT.
-        VerificationError: the written graph is not what the model and the plan say, or gives other
-            outputs than the model on random inputs; no file is left.
+        ConfigError: the path is not usable as an output file.
+        ExportError: an option is invalid, or the model can't be expressed in ONNX or for the
+            target, such as unsigned integers for TensorRT.
+        VerificationError: the written graph differs from the model and the plan, or has other
+            outputs than the model on random inputs; no file is written.
 
     Examples:
         >>> import keras, qat_lib
@@ -117,15 +116,15 @@ class KerasSource:
     layout: ClassVar[Layout] = "NHWC"
 
     def quantizers(self) -> Sequence[RangeOwner]:
-        """Return its quantizers that are built."""
+        """Return the built quantizers of the model."""
         return built_quantizers(self.model)
 
     def convert(self, options: ExportOptions) -> ir.Model:
-        """Return its graph, converted by tf2onnx."""
+        """Return the graph of the model, converted by tf2onnx."""
         return convert(self.model, opset=options.opset, batch=options.batch_size)
 
     def inputs(self) -> Sequence[ModelInput]:
-        """Return its inputs in order."""
+        """Return the inputs of the model in order."""
         found = []
         for x in functional_of(self.model).inputs:
             dtype = str(x.dtype)
@@ -137,5 +136,5 @@ class KerasSource:
         return found
 
     def reference(self, layers: list[str]) -> KerasReference:
-        """Return the model to compare with."""
+        """Return the reference for a parity check."""
         return KerasReference(self.model, layers)

@@ -1,4 +1,4 @@
-"""The quantizers of a Keras model, as the export reads them."""
+"""Quantizers of a Keras model, as read by the export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qat_lib.keras.structure import layers_of
 
 
 def built_quantizers(model: Any) -> list[RangeOwner]:
-    """Return a Keras model's built quantizers, including those inside wrappers."""
+    """Return the built quantizers of a Keras model, including those inside wrappers."""
     from qat_lib.keras.quantizers import TensorQuantizer
 
     layers = layers_of(model)

@@ -1,4 +1,4 @@
-"""The Keras side of a parity check: model outputs and ordered inputs."""
+"""Keras reference of a parity check: model outputs and ordered inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qat_lib.keras.structure import count_calls, input_structure
 
 
 class KerasReference:
-    """Runs the Keras model with float32 semantics, as it is exported."""
+    """Runs a Keras model with float32 semantics, like the exported model."""
 
     framework = "Keras"
     layout = "NHWC"
@@ -28,6 +28,7 @@ class KerasReference:
         found = {layer.name: layer for layer in model.layers}
         extra = []
         for name in layers:
+            # ``output`` of a layer is ambiguous after several calls.
             if name not in found or count_calls(found[name]) != 1:
                 continue
             output = found[name].output
@@ -38,10 +39,10 @@ class KerasReference:
             self.model = keras.Model(model.input, [*model.outputs, *extra]) if extra else model
 
     def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs, then those of the layers, as arrays.
+        """Return the outputs of the model, then those of the layers, as arrays.
 
         Raises:
-            ExportError: the arrays do not fit the model's inputs.
+            ExportError: the arrays do not match the inputs of the model.
         """
         import keras
 
@@ -60,15 +61,16 @@ class KerasReference:
         return [np.asarray(y) for y in keras.tree.flatten(outputs)]
 
     def in_order(self, item: Any) -> list[Any]:
-        """Return a batch as one array per input, in input order.
+        """Return a batch as one array per input, in the order of the inputs.
 
         Raises:
-            ExportError: a dict has other names than the model's inputs.
+            ExportError: the keys of a dict differ from the names of the inputs.
         """
         if not isinstance(item, Mapping):
             return list(item) if isinstance(item, list | tuple) else [item]
         struct = input_structure(self.given)
         by_name = [x.name for x in self.given.inputs]
+        # Keras flattens dicts in the order of sorted keys, which may differ from the tensor names.
         names = sorted(struct) if isinstance(struct, Mapping) else by_name
         if set(names) != set(item):
             names = by_name

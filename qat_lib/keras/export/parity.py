@@ -1,4 +1,4 @@
-"""Compare an exported ONNX file with Keras, by output or layer."""
+"""Comparison of an exported ONNX file with Keras, by output or layer."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ def check_parity(
     """Compare ``path`` with the Keras ``model`` on ``data``.
 
     Args:
-        model: the Keras model that was exported.
+        model: the exported Keras model.
         path: the ONNX file.
-        data: inputs as Keras takes them (for an export with embedded preprocessing: raw images): an
-            array, a list of arrays or a dict of arrays for several inputs, or an iterable of such
-            batches.
-        layers: whether to compare every layer's output too, to see where a difference starts.
+        data: inputs of the Keras model (raw images for an export with embedded preprocessing): an
+            array, a list or dict of arrays for several inputs, or an iterable of such batches.
+        layers: whether to compare the outputs of all layers, too, to locate the first difference.
             Default False.
-        batch_size: samples at a time. Default 32.
+        batch_size: batch size for array data. Default 32.
 
     Returns:
         The report; ``report.passed`` is the verdict.
 
     Raises:
-        ExportError: ONNX Runtime can't run the file, its outputs have other shapes, or there are no
-            data.
+        ExportError: ONNX Runtime can't run the file, its outputs have other shapes, or the data is
+            empty.
 
     Examples:
         >>> import numpy as np

@@ -1,8 +1,7 @@
-"""Float32 semantics: compute a model as if all floating types were float32.
+"""Float32 semantics: compute a model as if all floating-point types were float32.
 
-Mixed precision is a way to train. An exported file says the precision of its float operators
-itself, so a model is traced as its float32 twin: the same layers and weights under the policy
-``float32``.
+Mixed precision is a training method. The precision of an exported file is an export option, so the
+model is traced with the same layers and weights under the policy ``float32``.
 """
 
 from __future__ import annotations
@@ -18,14 +17,11 @@ import tensorflow as tf
 from qat_lib.keras.structure import layers_of
 
 OTHER_FLOATS = ("float16", "bfloat16", "float64")
-"""Floating types in which a Keras model may compute or store, beside float32."""
+"""Floating-point types of Keras models other than float32."""
 
 
 class _Float32Policy(keras.DTypePolicy):
-    """Compute in float32 with variables as stored.
-
-    No name of a Keras policy says that.
-    """
+    """Policy with float32 compute type and unchanged variable type; Keras has no name for it."""
 
     def __init__(self, stored: str) -> None:
         super().__init__("float32")
@@ -38,10 +34,10 @@ class _Float32Policy(keras.DTypePolicy):
 
 @contextmanager
 def float32_semantics(model: Any) -> Iterator[None]:
-    """Let every layer of ``model`` compute in float32, within the block.
+    """Make all layers of ``model`` compute in float32 within the block.
 
-    Variables keep their type and are cast where they are read. The model must not be used in
-    another thread meanwhile.
+    Variables are not converted, but cast when read. The model must not be used in another thread
+    within the block.
     """
     layers = {id(layer): layer for layer in (model, *layers_of(model))}
     with ExitStack() as stack:
@@ -53,7 +49,7 @@ def float32_semantics(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _in_float32(layer: Any) -> Iterator[None]:
-    # Not by the public setter: it writes into a DTypePolicyMap, which has no way back.
+    # Not by the public setter: it modifies a DTypePolicyMap, which can't be undone.
     policy = layer._dtype_policy
     layer._dtype_policy = _Float32Policy(layer.variable_dtype)
     constants = _renew_constants(layer)
@@ -66,7 +62,7 @@ def _in_float32(layer: Any) -> Iterator[None]:
 
 
 def _renew_constants(layer: Any) -> dict[str, Any]:
-    """Recompute a Normalization layer's constants; return the old ones by attribute."""
+    """Recompute the constants of a Normalization layer; return the old values by attribute."""
     if not isinstance(layer, keras.layers.Normalization) or not layer.built:
         return {}
     old = {"mean": layer.mean, "variance": layer.variance}
@@ -78,22 +74,23 @@ def _renew_constants(layer: Any) -> dict[str, Any]:
 
 
 def float32_array(variable: Any) -> np.ndarray:
-    """Return a variable or tensor as an array, floating types as float32."""
+    """Return a variable or tensor as an array, with floating-point types as float32."""
     array = np.asarray(variable)
     return array.astype(np.float32) if array.dtype.name in OTHER_FLOATS else array
 
 
 def float32_for(dtype: tf.DType) -> tf.DType:
-    """Return float32 for any floating type, other types unchanged."""
+    """Return float32 for floating-point types, other types unchanged."""
     return tf.float32 if dtype.name in OTHER_FLOATS else dtype
 
 
 def use_float32(graph_def: Any) -> None:
-    """Write floating-point operators and constants of a ``GraphDef`` in float32, in place.
+    """Convert floating-point operators and constants of a ``GraphDef`` to float32 in place.
 
-    Casts between floating types vanish. What is left to write under ``float32_semantics`` is
-    what a layer or an operator asks for by name, and variables that are stored in another type.
+    Casts between floating-point types are removed. Under ``float32_semantics``, the remaining other
+    types come from layers and operators with an explicit type, and from the types of variables.
     """
+    # Loops and branches have their bodies in the library of functions.
     functions = graph_def.library.function
     for node in (*graph_def.node, *(node for function in functions for node in function.node_def)):
         _retype(node)
@@ -126,6 +123,7 @@ def _pass_casts(graph_def: Any) -> None:
     sources: dict[str, str] = {}
     for node in graph_def.node:
         if node.op == "Cast" and node.attr["SrcT"].type == node.attr["DstT"].type == float32:
+            # Keep the node for output names; Identity has only the type attribute.
             node.op = "Identity"
             for key in set(node.attr) - {"_output_shapes"}:
                 del node.attr[key]
@@ -133,6 +131,7 @@ def _pass_casts(graph_def: Any) -> None:
             sources[node.name] = node.input[0]
     for node in graph_def.node:
         for index, name in enumerate(node.input):
+            # Casts can form chains.
             while (source := sources.get(name.removesuffix(":0"))) is not None:
                 name = source
             node.input[index] = name

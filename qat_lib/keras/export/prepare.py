@@ -1,4 +1,4 @@
-"""Edit a traced TensorFlow graph so that tf2onnx converts it faithfully."""
+"""Preparation of a traced TensorFlow graph for a faithful conversion by tf2onnx."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from qat_lib.keras.export.precision import float32_array, use_float32
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
     """Return a copy of a ``GraphDef`` prepared for tf2onnx.
 
-    Half precision is float32, ``Erfc`` is written with ``Erf``, sizes are constant, and the padding
-    in front of a convolution with padding of its own remains a node.
+    The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, and constant
+    output sizes. A Pad before a convolution with explicit padding remains a separate node.
 
     Args:
         graph_def: the traced graph.
-        frozen: placeholder -> array that it becomes a constant of. Default None: all stay
-            placeholders.
+        frozen: placeholder -> constant array to replace it. Default None: no constants.
     """
     result = type(graph_def)()
     result.CopyFrom(graph_def)
@@ -39,14 +38,14 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
 def freezable(
     graph_def: Any, weights: Mapping[str, Any], markers: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """Return the weights to freeze: those that no quantizer reads.
+    """Return the weights to freeze, namely those without a quantizer.
 
-    Recurrent layers need theirs as constants.
+    tf2onnx requires constant weights in recurrent layers.
 
     Args:
         graph_def: the traced graph.
-        weights: tensor of a placeholder -> weight that it stands for.
-        markers: tensors of the quantizers' markers.
+        weights: tensor of a placeholder -> its weight.
+        markers: marker tensors of the quantizers.
 
     Returns:
         Placeholder -> array.
@@ -64,6 +63,7 @@ def _as_constant(node: Any, array: np.ndarray) -> None:
     import tensorflow as tf
 
     dtype = node.attr["dtype"].type
+    # Const rejects the other attributes of a Placeholder, such as its shape.
     node.op = "Const"
     for key in set(node.attr) - {"dtype", "_output_shapes"}:
         del node.attr[key]
@@ -73,8 +73,8 @@ def _as_constant(node: Any, array: np.ndarray) -> None:
 def _with_erf(graph_def: Any, node: Any) -> None:
     """Replace ``erfc(x)`` by ``1 - erf(x)``.
 
-    Keras's exact GELU uses erfc, which tf2onnx lacks. GELU calls it with ``-x * c``;
-    ``1 + erf(x * c)`` is the same number and the form that engines know as GELU.
+    Keras's exact GELU uses erfc, and tf2onnx does not support it. GELU calls it with ``-x * c``;
+    ``1 + erf(x * c)`` has the same value, and engines recognize this form as GELU.
     """
     import tensorflow as tf
 
@@ -87,13 +87,14 @@ def _with_erf(graph_def: Any, node: Any) -> None:
     one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0, dtype=dtype.type))
     if "_output_shapes" in node.attr:
         erf.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
+    # The node keeps its name, so its readers don't change.
     node.op = "AddV2" if negated else "Sub"
     del node.input[:]
     node.input.extend([one.name, erf.name])
 
 
 def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
-    """Return (x, True) if ``node`` reads ``-x``, else (operand, False)."""
+    """Return (x, True) if the operand of ``node`` is ``-x``, else (operand, False)."""
     by_name = {other.name: other for other in graph_def.node}
     (source,) = node.input
     product = by_name.get(_producer(source))
@@ -112,17 +113,17 @@ def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
 
 
 def _with_constant_size(graph_def: Any, node: Any) -> None:
-    """Write a transposed convolution's output size as a constant.
+    """Replace the computed output size of a transposed convolution by a constant.
 
-    Only the batch may be open. Keras computes the size from the input's at run time. tf2onnx sees
-    through that in two and three dimensions; in one it makes the largest output, and cuts it by
-    thirty nodes of shape arithmetic.
+    Only the batch size may be open. Keras computes the output size from the input size at run time.
+    tf2onnx handles this in two and three dimensions; in one dimension, it computes the largest
+    output and crops it with thirty nodes of shape arithmetic.
     """
     import tensorflow as tf
 
     shapes = node.attr["_output_shapes"].list.shape
     size = [dim.size for dim in shapes[0].dim] if shapes else []
-    if not size or min(size[1:]) < 0:
+    if not size or min(size[1:]) < 0:  # -1 is an open dimension
         return
     constant = graph_def.node.add(name=f"{node.name}/size", op="Const")
     constant.attr["dtype"].type = tf.int32.as_datatype_enum
@@ -131,11 +132,11 @@ def _with_constant_size(graph_def: Any, node: Any) -> None:
 
 
 def _keep_padding(graph_def: Any) -> None:
-    """Write a Pad in front of a convolution with its own padding as PadV2.
+    """Replace a Pad before a convolution with explicit padding by PadV2.
 
-    tf2onnx merges a Pad into the convolution behind it and overwrites the convolution's explicit
-    padding: that of a ``Conv2D``, or of the SpaceToBatchND of a dilated one. It leaves PadV2 in
-    place, and the lowering pass ``merge_padding`` adds up both paddings.
+    tf2onnx merges a Pad into the following convolution and overwrites its explicit padding, both
+    for ``Conv2D`` and for the SpaceToBatchND of a dilated convolution. It does not merge PadV2; the
+    lowering pass ``merge_padding`` adds both paddings later.
     """
     import tensorflow as tf
 

@@ -1,10 +1,9 @@
-"""Trace a Keras model into a TensorFlow graph of layer-labelled ops.
+"""Tracing of a Keras model into a TensorFlow graph of ops labelled by layer.
 
-Weights enter the graph as placeholders instead of frozen constants: the conversion then handles
-only the structure, whatever the size of the model, and the learned arrays are bound to the ONNX
-graph by identity afterwards. Each call of a layer gets a name scope of its own (``L12/``), set
-absolutely, because Keras 3 enters name scopes twice and uniquifies them: the names that it gives
-lie about layers.
+Weights enter the graph as placeholders instead of frozen constants, so the conversion processes
+only the structure, independent of the size of the model. The arrays are bound to the ONNX graph
+afterwards. Each call of a layer gets a separate absolute name scope (``L12/``), because Keras 3
+enters name scopes twice and makes them unique, so its names do not identify layers.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ class Trace:
         graph_def: TensorFlow ``GraphDef`` with shapes, without weights.
         inputs: graph tensor -> Keras input name, in the model's order.
         outputs: graph tensor and Keras output name, in the model's order.
-        weights: graph tensor -> Keras variable (or constant tensor) that it stands for.
+        weights: graph tensor -> its Keras variable (or constant tensor).
         scopes: name scope (without the slash) -> path of the layer, such as ``quant_conv1`` or
             ``backbone/quant_conv1``.
-        origins: name scope -> path of the layer of the float model: of a wrapper the layer inside
-            (``backbone/conv1``), of a quantizer the layer whose output it quantizes.
+        origins: name scope -> path of the corresponding layer of the float model: the inner layer
+            of a wrapper (``backbone/conv1``), or the layer that computes the input of a quantizer.
         markers: graph tensor of a quantizer's marker -> name of the quantizer.
         operations: path of the layer -> the Keras layer or operation.
-        tensors: graph tensor -> path of the layer whose (only) output it is.
+        tensors: single output tensor of a layer -> path of the layer.
         shapes: output of a TensorFlow Reshape -> its static shape (None for an open dimension) and
             NumPy data type.
     """
@@ -62,13 +61,13 @@ class Trace:
 
 @dataclass
 class _Calls:
-    """Give each call of a model a scope and record its layer."""
+    """Runs each call of a model in a name scope, and records its layer."""
 
     scopes: dict[str, str] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     operations: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
-    # Tensor of the graph of calls -> path of the float model's layer that makes it.
+    # Tensor of the call graph -> path of the layer of the float model that computes it.
     makers: dict[str, str] = field(default_factory=dict)
 
     def run(self, graph: LayerGraph, inputs: list[Any]) -> list[Any]:
@@ -82,7 +81,7 @@ class _Calls:
         return [values[tensor] for tensor in graph.outputs]
 
     def _origin(self, call: Call) -> str:
-        """Return the float model's layer path for a call."""
+        """Return the path of the float layer of a call."""
         if isinstance(call.operation, TensorQuantizer):
             return self.makers[call.inputs[0]]
         *models, _ = call.path.split("/")
@@ -96,6 +95,7 @@ class _Calls:
         args, kwargs = call.fill(inputs.__getitem__)
         if isinstance(call.operation, keras.Layer):
             kwargs = _in_inference_mode(call.path, kwargs)
+        # The trailing slash makes the scope absolute.
         with tf.name_scope(scope + "/"):
             try:
                 outputs: list[Any] = keras.tree.flatten(call.operation(*args, **kwargs))
@@ -112,10 +112,9 @@ class _Calls:
 
 
 def _in_inference_mode(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a layer's arguments with ``training=False``.
+    """Return the arguments of a layer with ``training=False``.
 
-    Without it a layer may train by default, and so may those that it holds: they learn of the mode
-    from its call.
+    Without it, a layer may use training mode by default and pass it to its nested layers.
     """
     if kwargs.get("training"):
         logger.warning(
@@ -133,7 +132,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
 
     Raises:
         UnsupportedModelError: the model has no graph of layers (a subclassed model), is not built,
-            or Keras quantized it.
+            or is quantized by Keras.
     """
     if not isinstance(model, keras.Model) or not has_graph(model):
         raise UnsupportedModelError(
@@ -153,6 +152,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     specs, weight_specs = [], []
     for index, x in enumerate(functional.inputs):
         specs.append(tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{index}"))
+    # Inputs first: the order of the specs is the order of ``concrete.inputs`` below.
     for index, variable in enumerate(variables):
         dtype = float32_for(tf.as_dtype(variable.dtype))
         weight_specs.append(tf.TensorSpec(variable.shape, dtype, name=f"w{index}"))
@@ -162,7 +162,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     def forward(inputs: list[Any], weights: list[Any]) -> list[Any]:
         with keras.StatelessScope() as state, export_mode() as found:
             for update in zip(variables, weights, strict=True):
-                # The constructor would cast the weight to the variable's type.
+                # ``state_mapping`` of the constructor would cast the weight to the variable's type.
                 state.add_update(update)
             outputs = calls.run(graph, inputs)
             markers.update(found)
@@ -175,7 +175,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     output_names = _unique(functional.output_names)
     return Trace(
         graph_def=concrete.graph.as_graph_def(add_shapes=True),
-        inputs=dict(zip(names, input_names, strict=False)),  # The weights' names come after these.
+        inputs=dict(zip(names, input_names, strict=False)),  # followed by the weights
         outputs=list(zip((y.name for y in concrete.outputs), output_names, strict=True)),
         weights=dict(
             zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)
@@ -190,7 +190,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
 
 
 def _reshaped(graph: Any) -> dict[str, tuple[list[int | None], Any]]:
-    """Return static shape and data type of each Reshape's output, by tensor."""
+    """Return the static shape and data type of the output of each Reshape, by tensor."""
     shapes: dict[str, tuple[list[int | None], Any]] = {}
     for op in graph.get_operations():
         if op.type != "Reshape":
@@ -205,9 +205,9 @@ def _reshaped(graph: Any) -> dict[str, tuple[list[int | None], Any]]:
 def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[Any]) -> Any:
     """Trace into one flat graph.
 
-    Keras puts a grouped convolution into a compiled function of its own, since TensorFlow has no
-    CPU kernel for it; tf2onnx has no counterpart for such a call. With functions run eagerly the
-    inner one is traced in place.
+    Keras computes a grouped convolution in a separate compiled function, because TensorFlow has no
+    CPU kernel for it, and tf2onnx does not support calls of such functions. With
+    ``run_functions_eagerly``, the inner function is traced in place.
     """
     eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
@@ -218,10 +218,7 @@ def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[
 
 
 def _weight_variables(model: Any) -> list[Any]:
-    """Return the model's variables except the quantizers' own.
-
-    The markers stand for those.
-    """
+    """Return the variables of the model except those of quantizers, represented by markers."""
     ranges: set[int] = set()
     for layer in layers_of(model):
         if isinstance(layer, TensorQuantizer):
@@ -230,7 +227,7 @@ def _weight_variables(model: Any) -> list[Any]:
 
 
 def _unique(names: list[str]) -> list[str]:
-    """Return the names with a number behind those that came before."""
+    """Return the names, with a number appended to duplicates."""
     result: list[str] = []
     for index, name in enumerate(names):
         result.append(name if name not in result else f"{name}_{index}")

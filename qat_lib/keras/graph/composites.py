@@ -1,4 +1,4 @@
-"""Composite layers from inside: the tensors that their weighted layers read."""
+"""Input tensors of the weighted layers inside composite layers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from qat_lib.keras.wrappers.inner import inner_layers
 logger = logging.getLogger("qat_lib")
 
 MOVERS = tensorflow_operators("range preserving") | tensorflow_operators("identity") | {"Cast"}
-"""TensorFlow's operators that only move values, or change their data type."""
+"""TensorFlow operators that only move values or change the data type."""
 
 
 def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, str]) -> Composite:
-    """Return what the inner layers of a composite read in one call.
+    """Return the inputs of the inner layers of a composite in one call.
 
     Args:
-        call: the ``qat_lib.keras.graph.layer_graph.Call`` of the composite, which stays as it is.
+        call: the ``qat_lib.keras.graph.layer_graph.Call`` of the composite; it is not modified.
         shapes: shapes of the model's tensors.
         dtypes: data types of the model's tensors.
     """
@@ -42,16 +42,16 @@ def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, s
         graphs.append(tf.compat.v1.get_default_graph())
         inputs.update({tensor.name: i for i, tensor in enumerate(tensors)})
         args, kwargs = call.fill(lambda index: tensors[index])
-        # Losses and assignments of the call stay in the scope.
+        # The scope discards the losses and assignments of this call.
         with _listening(inner, reads), keras.StatelessScope(collect_losses=True):
             return [x for x in keras.tree.flatten(layer(*args, **kwargs)) if tf.is_tensor(x)]
 
     eager = tf.config.functions_run_eagerly()
-    # Functions inside, such as a grouped convolution's, are traced in place.
+    # Trace inner functions, such as that of a grouped convolution, in place.
     tf.config.run_functions_eagerly(True)
     try:
         tf.function(forward, autograph=False).get_concrete_function(*specs)
-    # A user's call may raise anything; the layer then stays as it is.
+    # A user-defined call may raise anything; then the layer is not quantized.
     except Exception as error:  # noqa: BLE001
         logger.info("%s %r can't be traced: %s", type(layer).__name__, layer.name, error)
         reason = f"its call can't be traced ({type(error).__name__})"
@@ -67,7 +67,7 @@ def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, s
 
 @contextmanager
 def _listening(inner: Mapping[str, Any], reads: Mapping[str, list[Any]]) -> Iterator[None]:
-    """Note what each inner layer is called with."""
+    """Record the inputs of each inner layer within the block."""
     for path, layer in inner.items():
 
         def listen(
@@ -80,20 +80,21 @@ def _listening(inner: Mapping[str, Any], reads: Mapping[str, list[Any]]) -> Iter
             _found.append(inputs)
             return _call(inputs, *args, **kwargs)
 
+        # Bypass Keras's attribute tracking; an instance attribute hides the method of the class.
         object.__setattr__(layer, "call", listen)
     try:
         yield
     finally:
         for layer in inner.values():
-            object.__delattr__(layer, "call")  # the class's is back
+            object.__delattr__(layer, "call")  # the method of the class is visible again
 
 
 def _source(x: Any, graph: Any, inputs: Mapping[str, int]) -> int | str | None:
-    """Return the composite's input or the inner tensor that ``x`` is.
+    """Return the origin of ``x``: the number of an input of the composite, or a tensor name.
 
-    The tensor is given by name; None in a loop.
+    The result is None inside loops and branches, and for non-float tensors.
     """
-    # A constant that the layer holds is in no graph.
+    # A constant of the layer is not in the graph; loops and branches have graphs of their own.
     if not tf.is_tensor(x) or getattr(x, "graph", None) is not graph or not x.dtype.is_floating:
         return None
     while x.op.type in MOVERS and x.op.inputs[0].dtype.is_floating:
@@ -103,7 +104,7 @@ def _source(x: Any, graph: Any, inputs: Mapping[str, int]) -> int | str | None:
 
 @dataclass
 class _Groups:
-    """Inner layers with common input tensors, directly or through others."""
+    """Disjoint sets of inner layers with common input tensors (union-find)."""
 
     parent: dict[Any, Any] = field(default_factory=dict)
 
@@ -117,6 +118,7 @@ class _Groups:
 
 
 def _composite(inner: Mapping[str, Any], sources: Mapping[str, list[Any]]) -> Composite:
+    # Layers that read a common tensor must share a quantizer, so they form a group.
     opaque, groups = {}, _Groups()
     for path, found in sources.items():
         if not found:
@@ -137,7 +139,7 @@ def _composite(inner: Mapping[str, Any], sources: Mapping[str, list[Any]]) -> Co
     for paths in members.values():
         read = {source for path in paths for source in sources[path]}
         if all(isinstance(source, int) for source in read):
-            # Outside the tensor has a quantizer that all its readers share.
+            # Inputs of the composite are quantized outside, by one quantizer for all readers.
             for source in sorted(read):
                 inputs[source] = tuple(path for path in paths if source in sources[path])
         else:

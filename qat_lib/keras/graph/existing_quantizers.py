@@ -1,7 +1,4 @@
-"""Quantizers that a Keras model has before quantization.
-
-They were put there by hand, by earlier calls or by Keras.
-"""
+"""Existing quantizers of a Keras model, from the user, earlier calls or Keras."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from qat_lib.keras.wrappers import BaseQuantizeWrapper
 
 
 def existing_quantizers(operation: Any, inputs: int) -> ExistingQuantizers | None:
-    """Return what a TensorQuantizer or a wrapper quantizes; None for other operations.
+    """Return the tensors quantized by a TensorQuantizer or wrapper; None for other operations.
 
-    A TensorQuantizer with a range for each channel quantizes no tensor as a whole.
+    A TensorQuantizer with per-channel ranges does not count as quantizing its input.
 
     Args:
         operation: a layer or operation.
-        inputs: how many tensors it reads.
+        inputs: number of input tensors.
     """
     if isinstance(operation, TensorQuantizer):
         whole = (0,) if operation.channel_axes is None else ()
@@ -36,10 +33,10 @@ def existing_quantizers(operation: Any, inputs: int) -> ExistingQuantizers | Non
 
 
 def refuse_keras_quantized(model: Any) -> None:
-    """Refuse a model that went through ``keras.Model.quantize``.
+    """Reject models quantized by ``keras.Model.quantize``.
 
     Raises:
-        UnsupportedModelError: a layer holds integers in place of its float weights.
+        UnsupportedModelError: a layer contains integers instead of float weights.
     """
     for layer in layers_of(model):
         if layer.quantization_mode is not None:

@@ -30,7 +30,7 @@ def traits_of(operation: Any, inputs: int) -> Traits:
 
     Args:
         operation: the layer, the operation or the wrapper.
-        inputs: how many tensors it reads.
+        inputs: number of input tensors.
     """
     core = unwrapped(operation)
     return Traits(
@@ -49,7 +49,7 @@ def traits_of(operation: Any, inputs: int) -> Traits:
 
 
 def unwrapped(operation: Any) -> Any:
-    """Return the layer inside of a quantize wrapper, else the operation itself."""
+    """Return the inner layer of a quantize wrapper, else the operation itself."""
     return operation.layer if isinstance(operation, BaseQuantizeWrapper) else operation
 
 
@@ -57,6 +57,7 @@ def _kind(core: Any) -> str:
     name = type(core).__name__
     if not isinstance(core, layers.Layer):
         return name
+    # A subclass of a Keras layer has the kind of its nearest known base.
     for base in type(core).__mro__:
         if base in _LAYERS:
             return base.__name__
@@ -64,7 +65,7 @@ def _kind(core: Any) -> str:
 
 
 def _roles(core: Any, inputs: int) -> frozenset[Role]:
-    """Return the roles of the table, corrected by what the configuration says."""
+    """Return the roles from the table, corrected by the configuration of the layer."""
     roles = _roles_in_table(core)
     is_merge = roles >= {"merge", "sign preserving"}
     by_configuration: dict[Role, bool] = {
@@ -122,7 +123,7 @@ def _support(operation: Any) -> Support | None:
 
 
 def _pairs(operation: Any) -> Literal["last", "unknown"] | None:
-    """Return ``Support.pairs`` of a layer in Keras's layouts, output channels last."""
+    """Return ``Support.pairs`` of a layer, for Keras layouts with output channels last."""
     if known.is_depthwise(operation):
         return None
     groups = getattr(operation, "groups", 1)
@@ -133,7 +134,7 @@ def _pairs(operation: Any) -> Literal["last", "unknown"] | None:
         return "unknown"
     if channels == 1:
         return None
-    # Kernels compute such a group as one matrix product over all of its window.
+    # Kernels compute such a group as one matrix product over its whole window.
     return "unknown" if channels % 2 else "last"
 
 

@@ -1,6 +1,6 @@
 """LayerGraph: read-only view of a Keras model as calls and tensors.
 
-Nested models are flattened, shared layers appear once for each call.
+Nested models are flattened; shared layers appear once per call.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Call(GraphCall):
     """One call of a Keras layer or operation.
 
     Attributes:
-        name: unique name of the call: the layer's, and ``layer@1``, ``layer@2`` for further calls
-            of a shared one.
-        layer: unique name of the layer, prefixed by its nested model's name where two models use
-            one name.
-        path: the layer's own name, behind those of the nested models around it, as in
+        name: unique name of the call: the name of the layer, and ``layer@1``, ``layer@2`` for
+            further calls of a shared layer.
+        layer: unique name of the layer, prefixed by the name of its nested model if two models use
+            the same name.
+        path: the name of the layer after the names of its nested models, as in
             ``backbone/conv1``.
         operation: the Keras layer or operation itself.
-        inputs: names of the tensors that it reads, in the order of its arguments.
-        outputs: names of the tensors that it makes: ``"<call>:<index>"``.
-        arguments: Keras's record of the call's arguments.
-        training: the ``training`` argument that an enclosing model was called with, if any.
+        inputs: names of the input tensors, in the order of the arguments.
+        outputs: names of the output tensors: ``"<call>:<index>"``.
+        arguments: Keras's record of the arguments.
+        training: the ``training`` argument of the call or an enclosing model, if any.
     """
 
     path: str
@@ -56,16 +56,16 @@ class Call(GraphCall):
 
     @property
     def core(self) -> Any:
-        """The layer inside of a quantize wrapper, else the operation itself."""
+        """The inner layer of a quantize wrapper, else the operation itself."""
         return unwrapped(self.operation)
 
     @property
     def class_name(self) -> str:
-        """Name of the operation's class."""
+        """Name of the class of the operation."""
         return type(self.operation).__name__
 
     def fill(self, read: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the call's arguments with input number ``i`` replaced by ``read(i)``."""
+        """Return the arguments of the call with input number ``i`` replaced by ``read(i)``."""
         counter = iter(range(len(self.inputs)))
 
         def replace(value: Any) -> Any:
@@ -81,8 +81,8 @@ class LayerGraph(CallGraph):
 
     Args:
         model: a built model.
-        subclassed_within: whether subclassed models may be inside; each is one layer then. Default
-            False: they are refused.
+        subclassed_within: whether to accept nested subclassed models, each as one layer. Default
+            False: they are rejected.
 
     Raises:
         UnsupportedModelError: the model is subclassed or not built.
@@ -103,8 +103,8 @@ class LayerGraph(CallGraph):
         self.shapes = builder.shapes
         self.dtypes = builder.dtypes
         self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = builder.nested
-        """Tensors that each nested model reads and makes, by the model's name; of a shared one, of
-        all its calls."""
+        """Input and output tensors of each nested model by name; for a shared model, those of all
+        calls."""
 
     @cached_property
     def composites(self) -> Mapping[str, Composite]:
@@ -116,16 +116,16 @@ class LayerGraph(CallGraph):
         return found
 
     def refuse_quantized(self) -> None:
-        """Refuse a model that went through ``keras.Model.quantize``.
+        """Reject models quantized by ``keras.Model.quantize``.
 
         Raises:
-            UnsupportedModelError: a layer holds integers in place of its float weights.
+            UnsupportedModelError: a layer contains integers instead of float weights.
         """
         refuse_keras_quantized(self.model)
 
 
 class _Flattener:
-    """Collects a model's calls, those of nested models in place."""
+    """Collects the calls of a model, with nested models expanded in place."""
 
     def __init__(self, subclassed_within: bool) -> None:
         self._subclassed_within = subclassed_within
@@ -139,16 +139,15 @@ class _Flattener:
         self._count: dict[str, int] = {}
 
     def add(self, function: Any, training: bool | None, around: tuple[str, ...]) -> None:
-        """Add every call of ``function``.
-
-        The tensors that it reads from outside are named already.
+        """Add all calls of ``function``; its input tensors must have names already.
 
         Args:
             function: a Functional graph.
-            training: the argument of that name that it is called with.
-            around: names of the models around its calls, the outermost first.
+            training: the ``training`` argument of its call.
+            around: names of the enclosing models, outermost first.
         """
         for node in graph_nodes(function):
+            # Inputs of nested models are aliases of outer tensors, not calls.
             if node.is_input and around and isinstance(node.operation, keras.layers.InputLayer):
                 continue
             if self._is_nested(node.operation):
@@ -163,9 +162,11 @@ class _Flattener:
     def _add_nested(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
         inner = functional_of(node.operation)
         given = node.arguments.kwargs.get("training", training)
+        # Inner tensors are aliases of the outer ones, so calls connect directly across models.
         for outer, own in zip(node.input_tensors, inner.inputs, strict=True):
             self.names[id(own)] = self.names[id(outer)]
         self.add(inner, given, (*around, node.operation.name))
+        # Only known after the inner calls are added.
         for outer, own in zip(node.outputs, inner.outputs, strict=True):
             self.names[id(outer)] = self.names[id(own)]
         read, made = self.nested.get(node.operation.name, ((), ()))
@@ -177,6 +178,7 @@ class _Flattener:
 
     def _add_call(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
         layer = self._layer_name(node.operation, around)
+        # The first call has the plain name, so unshared layers have the same name as their call.
         count = self._count[layer] = self._count.get(layer, -1) + 1
         name = layer if count == 0 else f"{layer}@{count}"
         outputs = tuple(f"{name}:{i}" for i in range(len(node.outputs)))

@@ -1,7 +1,4 @@
-"""Effects of Keras layers and operations on values.
-
-They follow from class and configuration.
-"""
+"""Effects of Keras layers and operations on values, from class and configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from qat_lib.keras.quantizers.channel_relu import ChannelReLU
 
 
 def classes(role: Role, *more: Role) -> tuple[Any, ...]:
-    """Return the Keras layer classes that have all of the roles."""
+    """Return the Keras layer classes with all of the roles."""
     return tuple(getattr(layers, name) for name in layer_names(role, *more))
 
 
@@ -38,25 +35,25 @@ AFFINE = classes("affine")
 AFFINE_NAMES = other_layers("affine")
 AVERAGE_POOLS = classes("average pool")
 MAX_POOLS = tuple(x for x in classes("max pool") if x not in WIDE_MAXIMA)
-"""Those with a window of a size of their own."""
+"""Max poolings with a window size, unlike global ones."""
 MOVING_OPERATORS = keras_operators("range preserving") - {"Pad"} | {"Relu"}
-"""Bare operations that keep a grid, whatever their arguments."""
+"""Bare operations that preserve the grid of values, regardless of their arguments."""
 FUNCTIONS = {
     operator: function
     for row in rows("activation")
     for operator, function in zip(row.operators, row.functions, strict=True)
 }
-"""Bare operation -> the activation function that it is."""
+"""Bare operation -> its activation function."""
 NON_NEGATIVE = activation_functions("non-negative")
 NON_NEGATIVE_OPERATORS = keras_operators("non-negative") - FUNCTIONS.keys()
-"""Bare operations that are never negative, beside the activations that have a name."""
+"""Bare operations with non-negative outputs, except activation functions."""
 AFFINE_OPERATORS = keras_operators("arithmetic")
 SMOOTH = ("bilinear", "nearest")
-"""Interpolations that stay within the values they come from; cubic ones overshoot."""
+"""Interpolations within the range of their inputs; cubic interpolation overshoots."""
 
 
 def is_identity(operation: Any) -> bool:
-    """Whether the operation passes its one input on unchanged at inference."""
+    """Whether the operation returns its single input unchanged in inference."""
     if isinstance(operation, layers.Activation):
         return bool(operation.activation is keras.activations.linear)
     return isinstance(operation, IDENTITY) or type(operation).__name__ in IDENTITY_NAMES
@@ -64,7 +61,7 @@ def is_identity(operation: Any) -> bool:
 
 def is_relu(operation: Any) -> bool:
     """Whether the operation is a plain ReLU, neither capped nor leaky."""
-    # The layer, and what keras.activations.relu leaves in a graph.
+    # By name: matches the layer, and the operation of keras.activations.relu in a graph.
     if type(operation).__name__ == "ReLU":
         return bool(
             operation.max_value is None and not operation.negative_slope and not operation.threshold
@@ -75,10 +72,7 @@ def is_relu(operation: Any) -> bool:
 
 
 def is_wide_maximum(operation: Any) -> bool:
-    """Whether each output is a maximum over many inputs.
-
-    A percentile would cut it.
-    """
+    """Whether each output is the maximum of many inputs, so that a percentile would clip it."""
     if isinstance(operation, MAX_POOLS):
         return bool(math.prod(operation.pool_size) >= WIDE_WINDOW)
     return isinstance(operation, WIDE_MAXIMA)
@@ -90,7 +84,7 @@ def is_zero_pad(operation: Any) -> bool:
 
 
 def preserves_range(operation: Any) -> bool:
-    """Whether each output is a value of the only input, or zero."""
+    """Whether each output is a value of the single input, or zero."""
     if isinstance(operation, layers.UpSampling2D):
         return bool(operation.interpolation == "nearest")
     if isinstance(operation, layers.Resizing):
@@ -105,16 +99,16 @@ def preserves_range(operation: Any) -> bool:
 
 
 def activation_of(operation: Any) -> str | None:
-    """Return the operation's activation function, such as ``"relu"``, or None."""
+    """Return the activation function of the operation, such as ``"relu"``, or None."""
     if isinstance(operation, layers.Activation):
         return getattr(operation.activation, "__name__", None)
     if isinstance(operation, ChannelReLU):
         return "relu6"
-    # The layer, and what keras.activations.relu leaves in a graph.
+    # By name: matches the layer, and the operation of keras.activations.relu in a graph.
     if type(operation).__name__ == "ReLU":
         is_bounded = operation.max_value is not None
         if operation.negative_slope:
-            return None if is_bounded else "leaky_relu"  # both in one are no kernel's activation
+            return None if is_bounded else "leaky_relu"  # no kernel supports both
         return "relu6" if is_bounded else "relu"
     if isinstance(operation, layers.LeakyReLU):
         return "leaky_relu"
@@ -126,7 +120,7 @@ def activation_of(operation: Any) -> str | None:
 
 
 def own_activation_of(operation: Any) -> str | None:
-    """Return the activation function that a weighted layer applies itself, or None."""
+    """Return the built-in activation function of a weighted layer, or None."""
     if not isinstance(operation, WEIGHTED):
         return None  # a recurrent layer multiplies after its activation
     own = operation.activation
@@ -136,7 +130,7 @@ def own_activation_of(operation: Any) -> str | None:
 
 
 def is_affine(operation: Any, inputs: int) -> bool:
-    """Whether the operation scales or shifts its one input by constants."""
+    """Whether the operation scales or shifts its single input by constants."""
     if isinstance(operation, AFFINE) or type(operation).__name__ in AFFINE_NAMES:
         return True
     is_operator = not isinstance(operation, layers.Layer)
@@ -144,7 +138,7 @@ def is_affine(operation: Any, inputs: int) -> bool:
 
 
 def is_depthwise(operation: Any) -> bool:
-    """Whether the operation is a convolution of each channel by itself."""
+    """Whether the operation convolves each channel separately."""
     if not isinstance(operation, WEIGHTED):
         return False
     groups = getattr(operation, "groups", 1)
@@ -153,7 +147,7 @@ def is_depthwise(operation: Any) -> bool:
 
 
 def is_never_negative(operation: Any) -> bool:
-    """Whether the operation's outputs are never negative, by its function alone."""
+    """Whether the operation has non-negative outputs for any input."""
     if isinstance(operation, layers.Softmax):
         return True
     is_operator = type(operation).__name__ in NON_NEGATIVE_OPERATORS
@@ -161,7 +155,7 @@ def is_never_negative(operation: Any) -> bool:
 
 
 def is_smooth(operation: Any) -> bool:
-    """Whether the operation gives means of the values around it."""
+    """Whether the outputs are weighted means of neighbouring values."""
     if isinstance(operation, layers.UpSampling2D | layers.Resizing):
         return operation.interpolation in SMOOTH
     return isinstance(operation, AVERAGE_POOLS)

@@ -1,4 +1,4 @@
-"""Fake quantization: op, contexts, and the layer owning a tensor's range."""
+"""Fake quantization: the op, its contexts, and the layer with the range of a tensor."""
 
 from __future__ import annotations
 

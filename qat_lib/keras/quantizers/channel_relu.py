@@ -1,7 +1,4 @@
-"""ChannelReLU: a ReLU with an upper bound for each channel.
-
-It is what is left of ReLU6 after scaling.
-"""
+"""ChannelReLU: a ReLU with an upper bound per channel, the result of scaling a ReLU6."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ class ChannelReLU(keras.layers.Layer):
         bounds: upper bound of each channel, along the last axis; positive and finite.
 
     Raises:
-        SpecError: a bound is no positive number.
+        SpecError: a bound is not a positive finite number.
 
-    ``qat_lib.equalize`` puts it in the place of a ReLU6 whose channels it scales. The quantizer
-    behind it saturates at or below the bounds, so that the exported file needs none.
+    ``qat_lib.equalize`` replaces a ReLU6 with scaled channels by this layer. The quantizer after it
+    saturates at or below the bounds, so the exported graph needs no clipping.
     """
 
     def __init__(self, bounds: Sequence[float], **kwargs: Any) -> None:
@@ -38,7 +35,7 @@ class ChannelReLU(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, inputs: Any) -> Any:
-        """Return ``min(relu(inputs), bounds)``, shaped and typed as ``inputs``."""
+        """Return ``min(relu(inputs), bounds)`` with the shape and data type of ``inputs``."""
         bounds = keras.ops.cast(np.asarray(self.bounds, np.float32), inputs.dtype)
         return keras.ops.minimum(keras.ops.relu(inputs), bounds)
 

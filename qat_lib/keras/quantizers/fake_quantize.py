@@ -1,11 +1,11 @@
-"""The fake-quantize op: what QuantizeLinear and DequantizeLinear do together, with a gradient.
+"""Fake-quantize op: QuantizeLinear followed by DequantizeLinear, with a gradient.
 
-``y = clip(round_half_even(x / s), low, high) * s`` with ``s = amax / high``, the arithmetic of ONNX
-QuantizeLinear/DequantizeLinear and of TensorRT's explicit quantization, in float32 and in that
-order of operations, so that the exported graph gives the same numbers to the last bit. ``high`` is
-``2**(bits-1) - 1`` for signed integers and ``2**bits - 1`` for unsigned ones; the zero point is 0
-for both. (TensorFlow's own QuantizeAndDequantize ops multiply by a rounded inverse of the scale
-instead, and differ where ``x / s`` is near a tie; here they get ``x / s`` itself, with the scale 1.)
+``y = clip(round_half_even(x / s), low, high) * s`` with ``s = amax / high``. This is the arithmetic
+of ONNX QuantizeLinear/DequantizeLinear and of TensorRT's explicit quantization, in float32 and in
+this order of operations, so the exported graph is bit-exact. ``high`` is ``2**(bits-1) - 1`` for
+signed integers and ``2**bits - 1`` for unsigned integers; the zero point is 0 for both.
+(TensorFlow's QuantizeAndDequantize ops multiply by a rounded inverse of the scale instead, and
+differ if ``x / s`` is near a tie; here they are applied to ``x / s`` with a scale of 1.)
 """
 
 from __future__ import annotations
@@ -34,26 +34,24 @@ def fake_quantize(
 
     Args:
         x: float tensor of any shape.
-        amax: range, a scalar or a tensor that broadcasts against ``x``; values below ``AMAX_FLOOR``
-            count as that.
-        num_bits: width of the integers, 2 to 16. Default 8.
-        narrow_range: whether to leave out the least integer (-128). Default False: activations
-            saturate as QuantizeLinear does, at [-128, 127]; weights use True and stay within [-127,
-            127].
-        unsigned: whether the integers are unsigned: 255 steps over ``[0, amax]`` where signed ones
-            have 127, and what is below zero becomes zero. Default False. TensorRT runs signed ones
-            only.
+        amax: range, a scalar or a tensor that broadcasts against ``x``; at least ``AMAX_FLOOR``.
+        num_bits: bit width of the integers, 2 to 16. Default 8.
+        narrow_range: whether to exclude the least integer (-128). Default False: activations
+            saturate at [-128, 127], like QuantizeLinear; weights use True, for [-127, 127].
+        unsigned: whether to use unsigned integers: 255 steps over ``[0, amax]`` instead of 127,
+            with negative values clipped to zero. Default False. TensorRT supports only signed
+            integers.
         learned: whether a gradient flows to ``amax`` (LSQ, Esser et al. 2020,
-            https://arxiv.org/abs/1902.08153). It is that of the step ``s = amax / high`` in the
-            paper, scaled by its ``1 / sqrt(N * high)`` with N the number of elements that share
-            a range: train ``s``, and pass ``amax = s * high``.
+            https://arxiv.org/abs/1902.08153). It is the gradient of the step ``s = amax / high`` of
+            the paper, with its scale ``1 / sqrt(N * high)`` for N elements per range: train ``s``,
+            and pass ``amax = s * high``.
 
     Returns:
-        A tensor with the shape and data type of ``x``. NaN stays NaN, infinities saturate.
+        A tensor with the shape and data type of ``x``. NaN remains NaN, infinities saturate.
 
-    The gradient to ``x`` is the clip-mask straight-through estimator: 1 where the integers reach,
-    else 0. They reach from ``-amax``, or without ``narrow_range`` from one step below it, or
-    unsigned from 0, to ``amax``.
+    The gradient to ``x`` is the clip-mask straight-through estimator: 1 inside the range of the
+    integers, else 0. This range ends at ``amax`` and starts at ``-amax`` with ``narrow_range``, one
+    step below ``-amax`` without it, and at 0 if unsigned.
     """
     bounds = integer_bounds(num_bits, narrow_range, unsigned)
     return quantize_within(x, amax, bounds, learned=learned)
@@ -68,10 +66,10 @@ def quantize_within(
     branch: Branch | None = None,
     training: bool = False,
 ) -> Any:
-    """Do what ``fake_quantize`` does, with the least and greatest integer as ``bounds``.
+    """Fake-quantize with the least and greatest integer as ``bounds``; see ``fake_quantize``.
 
-    Where ``branch`` is off, values and gradients pass unchanged. In graphs of a ``training`` step
-    the mask of the gradient is made with the values.
+    If ``branch`` is off, values and gradients pass unchanged. In graphs of a ``training`` step, the
+    gradient mask is computed in the forward pass.
     """
     amax = tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR)
     if learned:
@@ -82,11 +80,11 @@ def quantize_within(
 def quantize_whole(
     x: Any, range_of: Callable[[Any], Any], high: float, *, branch: Branch | None = None
 ) -> Any:
-    """Quantize a tensor by ``range_of`` it, its largest magnitudes: nothing saturates.
+    """Fake-quantize a tensor with ``range_of(x)``, its largest magnitudes, without saturation.
 
-    ``|x| <= amax`` gives ``|round(x / s)| <= high``, so that neither values nor gradients need
-    bounds: the straight-through gradient is the upstream gradient itself. Where ``branch`` is off,
-    no range is computed.
+    ``|x| <= amax`` implies ``|round(x / s)| <= high``, so neither values nor gradients are clipped:
+    the straight-through gradient is the upstream gradient. If ``branch`` is off, the range is not
+    computed.
     """
 
     @tf.custom_gradient
@@ -116,19 +114,20 @@ def _masked_quantize(
 
 
 def gated(y: Any, passes: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Return a value with its gradient, which is the upstream one where ``passes``, else 0.
+    """Return a value and its gradient function: the upstream gradient where ``passes``, else 0.
 
-    Of all that the mask was computed from the step keeps the mask alone, a byte an element.
+    Only the mask is kept for the backward pass, at one byte per element.
     """
-    # The mask first, or what it is computed from would wait in memory while other layers run.
+    # Compute the mask now: TensorFlow could schedule it late, and keep its inputs in memory until
+    # then.
     with tf.control_dependencies([passes]):
         y = tf.identity(y)
 
     def grad(dy: Any) -> Any:
-        # Only once ``dy`` is there, or the forward pass would leave four bytes an element.
+        # Cast after ``dy`` exists: an earlier cast would keep four bytes per element, not one.
         with tf.control_dependencies([dy]):
             factors = tf.cast(passes, dy.dtype)
-        # A product: a gradient that is not finite stays visible, as in ReLU's own.
+        # Multiply, don't select: non-finite gradients must remain visible, as in ReLU's gradient.
         return dy * factors
 
     return y, grad
@@ -162,7 +161,7 @@ def _integers(ratio: Any, bounds: tuple[float, float]) -> Any:
     low, high = bounds
     if compiles_with_xla():
         return tf.clip_by_value(tf.round(ratio), low, high)
-    # Rounds to even and clips in one pass over memory: over [low, high] its own scale is 1.
+    # Rounds half to even and clips in one pass over memory; for [low, high] the op's scale is 1.
     return tf.raw_ops.QuantizeAndDequantizeV4(
         input=ratio,
         input_min=low,
@@ -176,17 +175,18 @@ def _integers(ratio: Any, bounds: tuple[float, float]) -> Any:
 
 
 def masked(dy: Any, x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
-    """Return ``dy`` where the integers reach ``x``, else 0.
+    """Return ``dy`` where ``x`` is inside the range of the integers, else 0.
 
-    A ``dy`` that is not finite may stay so elsewhere: no overflow is hidden.
+    Outside, a non-finite ``dy`` may remain non-finite, so that overflows are not hidden.
     """
     if amax.shape.rank == 0 and not compiles_with_xla():
+        # One op with one pass over memory; its limits are scalars.
         return passed_between(dy, x, bounds[0] / bounds[1] * amax, amax)
     return tf.where(_inside(x, amax, bounds), dy, tf.zeros_like(dy))
 
 
 def passed_between(dy: Any, x: Any, low: Any, high: Any) -> Any:
-    """Return ``dy`` where ``x`` is from ``low`` to ``high``, scalars, or NaN; else 0."""
+    """Return ``dy`` where ``x`` is NaN or within the scalars ``low`` and ``high``, else 0."""
     return tf.cast(
         tf.raw_ops.QuantizeAndDequantizeV4Grad(
             gradients=tf.cast(dy, tf.float32),
@@ -199,7 +199,7 @@ def passed_between(dy: Any, x: Any, low: Any, high: Any) -> Any:
 
 
 def _inside(x: Any, amax: Any, bounds: tuple[float, float]) -> Any:
-    """Return where the integers reach ``x``."""
+    """Return the mask of the values of ``x`` inside the range of the integers."""
     low, high = bounds
     x = tf.cast(x, tf.float32)
     return (x >= low / high * amax) & (x <= amax)
@@ -214,9 +214,9 @@ def range_gradient(
     bounds: tuple[float, float],
     branch: Branch | None = None,
 ) -> Any:
-    """Return the gradient of LSQ to the range, of a tensor ``x`` quantized to ``y``.
+    """Return the LSQ gradient of the range, for a tensor ``x`` quantized to ``y``.
 
-    ``dx`` is ``dy`` inside of the range and 0 outside. Where ``branch`` is off, it is 0.
+    ``dx`` is ``dy`` inside the range and 0 outside. If ``branch`` is off, the gradient is 0.
     """
 
     def gradient(dy: Any) -> Any:
@@ -229,21 +229,21 @@ def _range_gradient(
     dy: Any, dx: Any, x: Any, y: Any, amax: Any, bounds: tuple[float, float]
 ) -> Any:
     high = bounds[1]
-    if y.dtype != tf.float32:  # rounded once more than the integers' multiples
+    if y.dtype != tf.float32:  # rounded again to the lower precision
         x = tf.cast(x, tf.float32)
         y = quantized_values(x, amax, bounds)
     dy, dx = tf.cast(dy, tf.float32), tf.cast(dx, tf.float32)
-    # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3): with y = q * s that
-    # is (y - x) / s and y / s; amax = s * high. In both cases dy * y - dx * x.
-    # Where dx is 0 an infinite x must not count.
+    # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3). With y = q * s these
+    # are (y - x) / s and y / s, so in both cases the gradient is (dy * y - dx * x) / s.
+    # multiply_no_nan: where dx is 0, an infinite x must not give NaN.
     slope = dy * y - tf.math.multiply_no_nan(x, dx)
     size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
-    # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section
-    # 2.2).
+    # 1 / high is the chain rule for amax = s * high; the root is the gradient scale of the paper
+    # (section 2.2).
     return _sum_to(slope, amax) / scale_of(amax, high) / high / tf.sqrt(size * high)
 
 
 def _sum_to(value: Any, like: Any) -> Any:
-    """Sum ``value`` down to the shape that ``like`` broadcast from."""
+    """Return ``value`` summed to the shape of ``like``, the reverse of broadcasting."""
     axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(like), s1=tf.shape(value))
     return tf.reshape(tf.reduce_sum(value, axis=axes), tf.shape(like))

@@ -1,8 +1,8 @@
-"""Per-channel operations on large weights in the forms that TensorFlow's CPU kernels do fast.
+"""Per-channel operations on large weights, in forms with fast TensorFlow CPU kernels.
 
-The values are the same bit for bit. A reduction over all rows of a large matrix takes 1.7 times as
-long as one over its middle axis and one more over the parts, and a division that broadcasts up to
-twice as long as one by a tensor of the full shape.
+The results are bit-identical. A reduction over all rows of a large matrix takes 1.7 times as long
+as a reduction in two stages, over parts and then over their results. A broadcasting division takes
+up to twice as long as a division by a tensor of the full shape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 LARGE = 2**18
-"""Elements of a tensor from which on the longer form takes less time."""
+"""Number of elements from which the longer form is faster."""
 
 _PARTS = 32
 
@@ -22,6 +22,7 @@ _PARTS = 32
 def reduce_channels(reduce: Callable[..., Any], x: Any, axes: Sequence[int]) -> Any:
     """Return ``reduce(x, axis=axes, keepdims=True)`` for an order-independent ``reduce``."""
     leading = len(axes)
+    # Only leading axes can be merged by a reshape without moving data.
     if not is_large(x) or list(axes) != list(range(leading)):
         return reduce(x, axis=axes, keepdims=True)
     rows, kept = math.prod(x.shape[:leading]), x.shape[leading:]
@@ -32,11 +33,11 @@ def reduce_channels(reduce: Callable[..., Any], x: Any, axes: Sequence[int]) -> 
 
 
 def spread(scale: Any, like: Any) -> Any:
-    """Return a scale to divide ``like`` by, shaped like it where that is faster."""
+    """Return a scale to divide ``like`` by, broadcast to its shape if this is faster."""
     whole = scale.shape.rank == 0 or not is_large(like)
     return scale if whole else tf.broadcast_to(scale, like.shape)
 
 
 def is_large(x: Any) -> bool:
-    """Whether ``x`` has a static shape of ``LARGE`` elements or more."""
+    """Whether ``x`` has a static shape with at least ``LARGE`` elements."""
     return bool(x.shape.is_fully_defined()) and x.shape.num_elements() >= LARGE

@@ -1,7 +1,8 @@
-"""Context in which a quantizer marks its tensor for ONNX export.
+"""Context for ONNX export: each quantizer marks its tensor.
 
-It is a context variable, so that it ends with its ``with`` block, whatever happens in it, and does
-not leak into other threads. Calibration's is ``qat_lib.calibrators.collecting``.
+The state is a context variable, so it ends with the ``with`` block, even after an exception, and
+does not leak into other threads. The counterpart for calibration is
+``qat_lib.calibrators.collecting``.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ def export_mode() -> Iterator[dict[str, str]]:
     """Make every enabled quantizer emit one marker op, for the ONNX export.
 
     Yields:
-        The name of each marker's tensor -> name of its quantizer; it fills while the model is
-        traced.
+        Tensor name of each marker -> name of its quantizer; filled while the model is traced.
     """
     markers: dict[str, str] = {}
     token = _markers.set(markers)
@@ -39,6 +39,8 @@ def is_exporting() -> bool:
 
 def export_marker(x: Any, quantizer: str) -> Any:
     """Return ``x`` through an Identity that marks the quantizer's Q/DQ pair."""
+    # TensorFlow may change the name to make it unique, so the op name alone does not identify the
+    # quantizer.
     marked = tf.identity(x, name=quantizer)
     markers = _markers.get()
     if markers is not None and not tf.executing_eagerly():

@@ -1,15 +1,14 @@
-"""Fake quantization of a ReLU's output from the ReLU's input, in graphs.
+"""Fake quantization of a ReLU output, computed from the ReLU input in graphs.
 
-The integers of ``x = relu(b)`` saturate where ReLU does, so that ``b`` gives the same values in one
-pass less: ``x`` itself is computed only where something else reads it.
+The unsigned integers of ``x = relu(b)`` saturate at zero like ReLU, so quantizing ``b`` gives the
+same values and saves a pass over memory: ``x`` is computed only for other readers.
 
-A training step would keep ``x`` for the gradients of ReLU and quantizer, beside the quantized
-tensor that the next layer keeps. Both gradients are masks, whose product is 1 where ``0 < b <=
-amax`` (and below 6 for ReLU6). Computed in the forward pass, it takes one byte an element in place
-of four. A learned range needs ``b`` for its own gradient, from which both masks follow. The
-gradient to ``b`` is the same, bit for bit. None flows to ``x`` from the quantizer in a training
-step: a gradient with respect to the ReLU's output itself needs an eager step or one with
-``training=False``.
+A training step would store ``x`` for the gradients of ReLU and quantizer, in addition to the
+quantized tensor stored for the next layer. Both gradients are masks with the product 1 for
+``0 < b <= amax`` (and below 6 for ReLU6). Computing the product in the forward pass stores one byte
+per element instead of four. A learned range needs ``b`` for its gradient, and both masks follow
+from it. The gradient to ``b`` is bit-identical. In a training step, no gradient flows from the
+quantizer to ``x``: to get the gradient of the ReLU output, use an eager step or ``training=False``.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class Rectified:
 
     Args:
         output: the output, a float tensor of any shape.
-        source: input of the ReLU, shaped as the output.
-        relu: which of the two.
+        source: input of the ReLU, with the shape of the output.
+        relu: the function, ReLU or ReLU6.
     """
 
     output: Any
@@ -61,13 +60,13 @@ class Rectified:
 
         Args:
             range_: range, a float32 scalar.
-            flags: switches of the quantizer; where disabled, values and gradients pass unchanged.
+            flags: switches of the quantizer; if disabled, values and gradients pass unchanged.
             high: greatest integer of the quantizer.
-            training: whether a training step is traced.
+            training: whether a training step is being traced.
 
         Returns:
-            A tensor with the data type of ``source``. Its gradient goes to ``source`` in a training
-            step, else to ``output``.
+            A tensor with the data type of ``source``. Its gradient flows to ``source`` in a
+            training step, else to ``output``.
         """
         if training:
             return _in_training(self.source, range_, flags, relu=self.relu, high=high)
@@ -76,10 +75,10 @@ class Rectified:
         )
 
     def quantize_learned(self, step: Any, flags: Any, high: float) -> Any:
-        """Quantize the output in a training step whose gradient goes to the range, too.
+        """Quantize the output in a training step, with a gradient to the learned range.
 
         Args:
-            step: range over ``high``, a float32 scalar.
+            step: learned step, the range over ``high``; a float32 scalar.
             flags: as for ``quantize``.
             high: greatest integer of the quantizer.
         """
@@ -103,7 +102,7 @@ def _in_training(source: Any, range_: Any, flags: Any, *, relu: Relu, high: floa
 def _learned(source: Any, step: Any, flags: Any, *, relu: Relu, high: float) -> Any:
     amax = tf.maximum(step * high, AMAX_FLOOR)
     branch = Branch(switches(flags)[ENABLED])
-    # A learned range may grow beyond the output of ReLU6, which then is what saturates.
+    # A learned range may grow beyond 6; then ReLU6 saturates before the integers do.
     wide, limited = Branch(amax >= 6.0), relu is tf.nn.relu6
     backward, bounds = _BACKWARD[relu], (0.0, high)
 
@@ -115,6 +114,7 @@ def _learned(source: Any, step: Any, flags: Any, *, relu: Relu, high: float) -> 
         def grad(dy: Any) -> tuple[Any, Any]:
             inside = branch.run(
                 dy,
+                # From the smallest positive number: ReLU's gradient is 0 at 0, the mask is closed.
                 lambda dy: passed_between(dy, x, _ABOVE_0, amax),
                 lambda dy: backward(gradients=dy, features=source),
             )
@@ -155,7 +155,7 @@ def _in_inference(
 def _values(source: Any, amax: Any, relu: Relu, high: float, branch: Branch) -> Any:
     def values(source: Any) -> Any:
         if relu is tf.nn.relu6:
-            # The integers saturate at or below 6 unless the range was set wider by hand.
+            # The integers saturate at or below 6, except for a wider range set by the user.
             source = Branch(amax > 6.0).run(source, relu)
         return quantized_values(source, amax, (0.0, high))
 
@@ -163,17 +163,17 @@ def _values(source: Any, amax: Any, relu: Relu, high: float, branch: Branch) -> 
 
 
 def _passes(source: Any, amax: Any, relu: Relu, branch: Branch) -> Any:
-    """Return where ReLU and quantizer both pass the gradient."""
+    """Return the mask of values with a gradient through both ReLU and quantizer."""
     upper = tf.where(branch.on, amax, np.float32(np.inf))
     if relu is tf.nn.relu6:
-        upper = tf.minimum(upper, _BELOW_6)
+        upper = tf.minimum(upper, _BELOW_6)  # the gradient of ReLU6 is 0 at 6
     return (source > 0.0) & (source <= upper)
 
 
 def rectified(x: Any) -> Rectified | None:
-    """Return the ReLU whose output ``x`` is.
+    """Return the ReLU that computes ``x``, or None.
 
-    None outside of a graph, in functions that XLA compiles, and for other tensors.
+    The result is None in eager mode, in functions compiled by XLA, and for other tensors.
     """
     if tf.executing_eagerly() or compiles_with_xla() or x.op.type not in _RELUS:
         return None

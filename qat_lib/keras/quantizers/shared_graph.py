@@ -1,9 +1,9 @@
-"""Graph functions of quantizers, shared by those with the same settings in training steps.
+"""Graph functions shared by quantizers with the same settings in training steps.
 
-Tracing an op takes longer than running it once, and a network has hundreds of quantizers that do
-the same. Each call of a shared function is one op to trace, and one more for its gradient;
-TensorFlow puts the function's ops in their place before the first step runs. In a function, unlike
-outside, a ``Merge`` waits for nothing but its inputs.
+Tracing an op takes longer than running it once, and a network has hundreds of similar quantizers.
+Each call of a shared function traces one op, and one more for its gradient; TensorFlow inlines the
+function before the first step. Inside a function, unlike at the top level, a ``Merge`` waits only
+for its inputs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from qat_lib.keras.quantizers.branching import compiles_with_xla
 
 
 def shared(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``body`` as a function that is traced once for each kind of arguments.
+    """Return ``body`` as a function that is traced once per kind of arguments.
 
     Args:
-        body: takes tensors by position and settings, which are hashable, by name. It must use no
-            other tensor or variable.
+        body: a function of positional tensors and hashable keyword settings. It must not use other
+            tensors or variables.
 
     Returns:
-        A function with the arguments of ``body``. In graphs it is traced once for each data type
-        and rank of the tensors and each value of the settings, so that static shapes of what it
-        returns are unknown. With the setting ``training=False`` each call traces a function of its
-        own: TensorFlow Lite's converter doesn't convert one that is called twice. Eagerly and where
-        XLA compiles it is ``body`` itself.
+        A function with the arguments of ``body``. In graphs, it is traced once for each combination
+        of settings, data types and ranks, so its results have no static shapes. With the setting
+        ``training=False``, each call traces a separate function, because the TensorFlow Lite
+        converter fails on functions called twice. In eager mode and XLA, it calls ``body``
+        directly.
     """
 
     @functools.cache
@@ -45,6 +45,7 @@ def shared(body: Callable[..., Any]) -> Callable[..., Any]:
         if tf.executing_eagerly() or compiles_with_xla():
             return body(*tensors, **settings)
         kinds = tuple((tensor.shape.rank, tensor.dtype) for tensor in tensors)
+        # ``__wrapped__`` bypasses the cache.
         trace = traced if settings.get("training", True) else traced.__wrapped__
         return trace(kinds, tuple(settings.items()))(*tensors)
 

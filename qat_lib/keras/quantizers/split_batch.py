@@ -1,7 +1,7 @@
-"""Context in which a global batch is split over workers, each of which sees its rows alone.
+"""Context for training with a global batch split over workers.
 
-What a quantizer takes from a batch must be what one worker would take from all of it: the range
-that follows the data, and the size in the gradient of a learned one.
+Ranges that follow the data, and the gradient scale of learned ranges, must be the same as for a
+single worker with the whole batch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _split: ContextVar[_Split | None] = ContextVar("qat_lib_split_batch", default=No
 
 @contextmanager
 def split_batch(maximum: Callable[[Any], Any], share: Any) -> Iterator[None]:
-    """Let quantizers act for the whole batch, within the block.
+    """Make quantizers use statistics of the whole batch within the block.
 
     Args:
-        maximum: returns the largest of all workers' values of a tensor, element by element.
-        share: rows of this worker over those of the batch, a float32 scalar above 0.
+        maximum: returns the element-wise maximum of a tensor over all workers.
+        share: number of rows of this worker over that of the batch, a float32 scalar above 0.
     """
     token = _split.set(_Split(maximum=maximum, share=share))
     try:
@@ -40,19 +40,21 @@ def split_batch(maximum: Callable[[Any], Any], share: Any) -> Iterator[None]:
 
 
 def observed_by_all(seen: Any) -> Any:
-    """Return the largest magnitude that any worker saw; ``seen`` where the batch is whole."""
+    """Return the maximum of ``seen`` over all workers; ``seen`` if the batch is not split."""
     split = _split.get()
     return seen if split is None else split.maximum(seen)
 
 
 def learned_by_all(amax: Any) -> Any:
-    """Return a learned range whose gradients add up, over the workers, to the whole batch's.
+    """Return a learned range with gradients that sum over workers to that of the whole batch.
 
-    LSQ divides a gradient by the root of the number of values, of which a worker has a share.
+    LSQ divides a gradient by the square root of the number of values, and a worker has only a share
+    of the values.
     """
     split = _split.get()
     if split is None:
         return amax
+    # 1 / sqrt(share * N) of a worker, times sqrt(share), is 1 / sqrt(N).
     root = tf.sqrt(split.share)
 
     @tf.custom_gradient

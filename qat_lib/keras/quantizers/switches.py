@@ -1,4 +1,4 @@
-"""Switches of a quantizer: enabled, following the data, calibrated."""
+"""Switches of a quantizer: enabled, tracking the data, calibrated."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ ENABLED, TRACKING, CALIBRATED = 0, 1, 2
 
 
 class Switches:
-    """Three switches in a variable, for Keras layers to inherit.
-
-    They are effective in compiled models too.
-    """
+    """Mixin for Keras layers with three switches in a variable, effective in compiled models."""
 
     name: str
     built: bool
     _flags: Any
 
     def _add_switches(self: Any) -> None:
-        # One variable for the three switches: they must reach functions that were traced before a
-        # switch turned.
+        # One variable for all switches, so that functions traced earlier see later changes.
         self._flags = self.add_weight(
             name="flags",
             shape=(3,),
@@ -43,28 +39,28 @@ class Switches:
 
     def _is_on(self, index: int) -> bool:
         self._check_built()
-        with tf.init_scope():  # the export reads the switch while it traces a graph
+        with tf.init_scope():  # the export reads the switch while tracing a graph
             return bool(keras.ops.convert_to_numpy(self._flags)[index])
 
     @property
     def enabled(self) -> bool:
-        """Whether the tensor is quantized; otherwise it passes bit for bit."""
+        """Whether the tensor is quantized; otherwise it passes unchanged."""
         return self._is_on(ENABLED)
 
     def enable(self) -> None:
-        """Quantize from now on."""
+        """Enable quantization."""
         self._switch(ENABLED, True)
 
     def disable(self) -> None:
-        """Pass the tensor through unchanged from now on."""
+        """Disable quantization: tensors pass unchanged."""
         self._switch(ENABLED, False)
 
     def freeze(self) -> None:
-        """Keep the range as it is from now on (``"ema"`` and ``"last"``)."""
+        """Stop range tracking (``"ema"`` and ``"last"``)."""
         self._switch(TRACKING, False)
 
     def unfreeze(self) -> None:
-        """Let the range follow the data again (``"ema"`` and ``"last"``)."""
+        """Resume range tracking (``"ema"`` and ``"last"``)."""
         self._switch(TRACKING, True)
 
     def _check_built(self) -> None:
@@ -75,7 +71,7 @@ class Switches:
 
 
 def switches(flags: Any) -> list[Any]:
-    """Return the three switches of the variable's value, bool scalars."""
+    """Return the three switches of a variable value as bool scalars."""
     return list(tf.unstack(tf.cast(flags, tf.bool), num=3))
 
 

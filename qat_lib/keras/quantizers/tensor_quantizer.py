@@ -1,4 +1,4 @@
-"""TensorQuantizer: the layer that owns a tensor's or tied group's range."""
+"""TensorQuantizer: layer that fake-quantizes tensors with a common range."""
 
 from __future__ import annotations
 
@@ -24,33 +24,32 @@ from qat_lib.keras.structure import count_calls, layers_of
 
 @keras.saving.register_keras_serializable(package="qat_lib")
 class TensorQuantizer(RangeVariable):
-    """Fake-quantize a tensor and own its range.
+    """Fake-quantize a tensor and store its range.
 
     Args:
-        num_bits: width of the integers, 2 to 16. Default 8.
-        narrow_range: whether to leave out the least integer. Default False; weights use True.
-        unsigned: whether the integers are unsigned: 255 steps over ``[0, amax]`` in place of 127,
-            for a tensor that is never negative (what is below zero becomes zero). Default False.
-            OpenVINO and ONNX Runtime run both kinds, TensorRT signed ones only.
-        channel_axes: axes that keep a range of their own, such as ``(-1,)`` for a convolution's
-            kernel; None, the default, gives the whole tensor one range. Activations have one range.
-        range_policy: what happens to the range while the model trains:
-            ``"frozen"`` it stays; ``"ema"`` (default) it follows an exponential moving average of
-            the batch's largest magnitude; ``"last"`` it is the last batch's; ``"learned"`` it is
-            trained, as the step between two integers with the gradient of LSQ (Esser et al. 2020,
-            https://arxiv.org/abs/1902.08153); ``"current"`` it is always that of the tensor itself,
-            in inference too (weights).
-        momentum: weight of the old range in ``"ema"``, in [0, 1). Default 0.95.
-        calibrator: name of the method that ``calibrate`` uses for this tensor; None = the one given
-            to ``calibrate``.
-        pair_axis: axis of a weight whose neighbours (0 and 1, 2 and 3, ...) share a sum of 16 bits
-            in kernels of CPUs without VNNI: the range covers the largest sum of a pair, so that
-            8-bit activations can't overflow it. Default None: the largest magnitude.
+        num_bits: bit width of the integers, 2 to 16. Default 8.
+        narrow_range: whether to exclude the least integer. Default False; weights use True.
+        unsigned: whether to use unsigned integers: 255 steps over ``[0, amax]`` instead of 127, for
+            non-negative tensors (negative values are clipped to zero). Default False. OpenVINO and
+            ONNX Runtime support both, TensorRT only signed integers.
+        channel_axes: axes with separate ranges, such as ``(-1,)`` for the kernel of a convolution;
+            None, the default, uses one range for the whole tensor, as for activations.
+        range_policy: update of the range during training:
+            ``"frozen"`` does not change it; ``"ema"`` (default) tracks an exponential moving
+            average of the largest magnitude of each batch; ``"last"`` takes the range of the last
+            batch; ``"learned"`` trains the step between two integers with the LSQ gradient (Esser
+            et al. 2020, https://arxiv.org/abs/1902.08153); ``"current"`` always takes the range of
+            the tensor itself, also in inference (weights).
+        momentum: weight of the old range for ``"ema"``, in [0, 1). Default 0.95.
+        calibrator: calibration method of this tensor; None = the method passed to ``calibrate``.
+        pair_axis: axis of a weight with neighbours (0 and 1, 2 and 3, ...) added in 16 bits by
+            kernels for CPUs without VNNI. The range covers the largest sum of a pair, so 8-bit
+            activations can't overflow it. Default None: the largest magnitude.
 
-    A quantizer that is called on several tensors gives them one range, wide enough for the widest.
+    A quantizer called on several tensors uses one range for all of them, that of the widest.
 
-    The range starts at 6 until ``calibrate`` or the first training step sets it. ``enable()``,
-    ``disable()`` and ``freeze()`` take effect at once, in compiled and traced models too.
+    The initial range is 6, until ``calibrate`` or the first training step. ``enable()``,
+    ``disable()`` and ``freeze()`` take effect immediately, also in compiled and traced models.
 
     Examples:
         >>> import keras, qat_lib
@@ -86,14 +85,15 @@ class TensorQuantizer(RangeVariable):
         self._weight_ref: Any = None
 
     def build(self, input_shape: Any) -> None:
-        """Create the range, one value for each kept axis, and the switches."""
+        """Create the range and the switches."""
         self._add_range(input_shape)
         self._add_switches()
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Quantize ``inputs``, a tensor or variable; shape and data type stay."""
-        # A variable as it is stored: mixed precision casts it only after this.
+        """Return ``inputs``, a tensor or variable, fake-quantized in its own data type."""
+        # The stored value of a variable, without the cast of mixed precision: it follows later.
         inputs = tf.convert_to_tensor(inputs)
+        # A collector may replace the output; None passes the input unquantized, as in calibration.
         if (collector := active_collector()) is not None:
             replaced = collector.observe(self, inputs)
             return inputs if replaced is None else replaced
@@ -104,12 +104,14 @@ class TensorQuantizer(RangeVariable):
         if training and self.range_policy in ("ema", "last"):
             self._track(inputs, relu, flags)
         quantized = self._quantize(inputs, relu, flags, bool(training))
+        # Shared graph functions return unknown static shapes.
         quantized.set_shape(inputs.shape)
         return quantized
 
     def _relu_before(self, x: Any, training: bool) -> Rectified | None:
         if self.channel_axes is not None or self.range_policy == "current":
             return None
+        # ``Rectified`` supports learned ranges in training steps only.
         return None if self._learned and not training else rectified(x)
 
     def _quantize(self, x: Any, relu: Rectified | None, flags: Any, training: bool) -> Any:
@@ -136,19 +138,17 @@ class TensorQuantizer(RangeVariable):
         return _by_range(x, range_, flags, bounds=bounds, unit=unit, training=training)
 
     def _track(self, x: Any, relu: Rectified | None, flags: Any) -> None:
-        """Move the range towards the batch's.
-
-        The first batch sets an uncalibrated range.
-        """
+        """Update the range with a batch; the first batch sets an uncalibrated range."""
         old = tf.convert_to_tensor(self._range)
         x, function = (x, None) if relu is None else (relu.source, relu.relu)
-        # The reduction runs only while the range moves. The assignment stands outside of the
-        # branch: a distribution strategy can't aggregate inside of one.
+        # The reduction runs only while the range is tracked. The assignment is outside the branch,
+        # because a distribution strategy can't aggregate inside one.
         seen = _observed(
             x, old, flags, relu=function, channels=self.channel_axes, unsigned=self.unsigned
         )
         seen = observed_by_all(seen)
         keep = self.momentum if self.range_policy == "ema" else 0.0
+        # Of several tensors, those with smaller values must not shrink the range of the widest.
         falling = 1.0 - (1.0 - keep) / SHARED_FALL if count_calls(self) > 1 else keep
         range_, flags = _moved(old, seen, flags, rising=keep, falling=falling)
         range_.set_shape(old.shape)
@@ -160,7 +160,7 @@ class TensorQuantizer(RangeVariable):
         inputs: Any,
         training: bool | None = None,  # noqa: ARG002  Keras gives call's arguments
     ) -> Any:
-        """Return a symbolic tensor like ``inputs``."""
+        """Return a symbolic tensor with the shape and data type of ``inputs``."""
         return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -169,12 +169,12 @@ class TensorQuantizer(RangeVariable):
 
     @property
     def frozen(self) -> bool:
-        """Whether the range stays as it is while the model trains."""
+        """Whether training does not change the range."""
         return self.range_policy == "frozen" or not self._is_on(TRACKING)
 
     @property
     def calibrated(self) -> bool:
-        """Whether the range has been set; always true for weights."""
+        """Whether the range is set; always true for weights."""
         return self.range_policy == "current" or self.of_weight or self._is_on(CALIBRATED)
 
     def get_config(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _by_range(
     unit: float | None,
     training: bool,
 ) -> Any:
-    """Quantize by a range, or by a learned step of which ``unit`` make the range."""
+    """Quantize with a range, or with a learned step if ``unit`` (steps per range) is given."""
     amax = range_ if unit is None else range_ * unit
     branch, learned = Branch(switches(flags)[ENABLED]), unit is not None
     return quantize_within(x, amax, bounds, learned=learned, branch=branch, training=training)
@@ -219,7 +219,7 @@ def _by_itself(
     shape: tuple[int, ...] | None,
     training: bool,
 ) -> Any:
-    """Quantize by the range that the tensor has; ``shape`` is a large tensor's."""
+    """Quantize with the range of the tensor itself; ``shape`` is given for large tensors."""
     if shape is not None:
         x.set_shape(shape)
     branch, unsigned = Branch(switches(flags)[ENABLED]), bounds[0] == 0
@@ -244,9 +244,10 @@ def _observed(
     channels: tuple[int, ...] | None,
     unsigned: bool,
 ) -> Any:
-    """Return the range of a batch where ranges move, else the old one."""
+    """Return the range of a batch if tracking is on, else the old range."""
 
     def range_of(x: Any) -> Any:
+        # ReLU is monotonic: apply it to the maximum instead of the whole tensor.
         if relu is not None:
             return tf.cast(relu(tf.reduce_max(x)), tf.float32)
         return largest_magnitude(x, channels, unsigned)
@@ -257,13 +258,14 @@ def _observed(
 
 @shared
 def _moved(old: Any, seen: Any, flags: Any, *, rising: float, falling: float) -> tuple[Any, Any]:
-    """Return a range after a batch, and the switches.
+    """Return the updated range and switches after a batch.
 
-    The weight of the old range is ``rising`` or ``falling``.
+    The weight of the old range is ``falling`` if the batch has a smaller range, else ``rising``.
     """
     on = switches(flags)
     keep = rising if rising == falling else tf.where(seen < old, falling, rising)
     blended = tf.where(on[CALIBRATED], keep * old + (1.0 - keep) * seen, seen)
+    # A batch with an overflow must not destroy the range.
     usable = on[TRACKING] & on[ENABLED] & tf.reduce_all(tf.math.is_finite(seen))
     moved = tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old)
     calibrated = tf.constant([0, 0, 1], flags.dtype)  # of the switches CALIBRATED alone
@@ -271,11 +273,11 @@ def _moved(old: Any, seen: Any, flags: Any, *, rising: float, falling: float) ->
 
 
 def model_quantizers(model: Any, pattern: str | None = None) -> dict[str, TensorQuantizer]:
-    """Return every TensorQuantizer of a model, by name.
+    """Return the TensorQuantizers of a model by name.
 
     Args:
         model: a quantized model.
-        pattern: a regular expression that a name must match whole; None = all.
+        pattern: a regular expression that matches the full name; None = all.
     """
     found = {q.name: q for layer in layers_of(model) if isinstance(q := layer, TensorQuantizer)}
     return {name: q for name, q in found.items() if pattern is None or re.fullmatch(pattern, name)}

@@ -1,4 +1,4 @@
-"""Search which layers to leave in float: within an accuracy bound, measured for speed."""
+"""Search for layers to keep in float, within an accuracy bound and with measured latency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placements with some layers in float, and what each does to the metric."""
+"""Candidate placements with some layers in float, and their metric values."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from qat_lib.keras.search.metrics import Metric
 from qat_lib.ptq import PtqRecipe
 
 Floats = frozenset[str]
-"""Names of layers that are left in float."""
+"""Names of the layers in float."""
 
 _RANKING_SAMPLES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """A spec that leaves layers in float, and the plan that it gives.
+    """A spec with some layers in float, and its plan.
 
     Attributes:
-        spec: the entries.
-        plan: the quantizers.
-        splits: (layer in float, addition) of each residual block that is torn apart: the addition
-            still reads a quantized tensor for the kernel that would have fused it.
+        spec: the spec.
+        plan: the resulting plan.
+        splits: (layer in float, addition) of each residual block with a lost fusion: the addition
+            still reads a tensor quantized for the fused kernel.
     """
 
     spec: QuantizationSpec
@@ -46,15 +46,15 @@ class Placement:
 
 
 class Candidates:
-    """The placements of one model, each quantized and measured once.
+    """Placements of one model, each quantized and measured once.
 
     Args:
         model: the float model.
-        calibration: data to calibrate on.
-        inputs: inputs to measure on, ``(samples, ...)``.
-        recipe: how a placement is quantized.
-        base: entries that every placement has.
-        journal: keeps what was measured.
+        calibration: calibration data.
+        inputs: inputs to measure the metric on, ``(samples, ...)``.
+        recipe: quantization recipe for each placement.
+        base: entries common to all placements.
+        journal: journal of the measured values.
     """
 
     def __init__(
@@ -71,25 +71,28 @@ class Candidates:
         self.recipe, self.base = recipe, base
         self._calibration, self._inputs, self._journal = calibration, inputs, journal
         self._graph = LayerGraph(self.model)
+        # Of the given model: ``recipe.prepare`` may have equalized its copy.
         self.reference = _predict(model, inputs)
         self.evaluations = 0
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """The layers with quantized weights, in the order of the model."""
+        """Names of the layers with quantized weights, in the order of the model."""
         found: dict[str, None] = {}
         for entry in self.placement(frozenset()).plan.by_kind("weight"):
             found[entry.tensor.rpartition("/")[0]] = None
         return tuple(found)
 
     def placement(self, floats: Floats) -> Placement:
-        """Return the placement that leaves layers in float.
+        """Return the placement with the given layers in float.
 
-        An addition that only a float kernel would have fused is left in float with it.
+        Additions fused into kernels of these layers are put in float as well, if this avoids
+        splits.
         """
         plain = self._planned(floats)
         if not plain.splits:
             return plain
+        # Without its fused kernel, the addition needs no INT8 input.
         added = {addition for _, addition in plain.splits}
         whole = self._planned(floats, sorted(added))
         return whole if len(whole.splits) < len(plain.splits) else plain
@@ -98,16 +101,18 @@ class Candidates:
         entries = []
         for name in (*(layer for layer in self._names(floats)), *additions):
             entries.append(LayerConfig(name=name, quantize_input=False, quantize_weight=False))
+        # A base entry could quantize a layer of ``floats``.
         kept = [entry for entry in self.base.layers if entry.name not in floats]
         spec = QuantizationSpec([*kept, *entries])
         plan = self.recipe.plan(self.model, spec)
         return Placement(spec=spec, plan=plan, splits=tuple(self._splits(plan, floats)))
 
     def _names(self, floats: Floats) -> list[str]:
+        # ``layers`` calls this with an empty set: reading it here would recurse.
         return sorted(floats) if not floats else [x for x in self.layers if x in floats]
 
     def _splits(self, plan: QuantizationPlan, floats: Floats) -> Iterable[tuple[str, str]]:
-        """Yield each float layer with the addition that its kernel would have fused."""
+        """Yield each float layer with an addition fused into its kernel."""
         quantized = set()
         for entry in plan.quantizers:
             for consumer in entry.consumers:
@@ -122,9 +127,10 @@ class Candidates:
                     yield root.layer, call.layer
 
     def quantized(self, floats: Floats) -> Any:
-        """Return the quantized, calibrated and corrected model of a placement."""
+        """Return the quantized, calibrated and bias-corrected model of a placement."""
         plan = self.placement(floats).plan
         model = apply_plan(self.model, plan)
+        # A plan without quantizers is the float model, which has nothing to calibrate.
         if plan.quantizers:
             self.recipe.finish(model, self._calibration)
         return model
@@ -133,28 +139,31 @@ class Candidates:
         """Return the metric of a placement."""
 
         def measure() -> float:
+            # Results from the journal do not count towards the budget.
             self.evaluations += 1
             return metric(_predict(self.quantized(floats), self._inputs), self.reference)
 
         return float(self._journal.result(f"value {_key(floats)}", measure))
 
     def knows(self, floats: Floats) -> bool:
-        """Whether a placement was measured."""
+        """Whether a placement has been measured."""
         return self._journal.knows(f"value {_key(floats)}")
 
     def ranking(self) -> Ranking:
-        """Return what predicts the effect of placements, quickly."""
+        """Return a fast predictor of the effect of placements."""
         return Ranking(self)
 
 
 class Ranking:
-    """Predicts the effect of placements: one quantized model, with quantizers off.
+    """Predicts the effect of placements by disabling quantizers of one quantized model.
 
-    That leaves out what a shared reader and the correction of biases change.
+    The prediction neglects the effect of a placement on quantizers with several readers and on bias
+    correction.
     """
 
     def __init__(self, candidates: Candidates) -> None:
         self._candidates = candidates
+        # With every layer in INT8: each placement disables a subset of these quantizers.
         model = candidates.quantized(frozenset())
         graph = LayerGraph(model)
         batches = read_samples(graph, candidates._inputs, _RANKING_SAMPLES, _RANKING_SAMPLES)
@@ -163,7 +172,7 @@ class Ranking:
         self._measure: Measure = choose_measure(self._reference)
 
     def effect(self, floats: Floats) -> float:
-        """Return the effect on the outputs that is left with layers in float."""
+        """Return the remaining effect on the outputs with the given layers in float."""
 
         def measure() -> float:
             plan = self._candidates.placement(floats).plan
@@ -179,9 +188,10 @@ def _key(floats: Collection[str]) -> str:
 
 
 def _predict(model: Any, inputs: np.ndarray, batch_size: int = 64) -> list[np.ndarray]:
-    """Return a model's outputs, one array each."""
+    """Return the outputs of a model, one array per output."""
     run = compile_forward(model)
     parts = []
+    # Quantizing the weights once, not in each batch, does not change the outputs.
     with folded_weights(model):
         for start in range(0, len(inputs), batch_size):
             batch = inputs[start : start + batch_size]

@@ -1,4 +1,4 @@
-"""Metrics that a search holds within a bound; greater is better."""
+"""Metrics for the accuracy bound of a search; greater is better."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from qat_lib.keras.diagnosis.effects import effect
 
 MetricName: TypeAlias = Literal["accuracy", "agreement", "fidelity"]
 Metric = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], float]
-"""Gives the value of outputs (one array each), from them and the float model's."""
+"""Returns the metric from the outputs (one array per output) and those of the float model."""
 
 
 def choose_metric(
     outputs: Sequence[np.ndarray], labels: Any = None, asked: str | None = None
 ) -> tuple[str, Metric]:
-    """Return a metric's name and function.
+    """Return the name and the function of a metric.
 
     Args:
         outputs: the float model's outputs.
         labels: class numbers ``(samples,)``, or None.
         asked: ``"accuracy"``: share of samples whose largest output is the label;
-            ``"agreement"``: share whose largest output is the float model's; ``"fidelity"``: 1
-            minus the root mean square of the difference of the outputs over their standard
-            deviation. None: the first of them that labels and outputs allow.
+            ``"agreement"``: share of samples with the same largest output as the float model;
+            ``"fidelity"``: 1 minus the root mean square of the difference of the outputs over their
+            standard deviation. None: the first of these supported by labels and outputs.
 
     Raises:
-        ConfigError: the metric is not known, or labels or classes are missing for it.
+        ConfigError: the metric is unknown, or requires labels or a class output.
     """
     is_classifier = len(outputs) == 1 and outputs[0].ndim == 2 and outputs[0].shape[1] > 1
     if asked is None:
@@ -69,7 +69,8 @@ def _agreement(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -
 
 
 def _labels(outputs: np.ndarray) -> np.ndarray:
-    """Return each sample's class as a float; NaN, which equals nothing, where an output is NaN."""
+    """Return the class of each sample as a float; NaN for samples with a NaN output."""
+    # argmax returns the position of a NaN. A class of NaN equals nothing: the sample is wrong.
     return np.where(np.isnan(outputs).any(axis=1), np.nan, outputs.argmax(axis=1))
 
 
@@ -84,7 +85,7 @@ def parse_drop(text: str) -> float:
     0.005
 
     Raises:
-        ConfigError: it is no number from 0 to 1 (100 %).
+        ConfigError: the text is not a number from 0 to 1 (100 %).
     """
     match = re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", text)
     value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)

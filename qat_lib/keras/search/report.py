@@ -1,4 +1,4 @@
-"""What a search found: the spec, its accuracy, its speed and the verdict."""
+"""Result of a search: spec, accuracy, latency and verdict."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _WIDTH = 80
 
 @dataclass(frozen=True, kw_only=True)
 class FloatLayer:
-    """One layer that the search left in float.
+    """One layer in float.
 
     Attributes:
-        layer: its name.
+        layer: name of the layer.
         drop_in_int8: drop of the metric with this layer in INT8 as well; None if not measured.
-        splits: additions whose fusion into this layer's kernel is lost: each runs as a kernel of
-            its own.
+        splits: additions with a lost fusion into the kernel of this layer: each runs as a separate
+            kernel.
     """
 
     layer: str
@@ -37,13 +37,13 @@ class SpeedComparison:
     """Median latencies of built engines, measured in turns.
 
     Attributes:
-        backend: what built and ran them.
-        batch_size: samples in a request.
-        float_precision: precision of the float engine: ``"fp16"`` where the backend has it.
-        float_ms: its median latency in milliseconds.
-        int8_ms: that of the placement found.
-        all_int8_ms: that of the placement with every layer in INT8.
-        least: least ratio at which INT8 is chosen.
+        backend: backend of the engines.
+        batch_size: number of samples per request.
+        float_precision: precision of the float engine: ``"fp16"`` if the backend supports it.
+        float_ms: median latency of the float engine in milliseconds.
+        int8_ms: median latency of the chosen placement in milliseconds.
+        all_int8_ms: median latency with every layer in INT8, in milliseconds.
+        least: minimum speedup over the float engine to choose INT8.
     """
 
     backend: str
@@ -56,37 +56,36 @@ class SpeedComparison:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as the float engine the placement is."""
+        """Speedup of the placement over the float engine."""
         return self.float_ms / self.int8_ms
 
     @property
     def passed(self) -> bool:
-        """Whether the placement is fast enough to be chosen."""
+        """Whether the placement reaches the minimum speedup."""
         return self.ratio >= self.least
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlacementResult:
-    """The placement that a search chose, or why it chose none.
+    """The placement chosen by a search, or the reason for keeping the float model.
 
     Attributes:
         model: name of the model.
-        verdict: ``"int8"``; ``"keep fp16"`` or ``"keep fp32"`` where no placement is within the
-            bound, or the best one is not fast enough.
-        spec: the placement, for ``quantize_model``, the command line and the pipeline; empty where
+        verdict: ``"int8"``; or ``"keep fp16"`` or ``"keep fp32"`` if no placement is within the
+            bound, or the best placement is not fast enough.
+        spec: the placement, for ``quantize_model``, the command line and the pipeline; empty if
             every layer is quantized.
-        plan: the quantizers that it gives.
+        plan: the plan of the placement.
         metric: name of the metric; greater is better.
-        samples: number of samples it was measured on.
-        float_value: the metric of the float model.
-        all_int8_value: that of the model with every layer in INT8.
-        value: that of the placement.
+        samples: number of samples of the metric.
+        float_value: metric of the float model.
+        all_int8_value: metric of the model with every layer in INT8.
+        value: metric of the placement.
         max_drop: largest accepted drop.
-        floats: layers left in float.
-        weighted_layers: number of layers that could be in INT8.
-        evaluations: number of placements that were quantized and measured.
-        proven: whether all placements with one float layer fewer were tried, and none was within
-            the bound.
+        floats: layers in float.
+        weighted_layers: number of quantizable layers with weights.
+        evaluations: number of quantized and measured placements.
+        proven: whether all placements with one float layer fewer were tried, and exceed the bound.
         speed: the latencies; None if no engine was built.
     """
 
@@ -108,7 +107,7 @@ class PlacementResult:
 
     @property
     def drop(self) -> float:
-        """Drop of the metric from the float model's."""
+        """Drop of the metric relative to the float model."""
         return self.float_value - self.value
 
     @property
@@ -117,7 +116,7 @@ class PlacementResult:
         return self.verdict == "int8"
 
     def save(self, path: str | Path) -> None:
-        """Write the spec as YAML, with the figures that chose it as comments."""
+        """Write the spec as YAML, with the result as comments."""
         head = "".join(f"# {line}\n" for line in str(self).splitlines())
         write_text(path, head + self.spec.to_yaml())
 
@@ -162,6 +161,7 @@ def _lines(result: PlacementResult) -> Iterator[str]:
         f"  this placement {result.value:.2%}: drop {_points(result.drop)}, at most "
         f"{_points(result.max_drop)} accepted"
     )
+    # A bound below one sample accepts no error at all, possibly by mistake.
     step = 1 / result.samples
     if result.metric != "fidelity" and result.max_drop < step:
         yield from _wrapped(

@@ -1,4 +1,4 @@
-"""search: which layers to leave in float, within a bound, and whether INT8 pays at all."""
+"""Search for layers to keep in float within a bound, and comparison with the float engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Progress = Callable[[str, int, int], None]
 Objective: TypeAlias = Literal["fewest", "fastest"]
 
 _FASTER = 0.99
-"""Share of the best latency that a placement must stay below to replace it."""
+"""Largest latency, relative to the best so far, of a placement that replaces it."""
 
 
 def search(
@@ -47,47 +47,47 @@ def search(
     journal: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> PlacementResult:
-    """Search which layers to leave in float so that a metric stays within a bound.
+    """Search for a set of float layers that keeps a metric within a bound.
 
-    Each placement is planned from its spec, quantized, calibrated and measured as the result will
-    be, so that ``quantize_model`` and ``qatline quantize`` with that spec give it exactly. The
-    result is compared with the float engine (FP16 where the backend has it), both built and timed
-    in turns: where INT8 is not at least 1.02 times as fast, the verdict is to keep it.
+    Each placement is planned from its spec, quantized, calibrated and measured like the final
+    result, so ``quantize_model`` and ``qatline quantize`` reproduce it exactly from the spec. The
+    search then builds engines of the result and of the float model (in FP16 if the backend supports
+    it) and times them in turns. If INT8 is not at least 1.02 times as fast, the verdict is to keep
+    the float engine.
 
     Args:
-        model: a Functional or Sequential Keras model in float, with one input; it is not changed.
+        model: a Functional or Sequential float Keras model with one input; it is not modified.
         inputs: inputs to measure the metric on, ``(samples, ...)``.
         labels: class numbers ``(samples,)``, for the metric ``"accuracy"``.
         max_drop: largest accepted drop of the metric, as a share: 0.005 is half a point.
-        calibration: data to calibrate on, in any form that ``calibrate`` takes. Default:
-            ``inputs``.
-        metric: ``"accuracy"``, ``"agreement"`` (labels equal to the float model's), ``"fidelity"``
-            (1 minus the relative error of the outputs), or a function of the outputs (a list of
-            arrays) and the float model's that gives a number, greater is better. Default: the
-            first of them that labels and outputs allow.
-        objective: ``"fewest"`` (default) layers in float, or ``"fastest"``: further layers go to
-            float where the built engine gets faster by it.
-        recipe: how a placement is quantized. Default: as ``qatline quantize`` does.
-        spec: entries that every placement has.
-        backend: what builds the engines; None builds none and leaves out the comparison.
-        batch_size: samples in a timed request. Default 1.
+        calibration: calibration data in any form accepted by ``calibrate``. Default: ``inputs``.
+        metric: ``"accuracy"``, ``"agreement"`` (same class as the float model), ``"fidelity"`` (1
+            minus the relative error of the outputs), or a function of the outputs (a list of
+            arrays) and those of the float model that returns a number, greater is better. Default:
+            the first of these supported by labels and outputs.
+        objective: ``"fewest"`` (default) layers in float, or ``"fastest"``, which puts further
+            layers in float if this makes the engine faster.
+        recipe: quantization recipe of each placement. Default: the one of ``qatline quantize``.
+        spec: entries common to all placements.
+        backend: backend of the engines; None skips building and comparing them.
+        batch_size: number of samples per timed request. Default 1.
         seconds: measuring time for each engine. Default 2.
-        evaluations: number of placements that are quantized and measured, at most about. Default
-            64.
-        builds: with ``"fastest"``, number of placements that are built. Default 12.
-        journal: file that keeps results until the end; killed and started again, the search goes
-            on with them. Default: none.
-        on_progress: called with the phase, the steps done and the steps in all.
+        evaluations: approximate maximum number of quantized and measured placements. Default 64.
+        builds: maximum number of engines built for ``"fastest"``. Default 12.
+        journal: file for intermediate results, deleted at the end; if the search is killed, the
+            same call resumes from it. Default: none.
+        on_progress: called with the phase, the number of finished steps and the total.
 
     Raises:
         ConfigError: an argument is out of range, or does not fit the model.
         SpecError, UnsupportedModelError, CalibrationError: see ``qat_lib.quantize_model`` and
             ``qat_lib.calibrate``.
-        BackendUnavailableError: the backend can't be used here.
+        BackendUnavailableError: the backend is not available.
     """
     _check(model, inputs, labels, max_drop, objective)
     recipe, base = recipe or PtqRecipe(), spec or QuantizationSpec()
     named = metric if isinstance(metric, str) else None
+    # Results in a journal are valid for the same model, inputs and settings only.
     settings = [repr(recipe), base.to_list(), named or repr(metric), evaluations]
     path = None if journal is None else Path(journal)
     book = Journal(path, fingerprint_of(model, [inputs], settings))
@@ -112,7 +112,7 @@ def search(
             trial = SpeedTrial.on(Path(folder), backend, batch_size, seconds)
             if objective == "fastest" and floats is not None:
                 floats = run.fastest(floats, trial, builds)
-                proven = False
+                proven = False  # more layers in float than necessary
             speed = run.compared(floats or frozenset(), trial)
     result = run.result(floats, name, proven=proven, speed=speed, samples=len(inputs))
     book.remove()
@@ -135,12 +135,12 @@ def _check(model: Any, inputs: Any, labels: Any, max_drop: float, objective: str
 
 
 def _quiet(_phase: str, _done: int, _total: int) -> None:
-    """Take no note of progress."""
+    """Discard a progress report."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    """One search."""
+    """State of one search."""
 
     candidates: Candidates
     metric: Metric
@@ -150,7 +150,7 @@ class _Search:
     journal: Journal
 
     def drop(self, floats: Floats) -> float:
-        """Return the drop of the metric from the float model's."""
+        """Return the drop of the metric relative to the float model."""
         done = self.candidates.evaluations
         self.report("placements", done, max(self.budget, done + 1))
         return self._float_value - self.candidates.value(floats, self.metric)
@@ -162,12 +162,13 @@ class _Search:
 
     def fits(self, floats: Floats) -> bool:
         """Whether a placement is within the bound."""
+        # Tolerate rounding of the difference: 0.9 - 0.895 > 0.005 in floating point.
         return self.drop(floats) <= self.max_drop + 1e-9
 
     def fewest(self) -> tuple[Floats | None, bool]:
-        """Return the fewest layers in float, and whether that is proven.
+        """Return the smallest set of float layers, and whether it is proven minimal.
 
-        None stands for no placement with a layer in INT8.
+        The set is None if no placement with a layer in INT8 is within the bound.
         """
         if self.fits(frozenset()):
             return frozenset(), True
@@ -179,23 +180,24 @@ class _Search:
             affordable=lambda: self.budget - self.candidates.evaluations,
         ).run()
         if found.floats == frozenset(self.candidates.layers):
-            return None, found.proven  # that is the float model
+            return None, found.proven  # this is the float model
         return found.floats, found.proven
 
     def fastest(self, floats: Floats, trial: SpeedTrial, builds: int) -> Floats:
-        """Return a placement within the bound that a built engine runs faster."""
+        """Return the placement within the bound with the fastest engine."""
         best, path = floats, trial.build_int8(self.candidates.quantized(floats), "best")
         for number, layer in enumerate(self._cheap_first(floats)[:builds]):
             self.report("engines", number, builds)
             tried = best | {layer}
             other = trial.build_int8(self.candidates.quantized(tried), f"trial{number}")
             found = trial.compare({"best": path, "other": other})
+            # Test the latency first, since the metric costs a calibration.
             if found["other"] < _FASTER * found["best"] and self.fits(tried):
                 best, path = tried, other
         return best
 
     def _cheap_first(self, floats: Floats) -> Sequence[str]:
-        """Return the layers in INT8, those with the fewest weights first: they gain least."""
+        """Return the INT8 layers by number of weights: small layers gain least from INT8."""
         sizes = {}
         for layer, operation in self.candidates._graph.layers():
             sizes[layer] = operation.count_params() if hasattr(operation, "count_params") else 0
@@ -203,7 +205,7 @@ class _Search:
         return sorted(left, key=lambda layer: sizes.get(layer, 0))
 
     def compared(self, floats: Floats, trial: SpeedTrial) -> SpeedComparison:
-        """Return the latencies of a placement, of all in INT8, and of the float engine."""
+        """Return the latencies of a placement, of every layer in INT8, and of the float engine."""
         self.report("latency", 0, 1)
         paths = {
             "float": trial.build_float(self.candidates.model),
@@ -234,7 +236,7 @@ class _Search:
     ) -> PlacementResult:
         """Return the result with its verdict.
 
-        Of no placement it is that of every layer in INT8.
+        Without a placement, the values are those with every layer in INT8.
         """
         chosen = frozenset() if floats is None else floats
         is_fast = speed is None or speed.passed
@@ -259,6 +261,7 @@ class _Search:
         )
 
     def _float_layer(self, layer: str, floats: Floats) -> FloatLayer:
+        # Only if the search measured it: the report is not worth another calibration.
         without = floats - {layer}
         drop = self.drop(without) if self.candidates.knows(without) else None
         placement = self.candidates.placement(floats)

@@ -1,4 +1,4 @@
-"""Latency of placements: built engines, measured in turns."""
+"""Latency of placements, from engines timed in turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qat_lib.keras.export import export_onnx
 from qat_lib.options import Backend
 
 LEAST_RATIO = 1.02
-"""How many times as fast as the float engine INT8 must be to be chosen."""
+"""Minimum speedup of INT8 over the float engine to be chosen."""
 _ROUNDS = 16
 
 
@@ -23,9 +23,9 @@ class SpeedTrial:
     """Builds engines and compares their latency.
 
     Attributes:
-        folder: where the files of the trial are.
-        backend: what builds and runs them.
-        batch_size: samples in a request.
+        folder: folder for ONNX and engine files.
+        backend: backend that builds and runs the engines.
+        batch_size: number of samples per request.
         seconds: measuring time for each engine.
     """
 
@@ -36,17 +36,17 @@ class SpeedTrial:
 
     @classmethod
     def on(cls, folder: Path, backend: str, batch_size: int, seconds: float) -> SpeedTrial:
-        """Return a trial on a backend, or on the best one that works here.
+        """Return a trial on a backend; ``"auto"`` selects the best available one.
 
         Raises:
-            BackendUnavailableError: it can't be used.
+            BackendUnavailableError: the backend is not available.
         """
         chosen = choose_backend(backend)
         return cls(folder=folder, backend=chosen, batch_size=batch_size, seconds=seconds)
 
     @property
     def float_precision(self) -> str:
-        """``"fp16"`` where the backend has it, else ``"fp32"``."""
+        """``"fp16"`` if the backend supports it, else ``"fp32"``."""
         backend = get_backend(self.backend)
         typed = backend.supports("typed_graphs")
         return "fp16" if typed or "fp16" in backend.float_precisions() else "fp32"
@@ -54,6 +54,7 @@ class SpeedTrial:
     def build_float(self, model: Any) -> Path:
         """Build the engine of a float model in the best float precision."""
         spec = self._spec()
+        # Backends with typed graphs read FP16 from the ONNX file; others convert during the build.
         own_graph = get_backend(self.backend).supports("typed_graphs")
         if self.float_precision == "fp16" and not own_graph:
             spec = replace(spec, float_precision="fp16")
@@ -74,6 +75,7 @@ class SpeedTrial:
     def compare(self, engines: Mapping[str, Path]) -> dict[str, float]:
         """Return the median latency of each engine in ms, measured in turns."""
         with ExitStack() as stack:
+            # In turns, so that changes of clock rate and load affect all engines alike.
             loaded = {}
             for name, path in engines.items():
                 loaded[name] = stack.enter_context(load_engine(path))

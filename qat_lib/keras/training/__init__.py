@@ -1,6 +1,6 @@
 """Quantization-aware training with Keras: callbacks and helpers for ``model.fit``.
 
-PyTorch's are in ``qat_lib.torch.training``.
+See ``qat_lib.torch.training`` for PyTorch.
 """
 
 from qat_lib.keras.training.batch_norm import FreezeBatchNorm, reestimate_batch_norm

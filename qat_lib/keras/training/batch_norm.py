@@ -1,8 +1,8 @@
-"""Statistics of BatchNormalization in quantization-aware training.
+"""BatchNormalization statistics in quantization-aware training.
 
-Statistics that follow weights in training lag behind what the weights are rounded to. Either they
-stop moving some time before the end (Krishnamoorthi 2018, https://arxiv.org/abs/1806.08342), or
-they are measured again at the end (Nagel et al. 2022, https://arxiv.org/abs/2203.11086).
+During training, moving statistics lag behind the rounded weights. Two remedies are common: freeze
+the statistics before the end of training (Krishnamoorthi 2018, https://arxiv.org/abs/1806.08342),
+or re-estimate them afterwards (Nagel et al. 2022, https://arxiv.org/abs/2203.11086).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from qat_lib.keras.training.retracing import retrace
 
 
 class FreezeBatchNorm(keras.callbacks.Callback):
-    """Freeze every BatchNormalization from an epoch on, until training ends.
+    """Freeze all BatchNormalizations from a given epoch to the end of training.
 
-    A frozen one normalizes by its moving statistics, as in inference, and its gamma and beta stay
-    as they are.
+    A frozen BatchNormalization normalizes by its moving statistics, as in inference, and does not
+    train gamma and beta.
 
     Args:
-        epoch: first epoch with frozen statistics, counted from 0 as Keras does. Default 0.
+        epoch: first epoch with frozen statistics, counted from 0 as in Keras. Default 0.
 
     Examples:
         >>> import qat_lib
@@ -41,16 +41,17 @@ class FreezeBatchNorm(keras.callbacks.Callback):
         self._frozen: list[Any] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Freeze at the first epoch that is late enough."""
+        """Freeze the layers at the configured epoch, or at the first epoch after it."""
         if epoch < self.epoch or self._frozen:
             return
+        # Only layers frozen here are unfrozen at the end: the user may have frozen others.
         self._frozen = [layer for layer in batch_norms(self.model) if layer.trainable]
         for layer in self._frozen:
             layer.trainable = False
         retrace(self.model)
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Let them train again in a later ``fit``."""
+        """Unfreeze the layers for later calls of ``fit``."""
         for layer in self._frozen:
             layer.trainable = True
         self._frozen = []
@@ -58,21 +59,22 @@ class FreezeBatchNorm(keras.callbacks.Callback):
 
 
 def reestimate_batch_norm(model: Any, data: Any, *, batches: int | None = None) -> int:
-    """Measure the statistics of every BatchNormalization again, in place.
+    """Re-estimate the moving statistics of all BatchNormalizations in place.
 
-    They become the mean of the batches' own statistics; weights and ranges stay as they are.
+    The new statistics are the mean of the statistics of all batches; weights and ranges do not
+    change.
 
     Args:
         model: a Keras model, quantized or not.
-        data: batches of inputs, or tuples whose first item is one, as for ``fit``. Training data
-            without augmentation, in batches as large as in training or larger.
-        batches: number of batches to take; None, the default, takes all.
+        data: batches of inputs, or tuples starting with inputs, as for ``fit``. Use training data
+            without augmentation, and a batch size at least that of training.
+        batches: number of batches to use; None, the default, uses all.
 
     Returns:
-        The number of layers that were measured.
+        The number of re-estimated layers.
 
     Raises:
-        CalibrationError: there is no data.
+        CalibrationError: the data is empty.
 
     Examples:
         >>> import keras, numpy as np, qat_lib
@@ -85,6 +87,7 @@ def reestimate_batch_norm(model: Any, data: Any, *, batches: int | None = None) 
     if not layers:
         return 0
     sums = [tf.zeros_like(variable.value) for variable in variables]
+    # Traced at the first call, within the block below: momentum is a constant of the trace.
     run = tf.function(lambda x: model(x, training=True), reduce_retracing=True)
     count = 0
     with _following_each_batch(layers), _ranges_frozen(model):
@@ -100,7 +103,7 @@ def reestimate_batch_norm(model: Any, data: Any, *, batches: int | None = None) 
 
 
 def batch_norms(model: Any) -> list[Any]:
-    """Return every BatchNormalization of a model, at any depth."""
+    """Return all BatchNormalizations of a model, at any depth."""
     return [
         layer for layer in layers_of(model) if isinstance(layer, keras.layers.BatchNormalization)
     ]
@@ -116,7 +119,8 @@ def statistics(model: Any) -> list[Any]:
 
 @contextmanager
 def _following_each_batch(layers: list[Any]) -> Iterator[None]:
-    """Let moving statistics be those of the last batch alone, within the block."""
+    """Make moving statistics equal to those of the last batch, within the block."""
+    # Keras updates moving statistics only in trainable layers.
     before = [(layer, layer.momentum, layer.trainable) for layer in layers]
     for layer in layers:
         layer.momentum, layer.trainable = 0.0, True
@@ -129,7 +133,8 @@ def _following_each_batch(layers: list[Any]) -> Iterator[None]:
 
 @contextmanager
 def _ranges_frozen(model: Any) -> Iterator[None]:
-    """Keep the ranges of a model as they are, within the block."""
+    """Freeze the ranges of a model within the block."""
+    # ``training=True`` would also update the ranges of activations.
     moving = [quantizer for quantizer in model_quantizers(model).values() if not quantizer.frozen]
     for quantizer in moving:
         quantizer.freeze()

@@ -1,4 +1,4 @@
-"""Distillation: the outputs of a trained model as soft targets."""
+"""Distillation with the outputs of a trained model as soft targets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import tensorflow as tf
 def soft_targets(
     teacher: Any, classes: int, weight: float = 1.0, *, probabilities: bool = False
 ) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Return a map for ``tf.data.Dataset.map`` that blends labels with a teacher.
+    """Return a function for ``tf.data.Dataset.map`` that blends labels with teacher probabilities.
 
-    Cross-entropy with the blend is that with the labels plus, up to a constant, the divergence
-    from the teacher's probabilities, weighted (Hinton et al. 2015,
+    Up to a constant, cross-entropy with the blend is the weighted sum of the cross-entropy with the
+    labels and the divergence from the teacher's probabilities (Hinton et al. 2015,
     https://arxiv.org/abs/1503.02531, at temperature 1).
 
     Args:
-        teacher: a trained model, such as the one in floating point.
-        classes: number of its outputs.
-        weight: weight of its probabilities, in [0, 1]; the labels have the rest. Default 1.
-        probabilities: whether it gives probabilities, not logits. Default False.
+        teacher: a trained model, such as the float model.
+        classes: number of classes of the teacher.
+        weight: weight of the teacher's probabilities, in [0, 1]; the rest is for the labels.
+            Default 1.
+        probabilities: whether the teacher returns probabilities instead of logits. Default False.
 
     Returns:
-        A function from a batch ``(x, y)`` with integer labels ``(samples,)`` to ``x`` and targets
-        ``(samples, classes)``; train with ``keras.losses.CategoricalCrossentropy``.
+        A function from a batch ``(x, y)`` with integer labels ``(samples,)`` to ``x`` and soft
+        targets ``(samples, classes)``; train with ``keras.losses.CategoricalCrossentropy``.
 
     Examples:
         >>> import keras, qat_lib, tensorflow as tf
@@ -38,6 +39,7 @@ def soft_targets(
     """
 
     def blend(x: Any, y: Any) -> tuple[Any, Any]:
+        # In inference mode: a teacher in training mode would update its statistics.
         outputs = teacher(x, training=False)
         soft = outputs if probabilities else tf.nn.softmax(outputs)
         return x, (1.0 - weight) * tf.one_hot(y, classes) + weight * soft

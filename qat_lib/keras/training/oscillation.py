@@ -1,4 +1,4 @@
-"""Oscillation of weights while a Keras model trains: measured and, on request, stopped."""
+"""Callback to measure, and optionally freeze, oscillating weights of a Keras model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qat_lib.keras.quantizers import model_quantizers
 
 
 class WeightOscillation(keras.callbacks.Callback):
-    """Measure which quantized weights oscillate; freeze them on request.
+    """Measure the oscillation of quantized weights, and optionally freeze oscillating weights.
 
-    Nagel et al. 2022 (https://arxiv.org/abs/2203.11086); see ``qat_lib.core.oscillation``.
+    Source: Nagel et al. 2022 (https://arxiv.org/abs/2203.11086); see ``qat_lib.core.oscillation``.
 
     Args:
-        freeze_above: frequency of oscillation, in (0, 1], from which a weight is frozen at the
-            integer that it had most; None, the default, only measures. For 4 bits 0.01 to 0.02.
+        freeze_above: oscillation frequency, in (0, 1], from which a weight is frozen at its most
+            frequent integer; None, the default, only measures. Use 0.01 to 0.02 for 4 bits.
 
     Attributes:
         shares: share of oscillating weights by quantizer, in [0, 1], after training.
@@ -48,28 +48,29 @@ class WeightOscillation(keras.callbacks.Callback):
         return self._tracker.frozen_shares()
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Find the weights, and take note of their integers."""
+        """Collect the quantized weights and record their integers."""
         for name, quantizer in model_quantizers(self.model).items():
             if quantizer.of_weight and quantizer.enabled:
                 self._weights[name] = (quantizer, quantizer.weight)
         self._tracker.observe(self._integers())
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Follow a step; put frozen weights back on their integers."""
+        """Record the integers after a step, and reset frozen weights to theirs."""
         self._tracker.observe(self._integers())
         for name, (quantizer, variable) in self._weights.items():
             if (found := self._tracker.frozen(name)) is None:
                 continue
             mask, integers = found
+            # The optimizer has moved frozen weights, too, if only by momentum or weight decay.
             fixed = tf.cast(integers * quantizer.scale, variable.dtype)
             variable.assign(tf.where(mask, fixed, variable.value))
 
     def get_state(self) -> dict[str, Any]:
-        """Return what was noted so far, to go on from in another process."""
+        """Return the recorded state, to resume in another process."""
         return self._tracker.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what ``get_state`` returned, after ``on_train_begin``."""
+        """Restore a ``get_state`` result; call it after ``on_train_begin``."""
         self._tracker.set_state(state)
 
     def _integers(self) -> dict[str, np.ndarray]:

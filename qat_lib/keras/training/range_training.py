@@ -1,4 +1,4 @@
-"""When ranges stop training, and at what rate learned ones train."""
+"""Range training: freezing of ranges, and the learning rate of learned ranges."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from qat_lib.keras.training.retracing import retrace
 
 
 class FreezeRanges(keras.callbacks.Callback):
-    """Freeze every range from an epoch on, until training ends.
+    """Freeze ranges from a given epoch to the end of training.
 
-    Ranges that follow the data (``"ema"``, ``"last"``) stop, and so do learned ones. Those of
-    weights with the policy ``"current"`` go on with their weights.
+    This affects the policies ``"ema"``, ``"last"`` and ``"learned"``. Weight ranges with the policy
+    ``"current"`` keep following their weights.
 
     Args:
-        epoch: first epoch with frozen ranges, counted from 0 as Keras does. Default 0.
+        epoch: first epoch with frozen ranges, counted from 0 as in Keras. Default 0.
 
     Examples:
         >>> import qat_lib
@@ -32,7 +32,7 @@ class FreezeRanges(keras.callbacks.Callback):
         self._learned: list[Any] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Freeze at the first epoch that is late enough."""
+        """Freeze the ranges at the configured epoch, or at the first epoch after it."""
         if epoch < self.epoch or self._followed or self._learned:
             return
         for quantizer in model_quantizers(self.model).values():
@@ -42,11 +42,13 @@ class FreezeRanges(keras.callbacks.Callback):
             elif quantizer.range_policy in ("ema", "last") and not quantizer.frozen:
                 self._followed.append(quantizer)
                 quantizer.freeze()
+        # Tracked ranges have a switch in a variable, effective in traced functions; only
+        # ``trainable`` needs a new trace.
         if self._learned:
             retrace(self.model)
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Let them move again in a later ``fit``."""
+        """Unfreeze the ranges for later calls of ``fit``."""
         for quantizer in self._followed:
             quantizer.unfreeze()
         for quantizer in self._learned:
@@ -57,7 +59,7 @@ class FreezeRanges(keras.callbacks.Callback):
 
 
 def range_variables(model: Any) -> list[Any]:
-    """Return the trained variables of a model's learned ranges."""
+    """Return the trainable variables of the learned ranges of a model."""
     found = []
     for quantizer in model_quantizers(model).values():
         if quantizer.range_policy == "learned":
@@ -66,12 +68,12 @@ def range_variables(model: Any) -> list[Any]:
 
 
 def scale_range_rate(optimizer: Any, model: Any, factor: float) -> None:
-    """Train learned ranges at a rate of their own, without weight decay.
+    """Scale the learning rate of learned ranges, and exclude them from weight decay.
 
     Args:
-        optimizer: a Keras optimizer that is not built yet; it is changed in place.
-        model: a quantized model. Without learned ranges nothing changes.
-        factor: rate of the ranges over that of the weights, above 0.
+        optimizer: an unbuilt Keras optimizer, modified in place.
+        model: a quantized model. Without learned ranges, the optimizer does not change.
+        factor: learning rate of the ranges over that of the weights, above 0.
 
     Raises:
         SpecError: ``factor`` is not above 0.
@@ -91,7 +93,8 @@ def scale_range_rate(optimizer: Any, model: Any, factor: float) -> None:
     optimizer.exclude_from_weight_decay(var_list=ranges)
     if factor == 1.0:
         return
-    # TensorFlow hands its own variable on, or one replica's: only this key is that of all.
+    # ``update_step`` receives a TensorFlow variable or one of its replicas, not the Keras variable:
+    # only ``_var_key`` is the same for all of them.
     key, update = optimizer._var_key, optimizer.update_step
     own = {key(variable) for variable in ranges}
 

@@ -1,4 +1,4 @@
-"""A compiled model's training step, traced anew after a change of what trains."""
+"""Retracing of a compiled training step after a change of trainable layers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def retrace(model: Any) -> None:
-    """Let the next batch trace the training step again.
+    """Trace the training step again at the next batch.
 
-    Keras reads ``trainable`` while it traces, and not again.
+    Keras reads ``trainable`` only while tracing.
     """
     if model.train_function is not None:
         model.make_train_function(force=True)

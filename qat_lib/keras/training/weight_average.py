@@ -1,4 +1,4 @@
-"""An average of a model's weights over its training steps."""
+"""Moving average of the weights of a model over training steps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from qat_lib.core.moving_average import check_decay, decay_at
 
 
 class WeightAverage(keras.callbacks.Callback):
-    """Average the trained weights over the steps; training ends with the average.
+    """Average the trainable weights over the steps, and assign the average after training.
 
-    The exponential moving average of Polyak and Juditsky 1992, with a shorter memory in the first
-    steps. Unlike the one of Keras's optimizers it may be used with layers that are frozen on the
-    way, such as by ``FreezeBatchNorm``. Statistics of BatchNormalization are averages already.
+    This is the exponential moving average of Polyak and Juditsky 1992, with a lower decay in the
+    first steps. Unlike the average of Keras optimizers, it supports freezing layers during
+    training, as in ``FreezeBatchNorm``. It excludes BatchNormalization statistics, which are
+    averages already.
 
     Args:
-        decay: weight of the past, in [0, 1). Default 0.99, about the last 100 steps.
+        decay: weight of the past, in [0, 1). Default 0.99, which averages about 100 steps.
 
     Raises:
-        SpecError: ``decay`` is out of its range.
+        SpecError: ``decay`` is out of range.
 
     Examples:
         >>> import qat_lib
@@ -40,15 +41,17 @@ class WeightAverage(keras.callbacks.Callback):
         self._follow: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Start from the weights as they are."""
+        """Initialize the averages with the current weights."""
         self._steps = 0
         self._weights = list(self.model.trainable_variables)
         self._averages = [tf.Variable(v.value) for v in self._weights]
+        # A new function for each ``fit``: the trace contains the variables.
         self._follow = tf.function(self._update)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Follow a step."""
+        """Update the averages after a step."""
         self._steps += 1
+        # As a tensor: a Python number would trace the function again whenever the decay changes.
         self._follow(tf.constant(decay_at(self.decay, self._steps), tf.float32))
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
@@ -58,7 +61,7 @@ class WeightAverage(keras.callbacks.Callback):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Set the weights to their averages, within the block."""
+        """Set the weights to their averages within the block."""
         before = [v.numpy() for v in self._weights]
         self.on_train_end()
         try:
@@ -68,11 +71,11 @@ class WeightAverage(keras.callbacks.Callback):
                 weight.assign(value)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the averages and the number of steps, to go on from in another process."""
+        """Return the averages and the number of steps, to resume in another process."""
         return {"steps": self._steps, "averages": [each.numpy() for each in self._averages]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``get_state`` returned, after ``on_train_begin``."""
+        """Restore a ``get_state`` result; call it after ``on_train_begin``."""
         self._steps = state["steps"]
         for average, value in zip(self._averages, state["averages"], strict=True):
             average.assign(value)

@@ -1,7 +1,4 @@
-"""Wrappers of EinsumDense and of MultiHeadAttention.
-
-The latter is made of four of the former.
-"""
+"""Wrappers of EinsumDense and of MultiHeadAttention, which contains four of them."""
 
 from __future__ import annotations
 
@@ -13,10 +10,7 @@ from qat_lib.keras.wrappers.weighted import WeightedBaseQuantizeWrapper, options
 
 
 def output_axes(equation: str) -> tuple[int, ...]:
-    """Return the EinsumDense kernel's axes that reach the output.
-
-    They are counted from the end.
-    """
+    """Return the output axes of an EinsumDense kernel, counted from the end."""
     operands, _, result = equation.replace(" ", "").partition("->")
     kernel = operands.split(",")[1]
     return tuple(i - len(kernel) for i, letter in enumerate(kernel) if letter in result)
@@ -35,7 +29,7 @@ class EinsumDenseQuantizeWrapper(WeightedBaseQuantizeWrapper):
 class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
     """Quantize the inputs, the four projections and the output of MultiHeadAttention.
 
-    The product of queries and keys, the softmax and the product with the values stay in float.
+    The product of queries and keys, the softmax and the product with the values run in float.
     """
 
     layer_class: ClassVar[type | None] = layers.MultiHeadAttention
@@ -59,7 +53,7 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
     def build(  # type: ignore[override]
         self, query_shape: Any = None, value_shape: Any = None, key_shape: Any = None
     ) -> None:
-        """Build the layer, then put a wrapper around each of its projections."""
+        """Build the layer, then wrap each of its projections."""
         own, self.quantize_inputs = self.quantize_inputs, False
         if not self.layer.built:
             self.layer.build(query_shape, value_shape, key_shape)
@@ -72,8 +66,8 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         self.built = True
 
     def _wrap_projections(self) -> None:
-        # Keras locks a layer once it is built; it unlocks it in the same way where it adds LoRA
-        # weights.
+        # Keras locks a built layer against new sublayers, and unlocks it in the same way to add
+        # LoRA weights.
         self.layer._tracker.unlock()
         for attribute in self.projections:
             dense = getattr(self.layer, attribute)
@@ -116,9 +110,7 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
 
 
 def _renamed(layer: Any, name: str) -> Any:
-    """Give a projection a unique name in its model.
-
-    Keras does not.
-    """
+    """Return a projection with a name that is unique in the model."""
+    # Keras gives the projections of all attention layers the same names.
     layer.name = name
     return layer

@@ -1,4 +1,4 @@
-"""The base of all wrappers: a Keras layer with fake-quantized inputs."""
+"""Base of all wrappers: a Keras layer with fake-quantized inputs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ PACKAGE = "qat_lib"
 
 
 class BaseQuantizeWrapper(keras.layers.Wrapper):
-    """Fake-quantize a layer's inputs and, in a subclass, its weights.
+    """Fake-quantize the inputs of a layer and, in a subclass, its weights.
 
-    A subclass named ``<KerasClass>QuantizeWrapper`` registers itself for that class by being
-    defined.
+    Defining a subclass named ``<KerasClass>QuantizeWrapper`` registers it for this class.
 
     Args:
         layer: the layer to wrap; it must not be a model.
-        quantize_inputs: whether the wrapper quantizes its inputs with quantizers of its own.
-            Default True. ``quantize_model`` passes False, because there a quantizer belongs to a
-            tensor and all its readers share it.
-        quantize_weights: whether the weights are quantized. Default True; layers without weights
-            ignore it.
-        quantization_index: which of several inputs are quantized; None, the default, means all.
-        quantize_internal: whether tensors inside of the layer are quantized, such as the one
-            between the halves of a separable convolution. None, the default, does as
+        quantize_inputs: whether the wrapper has separate input quantizers. Default True.
+            ``quantize_model`` passes False, because there all readers of a tensor share its
+            quantizer.
+        quantize_weights: whether to quantize the weights. Default True; ignored by layers without
+            weights.
+        quantization_index: indices of the inputs to quantize; None, the default, means all.
+        quantize_internal: whether to quantize tensors inside the layer, such as the one between the
+            halves of a separable convolution. None, the default, means the value of
             ``quantize_inputs``.
         input_options: keyword arguments of the input and internal quantizers.
         weight_options: keyword arguments of the weight quantizers; ``channel_axes`` replaces the
-            usual axes. A weight's name as a key holds options for that weight alone.
+            default axes. The name of a weight as a key maps to options for this weight only.
         **kwargs: keyword arguments of ``keras.layers.Layer``; the name defaults to
             ``quant_<layer>``.
 
@@ -73,6 +72,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
             )
         kwargs.setdefault("name", f"quant_{layer.name}")
         kwargs.setdefault("dtype", layer.dtype_policy)
+        # Without autocast, quantizers read the inputs before the wrapped layer casts them.
         super().__init__(layer, autocast=False, **kwargs)
         self.quantize_inputs = quantize_inputs
         self.quantize_weights = quantize_weights
@@ -86,7 +86,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         self.internal_quantizers: list[TensorQuantizer] = []
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
-        """Build the wrapped layer, then the wrapper's own input quantizers."""
+        """Build the wrapped layer, then the input quantizers."""
         if not self.layer.built:
             self.layer.build(
                 input_shape, **shapes
@@ -115,7 +115,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
             self.input_quantizers.append(quantizer)
 
     def quantized_inputs(self, inputs: Any, training: bool | None) -> Any:
-        """Return ``inputs`` after the wrapper's own input quantizers, if it has any."""
+        """Return ``inputs`` after the input quantizers, if any."""
         if not self.input_quantizers:
             return inputs
         several = isinstance(inputs, (list, tuple))
@@ -128,7 +128,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
     ) -> Any:
-        """Call the layer on quantized inputs, with its shapes and types."""
+        """Call the layer with quantized inputs; shapes and data types are those of the layer."""
         return self.call_layer(
             self.quantized_inputs(inputs, training), training=training, mask=mask, **kwargs
         )
@@ -136,7 +136,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     def call_layer(
         self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
     ) -> Any:
-        """Call the wrapped layer with the arguments that it takes."""
+        """Call the wrapped layer, with ``training`` and ``mask`` if it accepts them."""
         accepted = inspect.signature(self.layer.call).parameters
         if training is not None and "training" in accepted:
             kwargs["training"] = training
@@ -145,21 +145,23 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         return self.layer(*inputs, **kwargs)
 
     def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the wrapped layer's output shape."""
+        """Return the output shape of the wrapped layer."""
         return self.layer.compute_output_shape(*args, **kwargs)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the wrapped layer's symbolic output."""
+        """Return the symbolic output of the wrapped layer."""
+        # Keras passes the arguments of the wrapper's ``call``; the layer may not accept all of
+        # them.
         accepted = inspect.signature(self.layer.call).parameters
         kwargs = {key: value for key, value in kwargs.items() if key in accepted}
         return self.layer.compute_output_spec(*args, **kwargs)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """Return the wrapped layer's mask."""
+        """Return the mask of the wrapped layer."""
         return self.layer.compute_mask(inputs, previous_mask)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments, the wrapped layer among them."""
+        """Return the constructor's arguments, including the wrapped layer."""
         return {
             **super().get_config(),
             "quantize_inputs": self.quantize_inputs,

@@ -1,4 +1,4 @@
-"""CompositeQuantizeWrapper: a layer with other layers inside, which are quantized."""
+"""CompositeQuantizeWrapper: quantization of the layers inside another layer."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from qat_lib.keras.wrappers.replacement import call_with_weights
 class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
     """Quantize the weighted layers inside a layer, and their inputs.
 
-    It serves any layer whose ``call`` calls Dense, convolutions and the like: these get a ``call``
-    that quantizes what they read, and are otherwise as they were. The composite's own inputs are
-    quantized outside, where a tensor that others read as well has one quantizer for all.
+    The wrapper supports any layer that calls Dense layers, convolutions and other weighted layers:
+    it replaces the ``call`` of these layers by one with quantized inputs and weights. The inputs of
+    the composite are quantized outside, where each tensor has one quantizer for all readers.
 
     Args:
         layer: the composite layer.
-        weights: one mapping for each quantized weight: ``weight`` (path of the inner layer, slash,
+        weights: one mapping per quantized weight: ``weight`` (path of the inner layer, slash,
             attribute), ``name`` and ``shape``, and options of the quantizer. None, the default,
             means all weights of all inner layers.
-        inputs: one mapping for each quantizer of inner tensors: ``name``, ``readers`` (paths of the
-            inner layers whose input it quantizes) and ``options``. None, the default, gives each
-            inner layer one of its own.
+        inputs: one mapping per quantizer of inner tensors: ``name``, ``readers`` (paths of the
+            inner layers that read the quantized tensor) and ``options``. None, the default, creates
+            a separate quantizer for each inner layer.
         **kwargs: see ``BaseQuantizeWrapper``.
 
     Examples:
@@ -56,7 +56,7 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         inputs: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        # Keras binds arguments by the signature of `call`: it is the composite's own.
+        # Keras binds arguments by the signature of ``call``, so it must be that of the composite.
         object.__setattr__(self, "call", _Forward(self, layer))
         super().__init__(layer, **kwargs)
         self.weights_config = None if weights is None else [dict(item) for item in weights]
@@ -64,7 +64,7 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         self.hooked = False
 
     def build(self, input_shape: Any = None, **_shapes: Any) -> None:
-        """Make the quantizers; Keras builds the composite in its first call."""
+        """Create the quantizers; Keras builds the composite in its first call."""
         if self.weights_config is None or self.inputs_config is None:
             self._configure_alone(input_shape)
         for item in self.weights_config or ():
@@ -82,17 +82,14 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         self.built = True
 
     def _has_inner_weights(self) -> bool:
-        """Whether the inner layers are built.
-
-        ``built`` of the composite does not say.
-        """
+        """Whether the inner layers are built; ``built`` of the composite may be wrong."""
         inner = inner_layers(self.layer)
         paths = {item["weight"].rpartition("/")[0] for item in self.weights_config or ()}
         paths.update(path for item in self.inputs_config or () for path in item["readers"])
         return all(path in inner and inner[path].built for path in paths)
 
     def _configure_alone(self, input_shape: Any) -> None:
-        """Choose everything that can be quantized, for use without a plan."""
+        """Select all quantizable weights and inputs, for use without a plan."""
         if not self.layer.built:
             self.layer(keras.KerasTensor(input_shape, dtype=self.layer.input_dtype))
         inner = inner_layers(self.layer)
@@ -130,8 +127,9 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         return found
 
     def _hook(self) -> None:
-        """Give quantized inner layers a ``call`` that quantizes their inputs."""
+        """Replace the ``call`` of inner layers by one with quantized inputs and weights."""
         inner = inner_layers(self.layer)
+        # One hook per layer, for its weights and its input.
         hooks: dict[str, _InnerCall] = {}
         for item, quantizer in zip(self.weights_config or (), self.weight_quantizers, strict=True):
             path, _, kernel = item["weight"].rpartition("/")
@@ -158,7 +156,7 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         return inner[path]
 
     def prepare(self, args: Any, kwargs: Any) -> None:
-        """Build the composite and its inner layers, as its first call would."""
+        """Build the composite and its inner layers, as in its first call."""
         if self.hooked:
             return
         if not self.layer.built or not self._has_inner_weights():
@@ -167,7 +165,7 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         self._hook()
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the composite's symbolic output."""
+        """Return the symbolic output of the composite."""
         self.prepare(args, kwargs)
         return self.layer.compute_output_spec(*args, **kwargs)
 
@@ -179,10 +177,10 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Return a wrapper of a composite that is built with tuples as shapes.
+        """Return the wrapper, with the composite built from shapes as tuples.
 
-        A file stores them as lists, and Keras hands them on as such. Layers that append to their
-        input shape, as those of DeepLabV3 do, take a tuple only.
+        Files store shapes as lists, and Keras passes them on unchanged. Layers that append to their
+        input shape, such as those of DeepLabV3, require a tuple.
         """
         layer = dict(config["layer"])
         if "build_config" in layer:
@@ -200,7 +198,7 @@ def _shapes_as_tuples(stored: Any) -> Any:
 
 
 class _Forward:
-    """The wrapper's ``call``, with the signature of the composite's."""
+    """The ``call`` of the wrapper, with the signature of the composite's ``call``."""
 
     def __init__(self, wrapper: CompositeQuantizeWrapper, layer: Any) -> None:
         self.wrapper = wrapper
@@ -213,10 +211,11 @@ class _Forward:
 
 
 class _InnerCall:
-    """An inner layer's ``call`` on a quantized input and with quantized weights."""
+    """The ``call`` of an inner layer with quantized input and weights."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
+        # From the class: the instance attribute may be a hook of an earlier wrapper.
         self.original = types.MethodType(type(layer).call, layer)
         self.__signature__ = inspect.signature(self.original)
         self.weights: list[tuple[Any, TensorQuantizer]] = []
@@ -237,10 +236,7 @@ _seen: ContextVar[dict[Any, Any] | None] = ContextVar("qat_lib_seen", default=No
 
 @contextmanager
 def _one_call() -> Iterator[None]:
-    """Quantize each tensor once for all readers, within the block.
-
-    The tensor then has one Q/DQ pair.
-    """
+    """Quantize each tensor once for all readers within the block, for a single Q/DQ pair."""
     token = _seen.set({})
     try:
         yield
@@ -249,15 +245,15 @@ def _one_call() -> Iterator[None]:
 
 
 def _quantized(quantizer: TensorQuantizer, x: Any) -> Any:
-    """Return the quantized tensor or variable."""
+    """Return a quantized tensor or variable, cached within ``_one_call``."""
     seen = _seen.get()
-    if seen is None:
+    if seen is None:  # the inner layer was called directly, not through the wrapper
         return quantizer(x)
-    # What is made in a branch or loop does not exist outside of it.
+    # Tensors computed in a branch or loop are not available outside: use one entry per graph.
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     key = (id(quantizer), id(x), id(graph))
     if key not in seen:
-        seen[key] = (x, quantizer(x))  # x is kept, and with it its id
+        seen[key] = (x, quantizer(x))  # keep x alive, so that its id is not reused
     return seen[key][1]
 
 

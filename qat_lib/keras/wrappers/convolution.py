@@ -1,6 +1,6 @@
-"""Wrappers of the convolutions.
+"""Wrappers of convolutions.
 
-Transposed ones are off by default, as TensorRT runs them unreliably.
+Transposed convolutions are off by default, because TensorRT does not run them reliably in INT8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wrappers of matrix products, and of Embedding."""
+"""Wrappers of Dense and Embedding."""
 
 from __future__ import annotations
 

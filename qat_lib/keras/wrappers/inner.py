@@ -1,7 +1,7 @@
-"""The weighted layers inside a composite layer, by attribute path.
+"""Weighted layers inside a composite layer, by attribute path.
 
-A composite is a layer that calls other layers: TimeDistributed, a transformer block, a user's own
-layer. Names of inner layers change from copy to copy where Keras makes them up; attributes do not.
+A composite is a layer that calls other layers: TimeDistributed, a transformer block, a custom
+layer. Paths use attributes, because generated names of inner layers differ between copies.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from qat_lib.keras.wrappers.weighted import WeightedBaseQuantizeWrapper
 
 
 def inner_layers(layer: Any) -> dict[str, Any]:
-    """Return a layer's quantizable inner layers by path, such as ``"attention/query_dense"``.
+    """Return the quantizable inner layers by path, such as ``"attention/query_dense"``.
 
-    The path leads from attribute to attribute, without leading underscores, in lists by number. A
-    layer that makes its inner layers in ``build`` or in its first call has none before that.
+    A path consists of attribute names without leading underscores, and of list indices. If a layer
+    creates its inner layers in ``build`` or in its first call, the result is empty before.
     """
     found: dict[str, Any] = {}
     _collect(layer, "", found, {id(layer)})
@@ -30,10 +30,7 @@ def inner_layers(layer: Any) -> dict[str, Any]:
 
 
 def inner_wrapper(layer: Any) -> WeightedBaseQuantizeWrapper:
-    """Return an inner layer's wrapper, which knows its weights.
-
-    The wrapper is never called.
-    """
+    """Return a wrapper of an inner layer, to find its weights; the wrapper is not called."""
     wrapper: WeightedBaseQuantizeWrapper = REGISTRY.find(type(layer))(
         layer, quantize_inputs=False, quantize_weights=False
     )
@@ -41,7 +38,7 @@ def inner_wrapper(layer: Any) -> WeightedBaseQuantizeWrapper:
 
 
 def is_composite(layer: Any) -> bool:
-    """Whether a layer without its own wrapper contains weighted layers."""
+    """Whether a layer has no registered wrapper and contains weighted layers."""
     is_layer = isinstance(layer, keras.layers.Layer) and not isinstance(
         layer, BaseQuantizeWrapper | TensorQuantizer
     )
@@ -72,7 +69,7 @@ def _reads_plain_weights(layer_class: type) -> bool:
 
 
 def _children(layer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the layers in a layer with labels; names in models."""
+    """Yield the children of a layer with labels: attributes, or names in models."""
     labels: dict[int, str] = {}
     for name, value in vars(layer).items() if not isinstance(layer, keras.Model) else ():
         if name in RECORDS or name.startswith("_self_"):  # TensorFlow's own records
@@ -90,10 +87,7 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _own_name(layer: Any) -> str:
-    """Return a layer's name without Keras's number.
-
-    A copy gets another number.
-    """
+    """Return the name of a layer without Keras's number, which differs between copies."""
     head, _, number = str(layer.name).rpartition("_")
     is_made_up = (
         number.isdigit() and head.replace("_", "") == type(layer).__name__.replace("_", "").lower()

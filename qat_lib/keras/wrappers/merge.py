@@ -1,4 +1,4 @@
-"""Wrappers of merging, moving and repeating layers, all off by default."""
+"""Wrappers of merging, padding and resizing layers, all off by default."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ ResizingQuantizeWrapper = unweighted(layers.Resizing)
 
 
 class CustomScaleLayerQuantizeWrapper(NonWeightedBaseQuantizeWrapper):
-    """Quantize the inputs of InceptionResNetV2's scaled residual Add, a private class."""
+    """Quantize the inputs of the scaled residual Add of InceptionResNetV2, a private class."""
 
     default_quantize_input: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Wrappers of normalizations and activations: off by default, for the cases."""
+"""Wrappers of normalizations and activations, off by default, for use by cases."""
 
 from __future__ import annotations
 

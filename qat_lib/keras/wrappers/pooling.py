@@ -1,6 +1,6 @@
-"""Wrappers of the pooling layers.
+"""Wrappers of pooling layers.
 
-Averages are on by default; maxima keep the range.
+Average pooling is on by default; max pooling is off, because it preserves the range.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Which wrapper serves which layer class.
+"""Registry of wrappers by layer class.
 
-Keyed by class and resolved through the MRO. A wrapper that a user defines registers through its
-name, ``<KerasClass>QuantizeWrapper``: Keras's aliases count (``GlobalMaxPool2D`` is
-``GlobalMaxPooling2D``), and a name that Keras does not know is taken as the name of the user's own
-layer class.
+The registry is keyed by class and resolved through the MRO. User-defined wrappers register by name,
+``<KerasClass>QuantizeWrapper``. Keras aliases are resolved (``GlobalMaxPool2D`` is
+``GlobalMaxPooling2D``); other names refer to user-defined layer classes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SUFFIX = "QuantizeWrapper"
 class WrapperRegistry:
     """Maps layer classes to wrapper classes; the last registration wins.
 
-    It is the ``qat_lib.graph.catalog.Catalog`` of the Keras side.
+    It implements ``qat_lib.graph.catalog.Catalog`` for Keras.
     """
 
     noun = "wrapper"
@@ -29,6 +28,7 @@ class WrapperRegistry:
 
     def register(self, wrapper: Any) -> None:
         """Register a wrapper class for its ``layer_class``, or by its name."""
+        # Only the class's own attribute: an inherited one would replace the wrapper of the base.
         layer_class = wrapper.__dict__.get("layer_class")
         if layer_class is None and wrapper.__name__.endswith(SUFFIX):
             name = wrapper.__name__.removesuffix(SUFFIX)
@@ -40,12 +40,13 @@ class WrapperRegistry:
             self._by_class[layer_class] = wrapper
 
     def find(self, layer_class: type) -> Any:
-        """Return the wrapper of a layer class or nearest base, or None."""
+        """Return the wrapper of a layer class or its nearest base, or None."""
         for base in layer_class.__mro__:
             if base is keras.layers.Layer:
-                break
+                break  # a wrapper of Layer itself would match every layer
             if base in self._by_class:
                 return self._by_class[base]
+            # A class of Keras must not match a user-defined class of the same name.
             if base.__name__ in self._by_name and not base.__module__.startswith(
                 "keras.src.layers."
             ):
@@ -55,7 +56,7 @@ class WrapperRegistry:
     def class_named(self, name: str) -> Any:
         """Return the layer class called ``name`` if it has a wrapper.
 
-        Of a user's class that is registered by name, the name is returned.
+        For a user-defined class registered by name, return the name.
         """
         found = keras_class(name)
         if found is not None:
@@ -67,20 +68,20 @@ class WrapperRegistry:
         )
 
     def class_names(self) -> list[str]:
-        """Return the names of every class with a wrapper, sorted."""
+        """Return the sorted names of all classes with a wrapper."""
         return sorted({cls.__name__ for cls in self._by_class} | set(self._by_name))
 
     def remedy(self, name: str) -> str:
-        """Return, in a few words, how to support a layer class."""
+        """Return a short instruction for supporting a layer class."""
         return f"define {name}{SUFFIX}"
 
     def advice(self, name: str) -> str:
-        """Return a sentence that says how to support a layer class."""
+        """Return an instruction for supporting a layer class as a sentence."""
         return f"To add one, define a class named {name}{SUFFIX} that derives from a base wrapper."
 
 
 def keras_class(name: str) -> type | None:
-    """Return the Keras layer class of that name or alias."""
+    """Return the Keras layer class with a name or alias, or None."""
     found = getattr(keras.layers, name, None)
     return found if isinstance(found, type) and issubclass(found, keras.layers.Layer) else None
 

@@ -1,4 +1,4 @@
-"""Wrappers of separable convolutions, with a quantizer between their two halves."""
+"""Wrappers of separable convolutions, with a quantizer between the two halves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
     internal_names: ClassVar[tuple[str, ...]] = ("depthwise",)
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
-        """Build the layer, its weight quantizers and the one between halves."""
+        """Build the layer, its weight quantizers, and the quantizer between the halves."""
         super().build(input_shape, **shapes)
         if self.quantize_internal and not self.internal_quantizers:
             quantizer = TensorQuantizer(
@@ -34,12 +34,13 @@ class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
         mask: Any = None,  # noqa: ARG002  a convolution takes none
         **kwargs: Any,  # noqa: ARG002
     ) -> Any:
-        """Run both convolutions in turn, as the layer does at once."""
+        """Run both convolutions one after the other, with the quantizer in between."""
         layer = self.layer
         weights = self.quantized_weights(training) if self.weight_quantizers else {}
         depthwise, pointwise = (
             weights.get(id(v), v.value) for v in (layer.depthwise_kernel, layer.pointwise_kernel)
         )
+        # The layer computes both halves in one op, without access to the tensor in between.
         x = ops.cast(inputs[0], layer.compute_dtype)
         x = ops.depthwise_conv(
             x,

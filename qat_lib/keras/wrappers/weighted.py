@@ -1,4 +1,4 @@
-"""The base of wrappers whose layers have weights: one quantizer for each."""
+"""Base of wrappers of layers with weights, with one quantizer per weight."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from qat_lib.keras.wrappers.replacement import call_with_weights
 
 
 class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
-    """Base for layers with weights, which are quantized per output channel.
+    """Base of wrappers of layers with weights, quantized per output channel.
 
     Args:
         layer: the layer to wrap.
-        kernel_type: attribute of the layer that holds the weight, or a list of such
-            attributes. Default: the class's ``kernel_types``, else ``"kernel"``.
+        kernel_type: attribute of the layer with the weight, or a list of such attributes.
+            Default: ``kernel_types`` of the class, else ``"kernel"``.
         **kwargs: see ``BaseQuantizeWrapper``.
     """
 
@@ -48,11 +48,11 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         )
 
     def planned_weights(self) -> dict[str, tuple[int, ...] | None]:
-        """Return channel axes by quantized weight; None is one range."""
+        """Return the channel axes of each quantized weight; None means one range."""
         return {_leaf(kernel): axes for kernel, axes in self.kernels.items()}
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
-        """Build the layer and one quantizer for each of its weights."""
+        """Build the layer and one quantizer per weight."""
         super().build(input_shape, **shapes)
         if not self.quantize_weights or self.weight_quantizers:
             return
@@ -73,7 +73,8 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         Raises:
             SpecError: the layer has no such weight.
         """
-        # Keras 3 calls a depthwise layer's weight "kernel", Keras 2 called it "depthwise_kernel".
+        # The weight of a depthwise layer is "kernel" in Keras 3 and "depthwise_kernel" in Keras 2.
+        # Of some layers, "kernel" is a property that adds LoRA weights: "_kernel" is the variable.
         names = (f"_{kernel}", kernel, "kernel" if kernel == "depthwise_kernel" else kernel)
         found = (getattr(self.layer, name, None) for name in names)
         variable = next((v for v in found if isinstance(v, keras.Variable)), None)
@@ -87,14 +88,14 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
     def call_layer(
         self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
     ) -> Any:
-        """Call the wrapped layer with its weights replaced by the quantized ones."""
+        """Call the wrapped layer with quantized weights."""
         if not self.weight_quantizers:
             return super().call_layer(*inputs, training=training, mask=mask, **kwargs)
         run = partial(super().call_layer, *inputs, training=training, mask=mask, **kwargs)
         return call_with_weights(self.layer, self.quantized_weights(training), run, self.add_loss)
 
     def quantized_weights(self, training: bool | None) -> dict[int, Any]:
-        """Return each quantized weight under the id of its variable."""
+        """Return the quantized weights by the id of their variable."""
         weights = {}
         for kernel, quantizer in zip(self.kernels, self.weight_quantizers, strict=True):
             variable = self.kernel_variable(kernel)
@@ -106,6 +107,7 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         config = super().get_config()
+        # Subclasses define their kernels by class, so their constructors need no argument.
         if type(self) is WeightedBaseQuantizeWrapper:
             config["kernel_type"] = list(self.kernels)
         return config
@@ -122,7 +124,7 @@ def _leaf(kernel: str) -> str:
 
 
 def weighted(layer_class: type, *, default: bool = True, **kernels: tuple[int, ...] | None) -> Any:
-    """Return a wrapper class; ``kernels`` maps weights to their per-channel axes."""
+    """Return a new wrapper class; ``kernels`` maps weights to their channel axes."""
     return type(
         f"{layer_class.__name__}{SUFFIX}",
         (WeightedBaseQuantizeWrapper,),
