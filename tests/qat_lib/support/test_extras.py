@@ -7,7 +7,7 @@ from qat_lib.support.extras import _PACKAGES, install_hint, missing_hint, missin
 
 
 def test_extras_are_those_of_the_package() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert set(_PACKAGES) == set(project["optional-dependencies"]) - {"all"}
 
 

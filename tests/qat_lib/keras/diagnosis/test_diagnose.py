@@ -18,7 +18,7 @@ from qat_lib.keras.diagnosis import diagnose as diagnose_module
 from qat_lib.keras.diagnosis.effects import Switchboard
 from qat_lib.keras.diagnosis.report import Diagnosis
 
-SHARED = Path(os.environ.get("QATLINE_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
+SHARED = Path(os.environ.get("QATLINE_SHARED_DATA", Path(__file__).parents[5] / "shared" / "data"))
 PAIRS = [("conv1", "conv2"), ("conv2", "depth"), ("depth", "conv3")]
 
 

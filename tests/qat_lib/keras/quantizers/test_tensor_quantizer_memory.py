@@ -8,7 +8,7 @@ import pytest
 
 from tests.qat_lib.keras.quantizers import recomputation
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def step_of(mode: str) -> tuple[float, float]:
