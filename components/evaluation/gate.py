@@ -319,7 +319,7 @@ def _analysis(findings: Sequence[FindingRecord] | None) -> Reason:
 def _errors(findings: Sequence[FindingRecord] | None) -> list[FindingRecord] | None:
     """Return the errors only.
 
-    Warnings and hints concern speed, which is measured separately.
+    Warnings and hints concern speed, a separate measurement.
     """
     return None if findings is None else [finding for finding in findings if finding.is_error]
 

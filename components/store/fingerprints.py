@@ -163,8 +163,7 @@ def machine_identity() -> str:
     ):
         if path.is_file():
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            # A set: /proc/cpuinfo repeats the lines for each core, and containers may see fewer
-            # cores.
+            # A set: /proc/cpuinfo repeats the lines for each core.
             texts += sorted({line for line in lines if line.startswith(wanted)})
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
