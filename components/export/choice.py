@@ -77,10 +77,11 @@ def choose_integers(
 ) -> dict[str, Any]:
     """Return ``backend``, ``cpu`` and ``unsigned`` of a ``qat_lib.PtqRecipe``.
 
-    Where no backend works on this machine, ``auto`` takes signed ones, which every backend runs.
+    If no backend is available on this machine, ``auto`` selects signed integers, supported by every
+    backend.
 
     Raises:
-        ConfigError: they are asked for, and the target or the backend is TensorRT.
+        ConfigError: unsigned integers are requested, and the target or the backend is TensorRT.
     """
     try:
         place = Deployment.on(engine.backend, engine.cpu)
@@ -98,7 +99,7 @@ def choose_integers(
 
 
 def sign_problem(unsigned: str, target: str, backend: str) -> str | None:
-    """Return why target and backend do not fit the integers' sign or each other, or None."""
+    """Return the conflict between target, backend and sign of the integers, or None."""
     for setting, name in (("engine.backend", backend), ("export.target", target)):
         if name == "auto" or (chosen := get_backend(name)).supports("unsigned"):
             continue
