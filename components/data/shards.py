@@ -135,6 +135,7 @@ class _Shard:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
+            # O_NONBLOCK: opening a named pipe in place of a shard must not block.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise DataError(

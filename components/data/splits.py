@@ -52,6 +52,7 @@ def split_indices(
             f"class {classes[worst]!r} has {counts[worst]} samples; at least {needed} are needed, "
             f"one for each of train, {', '.join(carved)}. Add samples or leave the class out."
         )
+    # A second seed per purpose: splits and subsets of the same run draw independent numbers.
     generator = np.random.default_rng([seed, 0x5EED])
     rest = [generator.permutation(np.flatnonzero(labels == label)) for label in range(len(classes))]
     parts: dict[str, Indices] = {}

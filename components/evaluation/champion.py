@@ -151,6 +151,7 @@ def _answers(
     dataset: Path, contenders: Sequence[_Contender]
 ) -> tuple[Labels, list[NDArray[np.bool_]]]:
     """Return the labels, and whether each contender predicts them correctly."""
+    # Raw pixels: candidate and champion may have different preprocessing.
     part = open_split(dataset, "test")
     right: list[list[NDArray[np.bool_]]] = [[] for _ in contenders]
     batch = min(each.classifier.largest_batch for each in contenders)

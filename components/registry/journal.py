@@ -55,6 +55,7 @@ class Move:
     def to_json(self) -> str:
         """Return the text of the tag; long reasons are truncated."""
         content, kept = asdict(self), self.reason
+        # Shorten step by step: the length in JSON depends on escaped characters.
         while len(text := json.dumps(content)) > _LONGEST and kept:
             kept = kept[: len(kept) * 9 // 10]
             content["reason"] = f"{kept}..."

@@ -198,6 +198,7 @@ def registry_lock(
     Raises:
         TrackingError: the store fails.
     """
+    # A new token per attempt: a flag removed as dead never belongs to a later attempt.
     token = uuid.uuid4().hex
     flag = Flag(owner=owner, process=process_identity(), lease=lease)
     begun = acquire(registry, token, flag, waiting=waiting, clock=clock, sleep=sleep)

@@ -89,6 +89,7 @@ def run_component(
         QatlineError: the step failed for a reason that the user can act on; an ``error`` event
             reports the same.
     """
+    # Before the step's slow imports: a launcher killed meanwhile must not leave an orphan.
     die_with_launcher()
     if os.environ.get(KFP_EXECUTOR_VARIABLE):  # the output becomes the log of a pod
         scrub_output()

@@ -155,6 +155,7 @@ def canceled_by_signal(cancel: Callable[[], None]) -> Iterator[None]:
 
 
 def _cancel(launcher: Launcher) -> None:
+    # Kubernetes kills a terminating pod after 30 seconds: do not retry for minutes.
     quick = replace(launcher, api=replace(launcher.api, patience=_CANCEL_PATIENCE))
     try:
         quick.cancel()

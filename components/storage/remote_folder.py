@@ -90,6 +90,7 @@ def _fetched(location: str, storage: Storage, wanted: Wanted, told: Told) -> Pat
                 done += 1
                 told(done, len(files))
         except BaseException:
+            # On the first error, pending downloads must not delay its report.
             pool.shutdown(cancel_futures=True)
             raise
     return place
@@ -107,6 +108,7 @@ def _unpacked(location: str, storage: Storage, wanted: Wanted) -> Path:
             if unpack_files(archive, beside, wanted) == 0:
                 shutil.rmtree(beside)
                 raise StorageError(f"{location} holds no file that is read here: correct data.path")
+            # The rename marks a complete extraction: readers test only for the folder.
             beside.replace(place)
     return place
 

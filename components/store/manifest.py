@@ -70,6 +70,7 @@ class Manifest:
             "settings": dict(self.settings),
             "files": {name: entry.to_dict() for name, entry in sorted(self.files.items())},
         }
+        # The seal covers metrics and settings, which the digest of the files ignores.
         return {**content, "seal": _seal(content)}
 
     @classmethod

@@ -96,6 +96,7 @@ class StepStore:
         except StorageError as error:
             warn(f"the stored result of step {step} is damaged and is computed again: {error}")
             return None
+        # A directory copied or renamed by hand has a valid manifest, but of another execution.
         return manifest if (manifest.step, manifest.key) == (step, key) else None
 
     def hold(

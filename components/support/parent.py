@@ -37,6 +37,7 @@ def die_with_launcher() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     named = os.environ.get(LAUNCHER_VARIABLE, "")
     launcher = int(named) if named.isdigit() else _nearest_non_shell(os.getppid())
+    # The end of process 1 ends the whole container: there is nothing to watch.
     if launcher > 1:
         follow(launcher)
 

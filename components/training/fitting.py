@@ -184,6 +184,7 @@ class CompiledModel:
                 variable.assign(value)
 
     def _variables(self) -> dict[str, list[Any]]:
+        # Metrics are not part of a training's state.
         measured = {id(variable) for variable in self._model.metrics_variables}
         own = [each for each in self._model.variables if id(each) not in measured]
         return {"model": own, "optimizer": list(self._model.optimizer.variables)}

@@ -109,6 +109,7 @@ class KerasLoop:
 
     def _compiled(self) -> bool:
         """Return whether XLA compiles the step, as in ``model.fit``; never for unequal parts."""
+        # XLA requires static shapes; the last part of a batch may be smaller.
         return bool(self._model.jit_compile) and self._part_rows is None
 
     def _train(self, x: Any, y: Any, size: Any) -> dict[str, Any]:

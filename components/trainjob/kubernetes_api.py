@@ -161,6 +161,7 @@ class KubernetesApi:
     def _trust(self) -> ssl.SSLContext | None:
         if not self.server.startswith("https://"):
             return None
+        # The API server's certificate is signed by the cluster's own CA, unknown to the system.
         return ssl.create_default_context(cafile=str(self.account / "ca.crt"))
 
 

@@ -31,6 +31,7 @@ def job_name(run: str, step: str) -> str:
         >>> job_name("1f2e", "train_baseline")
         'qatline-train-baseline-5f3a619946'
     """
+    # The separator keeps ("ab", "c") and ("a", "bc") apart.
     digest = hashlib.sha256(f"{run}\0{step}".encode()).hexdigest()[:10]
     return f"qatline-{step.replace('_', '-')[:24]}-{digest}"
 

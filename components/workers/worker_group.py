@@ -146,6 +146,7 @@ def _start(
         env=environment,
     )
     assert process.stdin is not None  # for the type checker
+    # The arguments go through stdin: command lines are limited in size and publicly visible.
     with process.stdin as stream:
         stream.write(json.dumps(call).encode())
     return process
@@ -155,6 +156,7 @@ def _free_ports(count: int) -> list[int]:
     """Return free ports of this machine; another process may still take one before its use."""
     ports = []
     with ExitStack() as stack:
+        # Keep all sockets open until every port is known: a closed one could be returned twice.
         for _ in range(count):
             listener = stack.enter_context(socket.socket())
             listener.bind(("127.0.0.1", 0))

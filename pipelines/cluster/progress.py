@@ -68,6 +68,7 @@ def describe_run(run: Any) -> ClusterRun:
     steps: dict[str, str] = {}
     errors: dict[str, str] = {}
     tasks = list(getattr(run.run_details, "task_details", None) or ())
+    # Sorted by time, so that the latest attempt of a step overwrites earlier ones.
     tasks.sort(key=lambda task: str(task.create_time or ""))
     for task in tasks:
         name = step_of_task(task.display_name or "")

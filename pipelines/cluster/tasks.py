@@ -102,6 +102,7 @@ def _choose_node(task: Any, pod: StepResources) -> None:
 
 def toleration_operator(toleration: Toleration) -> str:
     """Return a toleration's operator; the default is ``Equal`` with a value, else ``Exists``."""
+    # Kubernetes's default is Equal: without a value it matches only taints with an empty one.
     return toleration.operator or ("Exists" if toleration.value is None else "Equal")
 
 

@@ -30,6 +30,7 @@ class EventTail:
             stream.seek(self.offset)
             data = stream.read()
         self.offset += len(data)
+        # The last line may be incomplete: keep it for the next call.
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             try:

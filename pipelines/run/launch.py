@@ -188,6 +188,7 @@ def step_names(pipeline: Any) -> list[str]:
     """Return a compiled pipeline's step names in dependency order."""
     tasks = pipeline.pipeline_spec.root.dag.tasks
     ordered: list[str] = []
+    # Terminates: the tasks of a KFP pipeline form an acyclic graph.
     while len(ordered) < len(tasks):
         ordered += [
             name
@@ -219,6 +220,7 @@ def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root:
         try:
             pipeline(**_known(pipeline, parameters))
         except RuntimeError as error:
+            # kfp.local reports the failed task only in the colored text of a RuntimeError.
             failed = re.findall(r"'([\w-]+)'", re.sub(r"\x1b\[[0-9;]*m", "", str(error)))
             raise StepStoppedError(step_of_task(failed[-1]) if failed else "") from error
 
@@ -231,6 +233,7 @@ def _known(pipeline: Any, parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _end_with_children(signal_number: int, _frame: FrameType | None) -> None:
     """Terminate the process group's steps first: kfp would wait for them."""
+    # The signal to the group also reaches this process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGTERM)

@@ -52,6 +52,7 @@ def read_lines(
     """
     lines, rest, offset = StepLines(), b"", 0
     while True:
+        # Before the read: lines written between the read and the end of the run would be lost.
         more = goes_on()
         data = _read_from(path, offset)
         offset += len(data)

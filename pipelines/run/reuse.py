@@ -49,6 +49,7 @@ def find_stored(
             return None
         if path is None:
             return None
+        # The key of each step depends on the digests of its inputs: resolve the steps in order.
         artifacts[step.artifact] = str(path)
         found.append(StoredStep(step=step, settings=settings, inputs=inputs))
     return found

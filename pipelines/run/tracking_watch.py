@@ -73,6 +73,7 @@ def watched(uri: str, *, required: bool, interval: float = INTERVAL) -> Iterator
         while not ended.wait(interval):
             watch.look()
 
+    # A daemon thread: a probe in progress must not delay the end of the run.
     thread = threading.Thread(target=follow, name="tracking-watch", daemon=True)
     thread.start()
     try:
