@@ -31,6 +31,7 @@ _MODES = {"rgb": "RGB", "gray": "L"}
 # Images are decoded in many threads, but large ones, of hundreds of megabytes, one at a time.
 _LARGE_PIXELS = 4_000_000
 _LARGE_BYTES = 4 * _LARGE_PIXELS
+# Reentrant: ``room_for_file`` and ``decode_image`` both acquire it in one thread.
 _one_large_image = threading.RLock()
 
 

@@ -229,6 +229,7 @@ def _register(
     registry.set_tag(UPLOAD_TAG, place)
     source = registry.upload(place, folder)
     lease.check()
+    # Created as pending: only a completed promotion sets a final state.
     tags |= {STATE: PENDING, DIGEST: candidate.digest, UPLOAD_TAG: place}
     number = registry.create_version(source, tags, candidate.describe(verdict))
     registry.delete_tag(UPLOAD_TAG)
@@ -247,6 +248,7 @@ def _note_inputs(
 
 def _reject(registry: Registry, lease: Lease, number: int) -> None:
     lease.check()
+    # The state is written last: if the process dies before, ``mend`` finds a pending version.
     registry.set_alias(CHALLENGER, number)
     lease.check()
     registry.set_version_tags(number, {STATE: REJECTED})

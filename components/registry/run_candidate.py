@@ -95,7 +95,7 @@ def submit_run(
     """
     facts = files.facts()
     with tempfile.TemporaryDirectory() as place:
-
+        # Called for new candidates only: the package contains all files of the model.
         def folder() -> Path:
             files.write(Path(place) / "model")
             return Path(place) / "model"

@@ -74,6 +74,7 @@ def train_baseline_step(
     from qatline.components.training.quantization_choice import open_cases, read_spec
 
     framework = choose_framework(model.framework)
+    # Before the model is built: its initial weights depend on the seed.
     framework.make_deterministic(seed)
     info, baseline = Dataset(dataset).info(), Baseline(out)
     network, trained = framework.open_model(

@@ -168,6 +168,7 @@ class _Bounded:
 def _write(source: IO[bytes], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
+        # Mode x: a second member of the same name must not replace the first.
         with target.open("xb") as stream:
             shutil.copyfileobj(source, stream, 1 << 20)
     except FileExistsError as error:

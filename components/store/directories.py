@@ -60,6 +60,7 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
         if not _rename(tmp, final):
             shutil.rmtree(tmp, ignore_errors=True)
             return False
+        # Makes the rename itself durable.
         sync(final.parent)
     except OSError as error:
         shutil.rmtree(tmp, ignore_errors=True)
@@ -80,6 +81,7 @@ def materialize(source: Path, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, beside, copy_function=_link_or_copy)
+        # A rename cannot replace a directory with content.
         if target.exists():
             shutil.rmtree(target)
         beside.rename(target)

@@ -19,6 +19,7 @@ from qatline.components.support.credentials import scrub
 from qatline.components.support.model_names import logged_name
 from qatline.components.tracking.store import Contact, translated
 
+# Limits of MLflow: characters of a data set's digest, entries of a request.
 _DIGEST_LIMIT = 36
 _PARAMS_A_BATCH = 100
 _METRICS_A_BATCH = 1000

@@ -221,6 +221,7 @@ def _elect(client: Any, candidates: Sequence[Any]) -> str | None:
     if not free:
         _withdraw(client, list(named))
         return None
+    # A deterministic choice: concurrent elections propose the same run.
     chosen: str = min(free, key=_age).info.run_id
     for run_id in named:
         if run_id != chosen and named[run_id] is None and not _name(client, run_id, chosen):

@@ -50,6 +50,7 @@ class Checkpoint:
             return None
         try:
             state = read_state(self.path)
+            # The file may have been copied from another execution.
             if state["of"] != self._identity:
                 raise ValueError(f"it is of {state['of']}")
         except (OSError, ValueError, KeyError, TypeError) as error:

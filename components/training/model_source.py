@@ -84,6 +84,7 @@ def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
     import keras
 
     options = {**options, "weights": "imagenet"}
+    # keras.applications rejects ImageNet weights with another number of classes.
     if classes == 1000:
         return builder(**options)
     body = builder(**{**options, "include_top": False, "pooling": "avg"})
@@ -116,6 +117,7 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
         )
     (source,), (result,) = graph.inputs, graph.outputs
     expected, received = graph.shapes[source][1:], tuple(input_shape)
+    # Dimensions of None accept any size.
     taken = tuple(r if e is None else e for e, r in zip(expected, received, strict=False))
     if len(expected) != len(received) or taken != received:
         raise UnsupportedModelError(

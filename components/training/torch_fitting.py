@@ -173,6 +173,7 @@ class Training:
         default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
         self._decay = schedule.weight_decay or default
         ranges = [p for p in range_parameters(network.module) if p.requires_grad]
+        # Identities, since tensors compare element by element.
         known = {id(parameter) for parameter in ranges}
         self._parameters, self._ranges = [], ranges
         for parameter in network.module.parameters():

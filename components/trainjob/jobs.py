@@ -57,6 +57,7 @@ class TrainJobs:
                 query = {"fieldValidation": "Strict"}
                 created: dict[str, Any] = self._request("POST", self._path, body=body, query=query)
             except KubernetesError as error:
+                # Conflict: an earlier request succeeded although its response was lost.
                 if error.code == 409:
                     return self._request_existing(body["metadata"]["name"], error)
                 if form != FORMS[-1] and f'unknown field "spec.{form}"' in str(error):

@@ -135,6 +135,7 @@ def current_workers() -> Workers:
     return _connected(os.environ.get(TF_CONFIG_VARIABLE, ""))
 
 
+# TensorFlow creates the strategy's server once per process.
 @functools.cache
 def _connected(_config: str) -> Workers:
     config = read_worker_config()

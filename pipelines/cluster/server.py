@@ -221,6 +221,7 @@ class Cluster:
 
     def _version(self, text: str) -> tuple[str, str]:
         """Return the ids of pipeline and version with this content; upload missing ones."""
+        # The name identifies the content: equal pipelines are uploaded once.
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
         with tempfile.TemporaryDirectory() as folder:
             package = Path(folder) / "pipeline.yaml"

@@ -226,6 +226,7 @@ def load_config(
         }
         layer = _with_qat_auto(layer)
         check_keys(layer, RunConfig, source=source)
+        # Resolve paths per layer: each layer has its own base folder.
         values = _merge(values, absolute_paths(layer, base))
     if "output" not in values:
         values["output"] = str(here / RunConfig().output)

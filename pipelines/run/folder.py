@@ -143,6 +143,8 @@ class RunFolder:
         if record.status != "running":
             return record
         try:
+            # A free lock means that no process runs this folder. Read the record again under the
+            # lock: the run may have ended since.
             with self.hold(0.0):
                 record = self.record()
                 if record.status == "running":
@@ -180,6 +182,7 @@ class RunFolder:
             self._acquire(descriptor, time.monotonic() + patience)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            # Under the lock no other process writes: unfinished files belong to killed ones.
             for place in (self.path, self.artifacts_dir, *self.steps_dir.glob("*/*/*")):
                 sweep_unfinished(place)
             yield descriptor
@@ -222,6 +225,7 @@ def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -
         unfinished.write_record(
             RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version)
         )
+        # The folder appears complete: other processes never see a run without its record.
         return RunFolder(path=work.rename(output / run_id))
     except OSError as error:
         raise as_storage_error(error, output / run_id) from error

@@ -173,6 +173,7 @@ def _follow(
 ) -> int:
     try:
         while True:
+            # Poll before reading: events written before the exit are then complete.
             code = process.poll()
             for event in tail.read():
                 progress.apply(event)
