@@ -3,9 +3,8 @@
 A step is a module ``components/steps/<name>.py`` with a function ``<name>_step`` and an entry in
 ``STEPS``. Everything else is derived: the function's signature declares the input artifacts and the
 sections of the config, and ``qatline.pipelines.kfp_components`` builds the Kubeflow component from
-it. Optionally, the module defines ``<name>_settings``, which reduces the sections to the values
-that affect the result, and ``<name>_state``, which returns further dependencies, such as the
-champion.
+it. Two further functions are optional: ``<name>_settings`` reduces the sections to the values that
+affect the result, and ``<name>_state`` returns further dependencies, such as the champion.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class TrackedOutputs:
             file name; the name of an object selects all values below it.
         rows: measurements whose rows become metrics, of the step and of the pipeline run.
         verdict: verdict of the gate, recorded with the pipeline run.
-        summary: files recorded with the pipeline run, which also receives the curves and the
+        summary: files recorded with the pipeline run, in addition to the curves and the
             description of the data.
     """
 
@@ -66,7 +65,7 @@ class Step:
     Attributes:
         name: name of the module in ``components/steps/`` and prefix of its function
             ``<name>_step``.
-        artifact: name of the output directory, and of the parameter by which other steps read it.
+        artifact: name of the output directory, and of the input parameter of later steps.
         tracked: outputs recorded by the tracking server.
         kind: Kubeflow type of the artifact: ``Artifact``, ``Dataset`` or ``Model``.
         image: container image: ``train``, or ``engine`` without TensorFlow.

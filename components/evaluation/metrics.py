@@ -19,7 +19,7 @@ _BINS = 15
 
 
 def check_outputs(outputs: Floats, model: str) -> None:
-    """Reject outputs with NaN, for which the predicted class is undefined.
+    """Reject outputs with NaN: their predicted class is undefined.
 
     Args:
         outputs: logits or probabilities, (samples, classes).

@@ -25,7 +25,7 @@ _NORMAL_975 = 1.959964  # quantile of the normal distribution for an interval of
 
 
 def compare_answers(candidate: Right, champion: Right) -> PairedTest:
-    """Test which of two classifiers predicts more samples correctly.
+    """Test the difference of two classifiers on the same samples.
 
     McNemar's exact test: if both are equally good, samples predicted correctly by only one of them
     are equally likely for each. The interval of the difference follows Agresti and Min, Simple

@@ -56,7 +56,7 @@ def _cpu(value: Any) -> str:
 def _memory(value: Any) -> str:
     """Return a size in the common notation of Kubernetes and kfp.
 
-    Bare numbers, which would be bytes, are rejected as probable mistakes.
+    Bare numbers would be bytes, a probable mistake, and are rejected.
     """
     if not re.fullmatch(r"\d+([KMGTPE]i|[MGTPE])", str(value)) or not amount(str(value)):
         raise ValueError(
