@@ -1,10 +1,10 @@
-"""The table of the pipeline's steps, in order.
+"""Table of the pipeline's steps, in order.
 
-A step is a module ``components/<name>.py`` with a function ``<name>_step`` and an entry of
-``STEPS``. All else is derived: the function's signature says which artifacts of earlier steps and
-which sections of the config the step reads, and from it ``qatline.pipelines.kfp_components`` makes the
-component for Kubeflow. A function ``<name>_settings`` beside it may reduce the sections to what the
-result depends on, and ``<name>_state`` may say what else it depends on, such as the champion.
+A step is a module ``components/steps/<name>.py`` with a function ``<name>_step`` and an entry in
+``STEPS``. Everything else is derived: the function's signature declares the input artifacts and the
+sections of the config, and ``qatline.pipelines.kfp_components`` builds the Kubeflow component from
+it. Two further functions are optional: ``<name>_settings`` reduces the sections to the values that
+affect the result, and ``<name>_state`` returns further dependencies, such as the champion.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ from qatline.components.artifacts.variants import CANDIDATE_VARIANT
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedOutputs:
-    """Which files of a step's output directory are recorded, and as what.
+    """Globs of the files in a step's output directory that the tracking server records.
 
-    Each is a glob; a missing file is no error.
+    Missing files are ignored.
 
-    ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves.
-    ``onnx`` are models with a signature. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
-    objects to the keys in them that become tags, prefixed with the file's name; a name stands for
-    all below it.
-
-    The run of the whole pipeline gets the curves, the description of the data, and what follows:
-    ``rows`` are measurements whose rows become metrics (of the step, too), ``verdict`` is the
-    verdict, and ``summary`` are files.
+    Attributes:
+        artifacts: files stored unchanged.
+        history: JSON lists of epochs, recorded as curves.
+        onnx: models stored with a signature.
+        champion: files of the champion.
+        dataset: description of the data.
+        tags: JSON objects by glob, with the keys recorded as tags. Each tag is prefixed with the
+            file name; the name of an object selects all values below it.
+        rows: measurements whose rows become metrics, of the step and of the pipeline run.
+        verdict: verdict of the gate, recorded with the pipeline run.
+        summary: files recorded with the pipeline run, in addition to the curves and the
+            description of the data.
     """
 
     artifacts: tuple[str, ...] = ()
@@ -59,17 +63,17 @@ class Step:
     """One step of the pipeline.
 
     Attributes:
-        name: name of its module in ``components/steps/``, and of its function ``<name>_step``.
-        artifact: name of its output directory, which is also that of the inputs that read it.
-        tracked: what the tracking server gets of its output.
-        kind: type of the artifact in Kubeflow: ``Artifact``, ``Dataset`` or ``Model``.
-        image: image that it runs in: ``train``, or ``engine``, which has no TensorFlow.
-        page: file of its output that Kubeflow shows as a page; empty for none.
-        confusion: row of the measurements whose confusion matrix Kubeflow shows; empty for none.
-        distributed: whether several workers can run it together; on a cluster as a TrainJob.
-        machine_bound: whether its output depends on the processor or the GPU: no other machine may
-            reuse it.
-        help: what a user should know who gives the step's pod resources of its own.
+        name: name of the module in ``components/steps/`` and prefix of its function
+            ``<name>_step``.
+        artifact: name of the output directory, and of the input parameter of later steps.
+        tracked: outputs recorded by the tracking server.
+        kind: Kubeflow type of the artifact: ``Artifact``, ``Dataset`` or ``Model``.
+        image: container image: ``train``, or ``engine`` without TensorFlow.
+        page: output file that Kubeflow displays as a page; empty for none.
+        confusion: row of the measurements whose confusion matrix Kubeflow displays; empty for none.
+        distributed: whether several workers can share the step; on a cluster it runs as a TrainJob.
+        machine_bound: whether the output depends on the CPU or GPU; other machines never reuse it.
+        help: note for users that set pod resources for this step.
     """
 
     name: str
@@ -149,7 +153,7 @@ STEPS = (
         ),
         tracked=TrackedOutputs(
             artifacts=(Engines.ENGINES, Engines.MANIFESTS, Engines.LAYERS, Engines.SUMMARY),
-            # The target of an engine: what it may run on, and what it turned out to be.
+            # The target of an engine: the permitted devices, and the one it was built for.
             tags={Engines.MANIFESTS: Engines.MANIFEST_TAGS},
         ),
     ),

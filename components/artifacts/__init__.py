@@ -1,8 +1,8 @@
 """Artifacts of the steps: one class each for its files and keys.
 
-A class is made from the output directory of its step. It reads a file when it is asked for it and
-checks it then: ``qat_lib.errors.StepError`` says what was expected and received, and which
-step to run again. A key that older runs don't have has a default.
+A class wraps the output directory of its step and reads files on demand. Invalid content raises
+``qat_lib.errors.StepError`` with the expected and received values and the step to repeat. Keys
+missing in older runs have defaults.
 """
 
 from qatline.components.artifacts.dataset import Dataset

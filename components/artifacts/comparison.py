@@ -1,4 +1,4 @@
-"""What tests found: a candidate against the champion and against chance."""
+"""Test results: a candidate against the champion and against chance."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class PairedTest(Record):
     """McNemar's exact test of two classifiers on the same samples.
 
     Attributes:
-        only_candidate, only_champion: samples that only this one answers correctly.
+        only_candidate, only_champion: samples predicted correctly by this classifier only.
         difference: accuracy of the candidate minus the champion's.
         low, high: 95 % interval of the difference.
-        p_better, p_worse: one-sided p-values of the candidate being better, and worse.
+        p_better, p_worse: one-sided p-values of a better and of a worse candidate.
     """
 
     samples: int = 0
@@ -42,9 +42,9 @@ class ChanceTest(Record):
     """Permutation test of a classifier against chance.
 
     Attributes:
-        accuracy: share of correct answers.
-        chance: the share that the same answers have where they are independent of the labels.
-        p_value: how often shuffled labels are answered as well.
+        accuracy: share of correct predictions.
+        chance: expected accuracy of the same predictions if they were independent of the labels.
+        p_value: frequency of at least this accuracy with shuffled labels.
     """
 
     samples: int = 0
@@ -54,13 +54,13 @@ class ChanceTest(Record):
 
 
 class ChampionComparison(Record):
-    """A candidate and the champion on the same test part, by engines of the same machine.
+    """A candidate and the champion on the same test part, with engines on the same machine.
 
     Attributes:
-        version: the champion's version; None where there is no champion.
-        digest: SHA-256 of the champion's ONNX file; empty where there is none.
+        version: version of the champion, or None.
+        digest: SHA-256 of the champion's ONNX file; empty without a champion.
         same: whether the candidate is the champion.
-        problem: why the two could not be compared; empty where they were.
+        problem: reason for a missing comparison; empty otherwise.
         candidate, champion: accuracy, latency, throughput and size.
     """
 

@@ -1,4 +1,4 @@
-"""The description of a prepared data set, as ``dataset.json`` holds it."""
+"""Description of a prepared data set, the content of ``dataset.json``."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ SPLITS = ("train", "calibration", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What a prepared data set is.
+    """Description of a prepared data set.
 
     Args:
         kind: ``digits``, ``npz``, ``folder`` or ``keras``.
         classes: names in label order.
-        image_shape: ``(height, width, channels)`` as the model sees it.
+        image_shape: ``(height, width, channels)`` of the model's input.
         dtype: data type of the raw images, ``uint8`` or ``float32``.
         splits: number of samples of each part: train, calibration, validation, test.
-        fingerprint: SHA-256 over the content of the whole source; splits and seed don't enter.
-        source: where it came from, for people.
-        root: the image folder, when the images stay in their files; None when they are arrays or
-            shards beside this.
-        duplicates: number of samples outside the training part whose pixels also occur in it.
+        fingerprint: SHA-256 of the content of the whole source, without splits and seed.
+        source: origin of the data, for display.
+        root: image folder if the images remain in their files; None for arrays and shards.
+        duplicates: number of samples outside the training part with pixels that also occur in it.
     """
 
     kind: str
@@ -76,7 +75,7 @@ class DatasetInfo:
         """Read ``dataset.json`` of the directory ``dataset``.
 
         Raises:
-            DataError: it is missing or holds something else.
+            DataError: it is missing or has another content.
         """
         path = dataset / INFO_NAME
         if not os.path.lexists(path):

@@ -1,7 +1,4 @@
-"""What prepare_data hands on.
-
-The description of the data, its preprocessing, and the samples of each part.
-"""
+"""Output of prepare_data: description, preprocessing, and samples of each part."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ if TYPE_CHECKING:
 class Dataset(StepFolder):
     """A prepared data set.
 
-    The samples of a part are two arrays, a list of image files with their labels, or shards with
-    an index.
+    The samples of a part are two arrays, a list of image files with their labels, or shards with an
+    index.
     """
 
     STEP: ClassVar[str] = "prepare_data"
@@ -30,12 +27,12 @@ class Dataset(StepFolder):
         """Return the description of the data.
 
         Raises:
-            DataError: it is missing or holds something else.
+            DataError: it is missing or has another content.
         """
         return DatasetInfo.load(self.path)
 
     def preprocessing(self) -> Preprocessing:
-        """Return how raw pixels become the model's input.
+        """Return the conversion of raw pixels to the model's input.
 
         Raises:
             DataError: the definition is missing or broken.
@@ -45,7 +42,7 @@ class Dataset(StepFolder):
         return Preprocessing.load(self.file(self.PREPROCESSING))
 
     def write_preprocessing(self, preprocessing: Preprocessing) -> None:
-        """Write how raw pixels become the model's input."""
+        """Write the conversion of raw pixels to the model's input."""
         preprocessing.save(self.file(self.PREPROCESSING))
 
     def images_file(self, split: str) -> Path:

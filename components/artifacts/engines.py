@@ -1,7 +1,4 @@
-"""What build_engine hands on.
-
-An engine for each variant with its manifest, its layers and a summary.
-"""
+"""Output of build_engine: an engine per variant with manifest, layers and a summary."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _MANIFEST, _LAYERS = ".engine.json", ".layers.json"
 
 
 class EngineInfo(Record):
-    """What built an engine."""
+    """Backend of an engine."""
 
     backend: Text = ""
     backend_version: Text = ""
@@ -31,9 +28,9 @@ class EngineBuild(Record):
 
     Attributes:
         layers: number of layers by precision.
-        float_weighted_layers: names of the weighted layers that don't run in INT8.
-        prediction: how well the fusion analysis predicted it; absent for an engine without
-            quantizers, None where the two can't be compared.
+        float_weighted_layers: names of the weighted layers that do not run in INT8.
+        prediction: score of the fusion analysis's prediction; absent for an engine without
+            quantizers, None if they cannot be compared.
     """
 
     bytes: int
@@ -49,7 +46,7 @@ class EngineBuild(Record):
     prediction: dict[str, Any] | None = None
 
     def numbers(self) -> dict[str, float]:
-        """Return its figures by name."""
+        """Return its metrics by name."""
         return {
             name: getattr(self, name)
             for name in ("bytes", "build_seconds", "int8_layers", "weighted_layers")
@@ -57,7 +54,7 @@ class EngineBuild(Record):
 
 
 class LayerList(Record):
-    """The layers of an engine, as its backend reports them; see ``qat_lib.engines.EngineLayer``."""
+    """Layers of an engine as reported by its backend; see ``qat_lib.engines.EngineLayer``."""
 
     layers: list[dict[str, Any]]
 
@@ -87,7 +84,7 @@ class Engines(StepFolder):
         return self.file(variant.engine)
 
     def built(self) -> list[Variant]:
-        """Return the variants that have an engine."""
+        """Return the variants with an engine."""
         return [variant for variant in Variant if self.has(variant.engine)]
 
     def write_summary(self, summary: BuildSummary) -> None:
@@ -95,17 +92,14 @@ class Engines(StepFolder):
         self.write(self.SUMMARY, summary.to_dict())
 
     def infos(self) -> Mapping[str, EngineInfo]:
-        """Return what built each engine, by variant."""
+        """Return the backend of each engine, by variant."""
         return {
             path.name.removesuffix(_MANIFEST): self.read(path.name, EngineInfo)
             for path in sorted(self.path.glob(self.MANIFESTS))
         }
 
     def layers(self, variant: Variant) -> list[EngineLayer]:
-        """Return an engine's layers as reported by its backend.
-
-        Empty where the backend reports none.
-        """
+        """Return an engine's layers as reported by its backend; empty if it reports none."""
         from qat_lib.engines.values import EngineLayer
 
         name = f"{variant}{_LAYERS}"

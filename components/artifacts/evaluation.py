@@ -14,11 +14,11 @@ from qatline.components.artifacts.record import Measured, Record, Text, objects
 from qatline.components.artifacts.result_row import ResultRow as ResultRow
 
 Rows = Annotated[dict[str, ResultRow], BeforeValidator(objects)]
-"""Rows by name; what is no row counts as not measured."""
+"""Rows by name; entries of other types are ignored."""
 
 
 def row_metrics(rows: Mapping[str, ResultRow], *, separator: str = "/") -> dict[str, float]:
-    """Return what was measured, by ``<row>/<figure>`` or with another separator."""
+    """Return the measurements by ``<row>/<figure>``, or with another separator."""
     found = {}
     for row_name, row in rows.items():
         for name, value in row.numbers().items():
@@ -27,7 +27,7 @@ def row_metrics(rows: Mapping[str, ResultRow], *, separator: str = "/") -> dict[
 
 
 def rows_of_metrics(metrics: Mapping[str, float]) -> dict[str, ResultRow]:
-    """Return the rows that ``row_metrics`` named; other metrics are no rows."""
+    """Return the rows from the names of ``row_metrics``; other metrics are ignored."""
     figures: dict[str, dict[str, float]] = {}
     for metric, value in metrics.items():
         row_name, found, name = metric.partition("/")
@@ -58,10 +58,7 @@ class BatchTiming(Record):
 
 
 class ClassAccuracy(Record):
-    """Accuracy on one class and its change against FP32, by row.
-
-    None for a class without samples.
-    """
+    """Accuracy on one class and its change against FP32, by row; None without samples."""
 
     name: str | int = Field("", alias="class")
     samples: Measured = None
@@ -70,10 +67,7 @@ class ClassAccuracy(Record):
 
 
 class Agreement(Record):
-    """Agreement of a row's outputs with FP32: labels and probabilities.
-
-    The share of equal labels, and the differences of probabilities.
-    """
+    """Agreement of a row's outputs with FP32: share of equal labels, probability differences."""
 
     labels: Measured = None
     largest_difference: Measured = None
@@ -81,10 +75,7 @@ class Agreement(Record):
 
 
 class WorstSample(Record):
-    """A sample whose probabilities differ much from FP32's.
-
-    Its true label, and what the two give it.
-    """
+    """A sample with a large difference from FP32: true label and both predictions."""
 
     index: Measured = None
     difference: Measured = None
@@ -95,12 +86,12 @@ class WorstSample(Record):
 
 
 class FileCheck(Record):
-    """The check of an engine file in a fresh process; see ``qat_lib.engines.check.EngineCheck``.
+    """Check of an engine file in a fresh process; see ``qat_lib.engines.check.EngineCheck``.
 
     Attributes:
         samples: number of real inputs among the requests.
-        first_layer: the first layer that departs from the reference, where one does.
-        engines: the checks of all engines; this one then says whether all passed.
+        first_layer: first layer that deviates from the reference, if any.
+        engines: checks of all engines; ``passed`` then covers all of them.
     """
 
     passed: Annotated[bool, BeforeValidator(lambda value: value is True)] = False
@@ -121,11 +112,10 @@ def _object_or_none(value: object) -> object:
 
 
 class Measurements(Record):
-    """All that was measured.
+    """All measurements of an evaluation.
 
-    ``confusion`` has a row for each label and a column for each prediction; ``speed`` are
-    sentences on the INT8 engine's speed. ``comparison`` is there where a registry is named;
-    ``identity`` is new with each evaluation.
+    ``confusion`` has labels as rows and predictions as columns. ``speed`` contains sentences on the
+    INT8 engine's speed. ``comparison`` requires a registry. ``identity`` is unique per evaluation.
     """
 
     version: int = 1
@@ -144,25 +134,25 @@ class Measurements(Record):
     speed: Sequence[str] = ()
 
     def row(self, name: str) -> ResultRow:
-        """Return a row; an empty one where it was not measured."""
+        """Return a row; an empty one if it was not measured."""
         return self.rows.get(name, ResultRow())
 
 
 class Evaluation(StepFolder):
-    """The measurements, and pictures of the samples that differ most from FP32."""
+    """Measurements, and pictures of the samples with the largest difference from FP32."""
 
     STEP: ClassVar[str] = "evaluate"
     MEASUREMENTS: ClassVar[str] = "evaluation.json"
     PICTURES: ClassVar[str] = "**/*.png"
 
     def picture_file(self, name: str) -> Path:
-        """Return where the picture of a sample lies."""
+        """Return the path of a sample's picture."""
         return self.file(f"worst_samples/{name}")
 
     def measurements(self) -> Measurements:
-        """Return what was measured."""
+        """Return the measurements."""
         return self.read(self.MEASUREMENTS, Measurements)
 
     def write_measurements(self, measurements: Measurements) -> None:
-        """Write what was measured."""
+        """Write the measurements."""
         self.write(self.MEASUREMENTS, measurements.to_dict())

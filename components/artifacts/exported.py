@@ -33,15 +33,15 @@ class FindingRecord(Record):
 
     @property
     def is_error(self) -> bool:
-        """Whether the graph is illegal or not as intended.
+        """Whether the graph is invalid or deviates from the plan.
 
-        A finding without a severity counts as an error.
+        Findings without a severity count as errors.
         """
         return self.severity in ("error", "")
 
 
 class ParityRecord(Record):
-    """How far ONNX Runtime and Keras agree; see ``qat_lib.export.ParityReport``.
+    """Agreement of ONNX Runtime with Keras; see ``qat_lib.export.ParityReport``.
 
     Attributes:
         bound: accepted difference of a graph in FP16, as a share of the largest output.
@@ -64,7 +64,7 @@ class ParityRecord(Record):
 
 
 class ExportRecord(Record):
-    """One exported graph. ``verification`` is None where nobody looked."""
+    """One exported graph; ``verification`` is None if it was not verified."""
 
     bytes: Measured = None
     seconds: Measured = None
@@ -78,7 +78,7 @@ class ExportRecord(Record):
     parity: ParityRecord | None = None
 
     def numbers(self) -> dict[str, float]:
-        """Return the main figures by name, unmeasured ones omitted."""
+        """Return the main metrics by name, without unmeasured ones."""
         difference = self.parity.largest_difference if self.parity else None
         figures = {
             "bytes": self.bytes,
@@ -101,7 +101,7 @@ class LayerPrediction(Record):
 
 
 class Analysis(Record):
-    """The fusion analysis; ``findings`` is None where it was not run."""
+    """The fusion analysis; ``findings`` is None if it was not run."""
 
     layers: Sequence[LayerPrediction] = ()
     adds: Sequence[LayerPrediction] = ()
@@ -123,24 +123,24 @@ class Exported(StepFolder):
         return self.file(variant.onnx)
 
     def reference(self, variant: Variant) -> Path:
-        """Return the graph that an engine must answer like.
+        """Return the reference graph of an engine's outputs.
 
-        FP16 and BF16 that are the backend's choice have no graph of their own and share that of
+        If the backend selects FP16 or BF16, these variants have no separate graph and share that of
         FP32.
         """
         shared = variant in HALF and not self.has(variant.onnx)
         return self.graph(Variant.FP32 if shared else variant)
 
     def plan(self) -> QuantizationPlan:
-        """Return the plan that the graphs were verified against."""
+        """Return the plan used for the verification of the graphs."""
         return open_plan(self, self.PLAN)
 
     def summary(self) -> dict[str, ExportRecord]:
-        """Return what is known of each graph, by variant."""
+        """Return the record of each graph, by variant."""
         return self.read(self.SUMMARY, dict[str, ExportRecord])
 
     def write_summary(self, summary: Mapping[str, ExportRecord]) -> None:
-        """Write what is known of each graph."""
+        """Write the record of each graph."""
         content = {str(variant): record.to_dict() for variant, record in summary.items()}
         self.write(self.SUMMARY, content)
 

@@ -1,4 +1,4 @@
-"""A step's output directory and its JSON files as records."""
+"""Output directory of a step, with its JSON files as records."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class StepFolder:
     path: Path
 
     def file(self, name: str) -> Path:
-        """Return the path of one of its files, which may be missing."""
+        """Return the path of a file, existing or not."""
         return self.path / name
 
     def has(self, name: str) -> bool:
-        """Whether it holds a file of this name."""
+        """Return whether the file exists."""
         return self.file(name).is_file()
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that it has no file of."""
+        """Return the entries of ``names`` without a file."""
         return [name for name in names if not self.has(name)]
 
     def read(self, name: str, kind: type[_T]) -> _T:
         """Read a JSON file as ``kind``.
 
         Raises:
-            StepError: it is missing, no JSON, or holds something else.
+            StepError: it is missing, not JSON, or has another content.
         """
         path = self.file(name)
         try:
@@ -58,7 +58,7 @@ class StepFolder:
         return value
 
     def damaged(self, name: str, problem: str) -> StepError:
-        """Return the error about a file that can't be used."""
+        """Return the error for an unusable file."""
         return StepError(f"{self.file(name)} can't be read: {problem}. Run {self.STEP} again.")
 
     def write(self, name: str, content: Any, *, indent: int | None = 1, end: str = "\n") -> None:

@@ -1,4 +1,4 @@
-"""The gate's verdict for people: failed checks first, each with a command to try next."""
+"""Readable verdict of the gate: failed checks first, each with a suggested command."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ NEXT_COMMANDS: Mapping[str, str] = MappingProxyType(
         "champion_gain": "qatline compare",
     }
 )
-"""Command to try next by failed check; ``{run}`` stands for the folder of the run."""
+"""Suggested command by failed check; ``{run}`` is replaced by the folder of the run."""
 
 
 def failed_first(reasons: Iterable[Reason]) -> list[Reason]:
-    """Return the reasons with the failed checks first, in their order otherwise."""
+    """Return the reasons with failed checks first, otherwise in their order."""
     return sorted(reasons, key=lambda reason: reason.passed)
 
 
 def next_command(reason: Reason, run: str = "RUN") -> str:
-    """Return the command to try next for a failed check.
+    """Return the suggested command for a failed check.
 
     Args:
         reason: the check.
         run: folder of the run.
 
     Returns:
-        The command, empty for a check that passed or is unknown.
+        The command; empty for passed and unknown checks.
     """
     return "" if reason.passed else NEXT_COMMANDS.get(reason.check, "").format(run=run)
 

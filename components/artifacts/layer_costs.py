@@ -1,4 +1,4 @@
-"""What single layers cost in INT8: the short form of a diagnosis."""
+"""Accuracy cost of single layers in INT8: the short form of a diagnosis."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from qatline.components.artifacts.record import Measured, Record, Text
 
 
 class LayerCost(Record):
-    """The effect on the outputs of quantizing one layer alone, weights and inputs apart.
+    """Effect on the outputs of quantizing a single layer, separately for weights and inputs.
 
-    ``cause`` says why, where a cause was found.
+    ``cause`` is the cause, if one was found.
     """
 
     layer: Text = ""

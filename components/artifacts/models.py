@@ -1,7 +1,4 @@
-"""What the steps that make a model hand on.
-
-The baseline, the calibrated and the fine-tuned model.
-"""
+"""Output of the steps with models: baseline, calibrated and fine-tuned model."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ class Epoch(Record):
     """One epoch of a training.
 
     Attributes:
-        gain: by how much its validation loss is below that of the model as it came.
-        gain_bound: what chance explains of such a gain, at 5 %; a larger gain is clear.
-        images_per_second_per_worker: of each of several workers; absent for one.
-        kept: 1 where the final weights are those of this epoch, else 0; absent where the last
-            epoch's are.
+        gain: decrease of the validation loss relative to the initial model.
+        gain_bound: bound of an insignificant gain, at 5 %; larger gains are significant.
+        images_per_second_per_worker: speed of each of several workers; absent for one.
+        kept: 1 if the final weights are those of this epoch, else 0; absent if the last epoch is
+            always kept.
     """
 
     epoch: int | float = 0
@@ -58,8 +55,8 @@ class ModelInfo(Record):
     """Description of the baseline.
 
     Attributes:
-        source: the setting that named it.
-        augment: random changes of the training images; None for a model that was trained elsewhere.
+        source: the setting with its name.
+        augment: augmentation of the training images; None for a model trained elsewhere.
     """
 
     name: str = ""
@@ -73,14 +70,14 @@ class ModelInfo(Record):
 
 
 class TorchRecipe(Record):
-    """What builds the float form of a PyTorch network.
+    """Builder of the float form of a PyTorch network.
 
     Attributes:
         name: a reference network, or ``module:function``.
         options: keyword arguments of the builder.
         image_shape: (height, width, channels) of the data.
         classes: number of outputs.
-        code: digest of the user's code that builds it; empty for a reference network.
+        code: digest of the user's code of the builder; empty for a reference network.
     """
 
     name: str
@@ -98,12 +95,12 @@ class RangeHistogram(Record):
 
 
 class QuantizerRange(Record):
-    """The range of a quantizer, and what calibration observed of its tensor.
+    """Range of a quantizer, with the calibration statistics of its tensor.
 
     Attributes:
-        amax: one number, or one for each channel.
+        amax: one number, or one per channel.
         oscillating: share of a weight's elements that oscillated at the end of QAT, in [0, 1].
-        held: share of them that QAT froze because of that, in [0, 1].
+        held: share of elements frozen by QAT because of oscillation, in [0, 1].
     """
 
     tensor: str | None = None
@@ -118,10 +115,10 @@ class QuantizerRange(Record):
 
 
 class ModelFolder(StepFolder):
-    """A model with the figures of the step that made it.
+    """A model with the metrics of its step.
 
-    A Keras model is one file. A PyTorch network is its state, what builds it, and the plan that
-    quantizes it.
+    A Keras model is one file. A PyTorch network consists of its state, its builder, and its plan if
+    it is quantized.
     """
 
     MODELS: ClassVar[Mapping[Framework, str]] = {"keras": "model.keras", "torch": "model.pt"}
@@ -133,7 +130,7 @@ class ModelFolder(StepFolder):
 
     @property
     def framework(self) -> Framework:
-        """Framework of the model; Keras where there is none."""
+        """Framework of the model; Keras if there is no model file."""
         for name, file in self.MODELS.items():
             if self.has(file):
                 return name
@@ -145,15 +142,15 @@ class ModelFolder(StepFolder):
         return self.file(self.MODELS[self.framework])
 
     def recipe(self) -> TorchRecipe:
-        """Return what builds the float form of a PyTorch network."""
+        """Return the builder of the float form of a PyTorch network."""
         return self.read(self.RECIPE, TorchRecipe)
 
     def write_recipe(self, recipe: TorchRecipe) -> None:
-        """Write what builds the float form of a PyTorch network."""
+        """Write the builder of the float form of a PyTorch network."""
         self.write(self.RECIPE, recipe.to_dict())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the step's figures by name; none where it wrote none."""
+        """Return the step's metrics by name; empty if there are none."""
         return self.read(self.METRICS, dict[str, float]) if self.has(self.METRICS) else {}
 
     def test_accuracy(self) -> float | None:
@@ -161,7 +158,7 @@ class ModelFolder(StepFolder):
         return self.metrics().get(_TEST_ACCURACY)
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Write the step's figures."""
+        """Write the step's metrics."""
         self.write(self.METRICS, dict(metrics), end="")
 
     def history(self) -> list[Epoch]:
@@ -176,12 +173,13 @@ class ModelFolder(StepFolder):
         """Return the model's outputs on the test part, float32 ``(samples, classes)``.
 
         Raises:
-            DataError: they are missing, damaged, not finite, or of another shape.
+            DataError: they are missing, damaged, not finite, or have another shape.
         """
         import numpy as np
 
         path = self.file(self.PREDICTIONS)
         try:
+            # A pickle from a downloaded run could execute code.
             values = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise DataError(
@@ -201,12 +199,12 @@ class ModelFolder(StepFolder):
         np.save(self.file(self.PREDICTIONS), outputs.astype(np.float32))
 
     def plan(self) -> QuantizationPlan | None:
-        """Return the plan of a quantized model; None for one in FP32."""
+        """Return the plan of a quantized model; None for FP32."""
         return open_plan(self, self.PLAN) if self.has(self.PLAN) else None
 
 
 class Baseline(ModelFolder):
-    """The FP32 model, trained or as it came."""
+    """The FP32 model, trained by the pipeline or elsewhere."""
 
     STEP: ClassVar[str] = "train_baseline"
     INFO: ClassVar[str] = "model.json"
@@ -232,15 +230,15 @@ class Quantized(ModelFolder):
     COSTS: ClassVar[str] = "layer_costs.json"
 
     def costs(self) -> LayerCosts:
-        """Return what each diagnosed layer costs in INT8."""
+        """Return the INT8 cost of each diagnosed layer."""
         return self.read(self.COSTS, LayerCosts)
 
     def write_costs(self, costs: LayerCosts) -> None:
-        """Write what each diagnosed layer costs in INT8."""
+        """Write the INT8 cost of each diagnosed layer."""
         self.write(self.COSTS, costs.to_dict(), end="")
 
     def write_plan(self, plan: QuantizationPlan) -> None:
-        """Write the plan that the model was quantized by."""
+        """Write the quantization plan of the model."""
         self.file(self.PLAN).write_text(plan.to_json(), encoding="utf-8")
 
     def copy_plan(self, folder: StepFolder) -> None:
@@ -248,11 +246,11 @@ class Quantized(ModelFolder):
         shutil.copyfile(self.file(self.PLAN), folder.file(self.PLAN))
 
     def write_spec(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Write the entries of the spec that the plan was made from."""
+        """Write the entries of the plan's spec."""
         self.write(self.SPEC, list(entries), end="")
 
     def ranges(self) -> dict[str, QuantizerRange]:
-        """Return the range of each quantizer by its name."""
+        """Return the range of each quantizer by name."""
         return self.read(self.RANGES, dict[str, QuantizerRange])
 
     def write_ranges(self, ranges: Mapping[str, QuantizerRange]) -> None:
@@ -270,12 +268,12 @@ class FineTuned(Quantized):
     CONTROL_METRICS: ClassVar[str] = f"{CONTROL}/{ModelFolder.METRICS}"
 
     def control(self) -> Control:
-        """Return the folder of the FP32 model trained for as long, which may be missing."""
+        """Return the folder of the FP32 control (same training); it may be missing."""
         return Control(self.file(self.CONTROL))
 
 
 class Control(ModelFolder):
-    """The FP32 model after as many epochs of training as QAT had, the same way."""
+    """The FP32 model after the same additional training as in QAT."""
 
     STEP: ClassVar[str] = "finetune_qat"
 
@@ -284,7 +282,7 @@ def open_plan(folder: StepFolder, name: str) -> QuantizationPlan:
     """Return the plan in a step's directory.
 
     Raises:
-        StepError: it is missing or damaged.
+        StepError: the plan is missing or damaged.
     """
     from qat_lib.core.plan import QuantizationPlan
 

@@ -1,4 +1,4 @@
-"""Output of promote: verdict, report and, if passed, the champion."""
+"""Output of promote: verdict, report and, if it passed, the champion."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Reason(Record):
     """One check of the gate.
 
     Attributes:
-        check: Stable name, such as ``accuracy_drop``.
-        passed: Whether the engine passed it.
-        expected: The bound, in words.
-        received: The measurement, in words.
-        message: One sentence for people.
+        check: stable name, such as ``accuracy_drop``.
+        passed: whether the engine passed it.
+        expected: the bound as text.
+        received: the measurement as text.
+        message: one readable sentence.
     """
 
     check: str
@@ -31,10 +31,9 @@ class Verdict(Record):
     """The gate's decision, with one reason per check in a fixed order.
 
     Attributes:
-        model: Name of the registered model, or of the model itself where nothing is registered.
-        champion: SHA-256 of the champion's ONNX file that the candidate was compared with; empty
-            where there was none.
-        evaluation: Identity of the measurements that were judged.
+        model: name of the registered model, or of the model itself without a registry.
+        champion: SHA-256 of the compared champion's ONNX file; empty without a champion.
+        evaluation: identity of the judged measurements.
     """
 
     model: str = ""
@@ -50,28 +49,27 @@ class Verdict(Record):
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the checks that failed."""
+        """Names of the failed checks."""
         return tuple(reason.check for reason in self.reasons if not reason.passed)
 
     @property
     def summary(self) -> str:
-        """The verdict in a few words."""
+        """Short text of the verdict."""
         failed = ", ".join(self.failed)
         return f"failed {failed}" if failed else f"passed all {len(self.reasons)} checks"
 
 
 class PromotionOutcome(Record):
-    """What became of a candidate in the registry.
+    """Outcome of a promotion for a candidate.
 
     Attributes:
-        action: ``promoted``, ``rejected``, or ``unchanged`` where this very candidate was judged
-            before or is the champion already.
-        version: its version.
-        champion: the version that is the champion now; None for none.
-        previous: the version that was it before.
-        message: one sentence for people.
-        verdict: the verdict that counted; it differs from the first one where the champion
-            changed meanwhile.
+        action: ``promoted``, ``rejected``, or ``unchanged`` if this candidate was judged before or
+            is already the champion.
+        version: version of the candidate.
+        champion: version of the current champion; None for none.
+        previous: version of the champion before.
+        message: one readable sentence.
+        verdict: the final verdict; it differs from the first one if the champion changed meanwhile.
     """
 
     action: Literal["promoted", "rejected", "unchanged"]
@@ -98,7 +96,7 @@ class Promotion(StepFolder):
 
     @property
     def champion_file(self) -> Path:
-        """Path of the engine's source graph, present if it was promoted."""
+        """Path of the engine's source graph, present after a promotion."""
         return self.file(self.CHAMPION)
 
     def verdict(self) -> Verdict:
@@ -110,9 +108,9 @@ class Promotion(StepFolder):
         self.write(self.VERDICT, verdict.to_dict())
 
     def outcome(self) -> PromotionOutcome | None:
-        """Return what became of the candidate; None where nothing is registered."""
+        """Return the outcome of the promotion; None without a registry."""
         return self.read(self.OUTCOME, PromotionOutcome) if self.has(self.OUTCOME) else None
 
     def write_outcome(self, outcome: PromotionOutcome) -> None:
-        """Write what became of the candidate."""
+        """Write the outcome of the promotion."""
         self.write(self.OUTCOME, outcome.to_dict())

@@ -1,7 +1,4 @@
-"""A JSON object as a frozen class.
-
-The fields are its keys, in the order in which they are written.
-"""
+"""JSON objects as frozen classes; fields are keys in the order of the file."""
 
 from __future__ import annotations
 
@@ -13,15 +10,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class Record(BaseModel):
-    """Base of the records in an artifact's files.
-
-    A key that nothing reads is left out.
-    """
+    """Base of the records in an artifact's files; unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, protected_namespaces=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types, with the keys that were given."""
+        """Return plain JSON types for the explicitly set keys."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -36,16 +30,13 @@ def _given_text(value: object) -> object:
 
 
 def objects(value: object) -> dict[Any, Any]:
-    """Return a mapping's entries that are JSON objects or records.
-
-    Empty for anything else than a mapping.
-    """
+    """Return a mapping's entries that are JSON objects or records; empty for other types."""
     items = value.items() if isinstance(value, Mapping) else ()
     return {name: item for name, item in items if isinstance(item, Mapping | Record)}
 
 
 Measured = Annotated[int | float | None, BeforeValidator(_measured)]
-"""A finite number. All else counts as not measured, so that a NaN never passes a bound."""
+"""A finite number. Other values count as not measured: a NaN never passes a bound."""
 
 Text = Annotated[str, BeforeValidator(_given_text)]
-"""A text; a null of an older run is empty."""
+"""A text; nulls of older runs become empty."""

@@ -1,4 +1,4 @@
-"""The rows of an evaluation and their titles, in display order."""
+"""Rows of an evaluation and their titles, in display order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REFERENCE = "fp32"
 """FP32 in its framework, on the test part; the row's ``backend`` is the framework's name."""
 
 CONTROL = "fp32_control"
-"""FP32 trained for as long as QAT, the same way; there only where ``qat.control`` asks for it."""
+"""FP32 control with the same training as QAT; exists only with ``qat.control``."""
 
 FP32_ENGINE = Variant.FP32.row
 CANDIDATE = CANDIDATE_VARIANT.row
@@ -29,27 +29,24 @@ ROWS: Mapping[str, str] = {
 }
 """Title by name.
 
-``fp16_engine`` and ``bf16_engine`` exist only where such an engine was built, ``champion_engine``
-where the registry has a champion.
+``fp16_engine`` and ``bf16_engine`` exist only if such an engine was built, ``champion_engine`` only
+if the registry has a champion.
 """
 
 FLOAT_ENGINES: Mapping[str, str] = {
     FP32_ENGINE: "FP32",
     **{variant.row: str(variant).upper() for variant in HALF},
 }
-"""Precision by row of the float engines, which INT8 must outrun."""
+"""Precision by row of the float engines, the competitors of INT8."""
 
 
 def reference_title(framework: str | None) -> str:
-    """Return the title of the reference of a run with this framework."""
+    """Return the title of the reference row for a framework."""
     return f"FP32 {FRAMEWORKS.get(framework or '', FRAMEWORKS['keras']).title}"
 
 
 def row_title(name: str, backend: str | None = None) -> str:
-    """Return the title of a row measured with ``backend``.
-
-    The title of an unknown row is its name.
-    """
+    """Return the title of a row measured with ``backend``, or the name of an unknown row."""
     return reference_title(backend) if name == REFERENCE else ROWS.get(name, name)
 
 

@@ -1,7 +1,4 @@
-"""The variants of a model that a run measures.
-
-Which files each has, and which row of the results is its engine's.
-"""
+"""Variants of a model in a run, with their files and result rows."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ class Variant(str, Enum):
 
 
 REQUIRED = (Variant.FP32, Variant.PTQ, Variant.QAT)
-"""The variants that every run has; FP16 and BF16 are added where the backend has them."""
+"""Variants of every run; FP16 and BF16 are added if the backend supports them."""
 
 HALF = (Variant.FP16, Variant.BF16)
 """The variants in 16-bit floating point."""
 
 CANDIDATE_VARIANT = Variant.QAT
-"""The variant that is judged and promoted."""
+"""The judged and promoted variant."""

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 class Part:
     """Images ``(samples, height, width, channels)``, uint8 or floating, and int64 labels.
 
-    ``x`` may lie on disk.
+    ``x`` may be memory-mapped.
     """
 
     x: Array
@@ -33,7 +33,7 @@ def check_part(name: str, x: Array, y: Array) -> Part:
     Labels must be whole non-negative numbers.
 
     Raises:
-        DataError: the first thing that is wrong.
+        DataError: a check fails; the message names the first failure.
     """
     if x.ndim not in (3, 4):
         raise DataError(
@@ -64,13 +64,11 @@ def check_part(name: str, x: Array, y: Array) -> Part:
 
 
 def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> tuple[str, ...]:
-    """Check all parts together: one shape, data type and class set.
-
-    Return the classes' names.
+    """Check the consistency of all parts and return the names of the classes.
 
     Raises:
-        DataError: parts differ, only one class, a label beyond the classes, a class without
-            samples.
+        DataError: shapes or data types differ, there is only one class, a label is out of range, or
+            a class has no samples.
     """
     train = parts["train"]
     for name, part in parts.items():
@@ -104,10 +102,10 @@ def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> 
 
 
 def check_finite(name: str, x: Array) -> None:
-    """Check that a floating array holds neither NaN nor infinity.
+    """Check that a floating array contains neither NaN nor infinity.
 
     Raises:
-        DataError: naming the first sample that does.
+        DataError: a sample does; the message names the first one.
     """
     if x.dtype == np.uint8:
         return
@@ -130,7 +128,7 @@ def check_labels(name: str, y: Array, samples: int) -> npt.NDArray[np.int64]:
     """Return labels as int64 ``(samples,)``.
 
     Raises:
-        DataError: they are not one class index for each sample.
+        DataError: they are not one class index per sample.
     """
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

@@ -1,4 +1,4 @@
-"""A source of arrays, in memory or mapped from disk."""
+"""Source of arrays, in memory or memory-mapped."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from qatline.components.data.source import Samples
 from qatline.components.data.splits import Indices
 from qatline.components.support.events import Progress
 
-# Images that are converted at once, as far as they take no more than CHUNK_BYTES.
+# Maximum number of images to convert at once, within CHUNK_BYTES.
 _BLOCK = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArraySource:
-    """Checked arrays; see ``qatline.components.data.source.Source`` for what the properties mean.
+    """Checked arrays; see ``qatline.components.data.source.Source`` for the properties.
 
     Args:
-        parts: ``train`` always, ``validation`` and ``test`` where the source brings them.
+        parts: ``train``, and optionally ``validation`` and ``test``.
         classes: names in label order.
-        description: where the arrays came from.
-        size: ``(height, width)`` to resize to; None keeps the arrays' own.
-        pixel_scale: factor on pixels by default; None is 1/255 for uint8 and 1 for floats.
+        description: origin of the arrays.
+        size: target ``(height, width)``; None keeps the size of the arrays.
+        pixel_scale: default factor on pixels; None is 1/255 for uint8 and 1 for floats.
     """
 
     parts: Mapping[str, Part]
@@ -58,19 +58,16 @@ class ArraySource:
 
     @property
     def scale(self) -> float:
-        """Factor on pixels by default."""
+        """Default factor on pixels."""
         return self.pixel_scale or (1 / 255 if self.dtype == "uint8" else 1.0)
 
     @property
     def resize(self) -> str | None:
-        """``bilinear`` when the arrays have another size than is asked for."""
+        """``bilinear`` if the arrays differ from the target size."""
         return None if self.image_shape == self.parts["train"].x.shape[1:] else "bilinear"
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of all parts.
-
-        It covers their names, shapes, data types and contents.
-        """
+        """Return the SHA-256 of the names, shapes, data types and contents of all parts."""
         digest = hashlib.sha256()
         for name, part in sorted(self.parts.items()):
             digest.update(f"{name} {part.x.dtype.str} {part.x.shape}\n".encode())
@@ -84,7 +81,8 @@ class ArraySource:
     ) -> list[bytes]:
         """Write images and labels of a part, block by block.
 
-        The blocks are written, not mapped: on a full disk a map ends the process with SIGBUS.
+        Blocks are written instead of memory-mapped: on a full disk, a memory map kills the process
+        with SIGBUS.
         """
         origin, indices = self.parts[samples.part], samples.indices
         header = {

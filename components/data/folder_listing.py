@@ -1,6 +1,6 @@
-"""List the images of a folder with one sub-folder for each class.
+"""Listing of the images in a folder with one sub-folder per class.
 
-Files and folders are told apart by device and inode, so that links can't multiply them.
+Files and folders are identified by device and inode, so that links cannot multiply them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class FolderListing:
-    """The images below a folder.
+    """Images below a folder.
 
     Args:
         classes: names of the sub-folders in label order.
-        images: path below the folder, and label, of each image; sorted by class, then by path.
-        repeated: number of further names of files that are listed already, in the same class.
+        images: path below the folder and label of each image, sorted by class, then by path.
+        repeated: number of further names of listed files within the same class.
     """
 
     classes: tuple[str, ...]
@@ -36,12 +36,12 @@ class FolderListing:
 def list_images(root: Path, wanted: list[str] | None) -> FolderListing:
     """List images of the ``wanted`` classes, or of every sub-folder.
 
-    The sub-folders are those of ``root``. Links to files and folders are followed. A file with
-    several names is listed once.
+    Links to files and folders are followed. A file with several names is listed once.
 
     Raises:
-        DataError: no folder, fewer than two classes, a class without images, a link to a folder
-            that it lies in, folders deeper than 32 levels, or one file in two classes.
+        DataError: the folder is missing, there are fewer than two classes, a class has no images, a
+            link points to a containing folder, folders are nested deeper than 32 levels, or a file
+            occurs in two classes.
     """
     classes = _classes(root, wanted)
     walk = _Walk(root)
@@ -103,10 +103,7 @@ class _Walk:
     def _enter(
         self, folder: Path, label: int, seen: set[Identity], above: set[Identity], depth: int
     ) -> None:
-        """List a folder, unless this class holds it already.
-
-        ``above`` are those that it lies in.
-        """
+        """List a folder unless this class already contains it; ``above`` are its parents."""
         identity = _identity(folder)
         if identity in above:
             raise DataError(
@@ -129,7 +126,7 @@ class _Walk:
     def _add_file(self, path: Path, label: int) -> None:
         try:
             identity = _identity(path)
-        except OSError:  # a link to nothing; reading it says so
+        except OSError:  # a dangling link, reported when it is read
             self.images.append((path.relative_to(self.root).as_posix(), label))
             return
         first, its_label = self._first.setdefault(identity, (path, label))
@@ -145,10 +142,10 @@ class _Walk:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what lies in a folder, sorted by name.
+    """Return the entries of a folder, sorted by name.
 
     Raises:
-        DataError: it can't be listed, or a name is not UTF-8.
+        DataError: the folder cannot be listed, or a name is not UTF-8.
     """
     try:
         names = sorted(os.listdir(folder))

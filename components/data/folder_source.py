@@ -1,6 +1,6 @@
-"""A folder of images, one sub-folder a class.
+"""Source of image files with one sub-folder per class.
 
-Images stay in their files and are read when they are needed, or they are copied into shards.
+Images are read from their files on demand, or copied into shards.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _BLOCK = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSource:
-    """Checked image files; see ``qatline.components.data.source.Source`` for what the properties mean.
+    """Checked image files; see ``qatline.components.data.source.Source`` for the properties.
 
     Args:
-        folder: what ``paths`` are relative to.
-        paths: of all images, sorted by class.
-        targets: label of each, int64 ``(images,)``.
+        folder: base of ``paths``.
+        paths: paths of all images, sorted by class.
+        targets: label of each image, int64 ``(images,)``.
         digests: SHA-256 of the content of each file.
         classes: names of the sub-folders in label order.
-        image_shape: of every image, after resizing.
-        resize: ``bilinear`` when images are resized.
-        broken: number of images that were left out.
-        shards: whether ``write`` copies the images, so that other machines can read them.
-        location: where the folder came from, if not from this machine.
+        image_shape: shape of every image after resizing.
+        resize: ``bilinear`` if images are resized.
+        broken: number of skipped images.
+        shards: whether ``write`` copies the images for use on other machines.
+        location: origin of the folder if it is remote.
     """
 
     folder: Path
@@ -61,17 +61,17 @@ class FolderSource:
 
     @property
     def labels(self) -> Mapping[str, Indices]:
-        """All images are one part."""
+        """Labels of the only part, ``train``."""
         return {"train": self.targets}
 
     @property
     def description(self) -> str:
-        """The folder, or where it came from."""
+        """The folder or its origin."""
         return self.location or str(self.folder)
 
     @property
     def root(self) -> str | None:
-        """The folder, absolute, if the images stay there."""
+        """The absolute folder if the images remain there."""
         return None if self.shards else str(self.folder.resolve())
 
     def fingerprint(self) -> str:
@@ -87,7 +87,7 @@ class FolderSource:
         """Write a list of ``[path, label]``, or the images themselves into shards.
 
         Raises:
-            DataError: an image has changed since it was checked.
+            DataError: an image changed since it was checked.
         """
         indices = samples.indices
         if self.shards:
@@ -118,12 +118,12 @@ def read_folder(
 ) -> FolderSource:
     """List the images below ``root`` and decode each to find broken ones.
 
-    With ``limit`` the images are chosen before they are decoded, so a quick trial on a large folder
-    is quick; the fingerprint is then that of the chosen images.
+    With ``limit`` the images are selected before decoding, so that trials on large folders are
+    fast; the fingerprint then covers the selected images.
 
     Raises:
-        DataError: no folder, no classes, an empty class, a broken image (unless ``skip_broken``),
-            or images of differing size without ``image_size``.
+        DataError: the folder or its classes are missing, a class is empty, an image is broken
+            (unless ``skip_broken``), or sizes differ without ``image_size``.
     """
     listing = list_images(root, settings.classes)
     classes, listed = listing.classes, list(listing.images)

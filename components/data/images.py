@@ -1,6 +1,6 @@
-"""Decode one image file with Pillow.
+"""Decoder of image files, based on Pillow.
 
-It is the only decoder, so that training and engine see the same pixels.
+It is the only decoder, so that training and engine receive the same pixels.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SUFFIXES = frozenset(
 )
 Pixels = npt.NDArray[np.uint8]
 
-# What the suffixes stand for. Pillow opens more by content, EPS through Ghostscript among them.
+# Formats of the suffixes. Pillow would detect further ones by content, such as EPS (Ghostscript).
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _MODES = {"rgb": "RGB", "gray": "L"}
 
-# Images are decoded in many threads; of the large ones, which take hundreds of megabytes, one at a
-# time.
+# Images are decoded in many threads, but large ones, of hundreds of megabytes, one at a time.
 _LARGE_PIXELS = 4_000_000
 _LARGE_BYTES = 4 * _LARGE_PIXELS
+# Reentrant: ``room_for_file`` and ``decode_image`` both acquire it in one thread.
 _one_large_image = threading.RLock()
 
 
@@ -39,7 +39,7 @@ def load_image(path: Path, color: str, size: tuple[int, int] | None) -> Pixels:
     """Read one image as uint8 ``(height, width, channels)``; see ``decode_image``.
 
     Raises:
-        DataError: the file can't be read or is no whole image; the message names it.
+        DataError: the file cannot be read or is not a complete image; the message names it.
     """
     with room_for_file(path):
         return decode_image(read_image(path), color, size, name=str(path))
@@ -48,10 +48,10 @@ def load_image(path: Path, color: str, size: tuple[int, int] | None) -> Pixels:
 def read_image(path: Path) -> bytes:
     """Return the content of an image file.
 
-    It may have as many bytes as the largest allowed image takes uncompressed.
+    Its size is limited to that of the largest allowed image without compression.
 
     Raises:
-        DataError: it can't be read, is no regular file, or is larger.
+        DataError: the file cannot be read, is not a regular file, or is too large.
     """
     try:
         return read_regular(path, 4 * limits.image_pixels() + (1 << 20))
@@ -65,13 +65,12 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
     Args:
         data: content of the file.
         color: ``rgb`` (3 channels) or ``gray`` (1 channel).
-        size: ``(height, width)`` to resize to, bilinear and antialiased; None keeps the image's
-            own.
-        name: the file, for the message.
+        size: target ``(height, width)``, bilinear and antialiased; None keeps the image's size.
+        name: name of the file, for the message.
 
     Raises:
-        DataError: it is broken, cut short, of 16 or 32 bits a channel, or has more than 50 million
-            pixels (``QATLINE_MAX_IMAGE_PIXELS``).
+        DataError: the image is broken, truncated, has 16 or 32 bits per channel, or more than 50
+            million pixels (``QATLINE_MAX_IMAGE_PIXELS``).
     """
     from PIL import Image
 
@@ -86,7 +85,7 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, str(error)) from error
-    except Exception as error:  # Pillow's decoders raise whatever broken bytes lead them to.
+    except Exception as error:  # Pillow's decoders raise arbitrary exceptions for broken data
         raise DataError(
             f"the image {name} is broken: {error}. Repair or remove it, or set "
             "data.skip_broken=true."
@@ -120,13 +119,10 @@ def _too_large(name: str, received: str) -> DataError:
 
 @contextmanager
 def room_for_file(path: Path) -> Iterator[None]:
-    """Before a large file, wait for other large images to finish.
-
-    Read and decode it in the block.
-    """
+    """Serialize the reading and decoding of large files within the block."""
     try:
         size = path.stat().st_size
-    except OSError:  # reading it says why
+    except OSError:  # reported when it is read
         size = 0
     with _turn(large=size > _LARGE_BYTES):
         yield

@@ -18,14 +18,14 @@ from qatline.components.data.part import Labels
 from qatline.components.data.splits import stratified_subset
 
 TEST_PAIRS = (*PAIRS["test"], ("x", "y"), ("images", "labels"))
-"""Names of the arrays to evaluate on: never those of a training part."""
+"""Names of arrays for evaluation, without those of a training part."""
 
 _VALIDATION_SHARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Inputs ``(samples, ...)``, in memory or mapped, and int64 labels ``(samples,)``."""
+    """Inputs ``(samples, ...)``, in memory or memory-mapped, and int64 labels ``(samples,)``."""
 
     x: Array
     labels: Labels
@@ -37,7 +37,7 @@ class Labelled:
 
 @dataclass(frozen=True, kw_only=True)
 class AsFloat:
-    """Preprocessing of data that is already model input: cast to float32.
+    """Preprocessing of data in the form of model input: cast to float32.
 
     Attributes:
         image_shape: shape of one sample.
@@ -57,13 +57,13 @@ def read_labelled(
 
     Args:
         data: a ``.npz`` file of both, or a ``.npy`` file of inputs.
-        labels: a ``.npy`` file of labels, where ``data`` is one of inputs.
-        scratch: folder to unpack a ``.npz`` file in.
-        names: pairs of names to look for in a ``.npz`` file; the first that is there counts.
+        labels: a ``.npy`` file of labels if ``data`` is a ``.npy`` file.
+        scratch: folder for the unpacked arrays of a ``.npz`` file.
+        names: pairs of names in a ``.npz`` file; the first existing pair is used.
 
     Raises:
-        DataError: a file is missing, damaged, or holds something else; or inputs and labels don't
-            fit together.
+        DataError: a file is missing, damaged, or has another content, or inputs and labels do not
+            match.
     """
     return _read(data, labels, scratch, {"data": names})["data"]
 
@@ -71,19 +71,19 @@ def read_labelled(
 def read_training(
     data: Path, labels: Path | None, scratch: Path, *, seed: int
 ) -> tuple[Labelled, Labelled]:
-    """Read what to train on and what to validate on.
+    """Read training and validation samples.
 
-    A ``.npz`` file may hold its own validation part, ``x_val`` and ``y_val``; else a fifth of the
-    samples is taken, in the classes' proportions.
+    A ``.npz`` file may contain a validation part, ``x_val`` and ``y_val``; otherwise a stratified
+    fifth of the samples is used.
 
     Args:
         data: as in ``read_labelled``.
         labels: as in ``read_labelled``.
         scratch: as in ``read_labelled``.
-        seed: of the choice of the fifth.
+        seed: seed of the selection.
 
     Raises:
-        DataError: as in ``read_labelled``; or there are fewer than two samples.
+        DataError: as in ``read_labelled``, or there are fewer than two samples.
     """
     parts = _read(data, labels, scratch, {name: PAIRS[name] for name in ("train", "validation")})
     train = parts["train"]
@@ -98,7 +98,7 @@ def _read(
     scratch: Path,
     parts: dict[str, Sequence[tuple[str, str]]],
 ) -> dict[str, Labelled]:
-    """Return the ``parts`` that the files hold; the first is required."""
+    """Return the ``parts`` found in the files; the first is required."""
     if not data.is_file():
         raise DataError(f"Expected a .npz or .npy file at {data}; there is no such file.")
     first = next(iter(parts))

@@ -1,4 +1,4 @@
-"""Data sets that have a name: scikit-learn's digits, and those of ``keras.datasets``."""
+"""Named data sets: scikit-learn's digits, and those of ``keras.datasets``."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def read_digits(settings: DataSettings) -> ArraySource:
 
 
 def read_keras_dataset(settings: DataSettings) -> ArraySource:
-    """Return a ``keras.datasets`` data set, downloaded or from Keras's cache.
+    """Return a data set of ``keras.datasets``, downloaded or from Keras's cache.
 
     Raises:
-        DataError: there is none of that name, it can't be fetched, or it does not hold images and
+        DataError: the data set does not exist, cannot be fetched, or does not contain images and
             labels.
     """
     name = settings.name or ""

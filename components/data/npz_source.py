@@ -1,4 +1,4 @@
-"""Read a ``.npz`` file of images and labels, memory-mapped."""
+"""Reader of ``.npz`` files of images and labels, memory-mapped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "test": (("x_test", "y_test"), ("test_images", "test_labels")),
 }
-"""The names under which the images and labels of each part are looked for, in this order."""
+"""Names of the images and labels of each part, in order of priority."""
 
 _MEMBERS = frozenset(f"{name}.npy" for names in PAIRS.values() for pair in names for name in pair)
 
@@ -45,9 +45,9 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     ``images``/``labels``), and optionally ``x_val``/``y_val`` and ``x_test``/``y_test``.
 
     Raises:
-        DataError: the file is missing, truncated, pickled, unpacks to more than is allowed
-            (``QATLINE_MAX_UNPACKED``; by default 256 MiB or 16 times its size), or does not hold
-            what is expected.
+        DataError: the file is missing, truncated, pickled, exceeds the limit on its unpacked size
+            (``QATLINE_MAX_UNPACKED``; by default 256 MiB or 16 times its size), or has another
+            content.
     """
     arrays = unpack_npz(path, scratch)
     found = {}
@@ -74,7 +74,7 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
 def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
     """Unpack a ``.npz`` file's arrays of known names as memory maps.
 
-    Where none has a known name, the names that are there are returned with empty arrays.
+    Without known names, the existing names are returned with empty arrays.
 
     Raises:
         DataError: as in ``read_npz``.
@@ -104,10 +104,10 @@ def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
 def find_pair(
     part: str, names: Sequence[tuple[str, str]], arrays: Mapping[str, Array], path: Path
 ) -> tuple[str, str] | None:
-    """Return the first pair of image and label names found, or None.
+    """Return the first existing pair of image and label names, or None.
 
     Raises:
-        DataError: one of the two is missing.
+        DataError: only one of the two exists.
     """
     for x, y in names:
         if (x in arrays) != (y in arrays):
@@ -126,7 +126,7 @@ def _open_arrays(archive: zipfile.ZipFile, path: Path, scratch: Path) -> dict[st
     arrays: dict[str, Array] = {}
     for name in wanted:
         target = scratch / f"{name}.npy"
-        # The archive's checksum is compared when the member has been read to its end.
+        # Copy the whole member: zipfile verifies the checksum at its end only.
         with archive.open(f"{name}.npy") as source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
         try:

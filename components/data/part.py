@@ -1,6 +1,6 @@
-"""One part of a data set, such as ``train``.
+"""Interface of a part of a data set, such as ``train``.
 
-What its readers have in common, wherever the images lie.
+It is common to all readers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Split(Protocol):
 
 
 class InputForm(Protocol):
-    """How raw images become a model's input, as ``qat_lib.preprocessing.Preprocessing`` says it."""
+    """Conversion of raw images to a model's input; see ``qat_lib.preprocessing.Preprocessing``."""
 
     @property
     def image_shape(self) -> tuple[int, ...]:
         """Shape of one sample of the input."""
 
     def apply(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return the model's input of raw images."""
+        """Return the model's input for raw images."""

@@ -1,6 +1,6 @@
-"""Recover the reader's errors from TensorFlow's.
+"""Recovery of the reader's errors from those of TensorFlow.
 
-TensorFlow wraps what is raised inside a ``tf.data`` pipeline.
+TensorFlow wraps exceptions raised inside a ``tf.data`` pipeline.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _RAISED_IN_PYTHON = re.compile(r"\bDataError: (?P<message>[^\n]+)")
 
 
 def as_data_error(error: BaseException) -> DataError | None:
-    """Return the DataError that TensorFlow wraps in ``error``, or None.
+    """Return the DataError wrapped in a TensorFlow error, or None.
 
-    TensorFlow keeps of an exception in ``tf.numpy_function`` only the text: the name of the class,
-    the message, and a traceback.
+    TensorFlow keeps only the text of an exception in ``tf.numpy_function``: class name, message and
+    traceback.
     """
     if not type(error).__module__.startswith("tensorflow"):
         return None

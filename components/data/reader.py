@@ -1,7 +1,8 @@
-"""The prepared data set's reader for training, calibration, parity and evaluation.
+"""Reader of the prepared data set for training, calibration, parity and evaluation.
 
-Pixels are decoded by Pillow or mapped from disk, and preprocessed by NumPy, whether they end in a
-``tf.data`` pipeline or in a plain array, so that the engine is fed what the model was trained on.
+Pixels are always decoded by Pillow or memory-mapped, and preprocessed by NumPy, both for
+``tf.data`` pipelines and for arrays. The engine thereby receives the same inputs as the model in
+training.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from qatline.components.data.images import load_image
 from qatline.components.data.part import Labels, Split
 from qatline.components.data.shards import ShardSplit
 
-# A million images have a list of some 50 MiB.
+# The list of a million images has about 50 MiB.
 _LISTING_BYTES = 1 << 30
 
 __all__ = [
@@ -43,7 +44,7 @@ __all__ = [
 
 
 class ArraySplit:
-    """A part in two ``.npy`` files; the images are memory-mapped."""
+    """A part stored in two ``.npy`` files; the images are memory-mapped."""
 
     def __init__(self, dataset: Dataset, split: str) -> None:
         self._x = _load_array(dataset.images_file(split))
@@ -67,7 +68,7 @@ class ArraySplit:
 
 
 class FileSplit:
-    """A part of image files, decoded by a few threads."""
+    """A part stored as image files, decoded by a few threads."""
 
     def __init__(
         self, dataset: Dataset, split: str, info: DatasetInfo, preprocessing: Preprocessing
@@ -87,7 +88,8 @@ class FileSplit:
         """Return raw images, decoded from their files.
 
         Raises:
-            DataError: an image is gone, broken or of another size since the data set was prepared.
+            DataError: an image is missing, broken or of another size since the data set was
+                prepared.
         """
         images = list(self._pool.map(self._load, indices))
         return np.stack(images) if images else np.empty((0, *self._shape), np.uint8)
@@ -107,7 +109,7 @@ def open_split(dataset: Path, split: str) -> Split:
     """Open one part: ``train``, ``calibration``, ``validation`` or ``test``.
 
     Raises:
-        DataError: there is no such part, or its files are damaged.
+        DataError: the part does not exist, or its files are damaged.
     """
     opened = Dataset(dataset)
     info = opened.info()
@@ -125,13 +127,13 @@ def load_split(
 ) -> tuple[npt.NDArray[Any], Labels]:
     """Load one part, or its first ``limit`` samples, into memory.
 
-    The order within a part is random already.
+    The order within a part is already random.
 
     Args:
         dataset: directory of the prepared data set.
         split: name of the part.
-        raw: return pixels as they were found instead of the model's input.
-        limit: number of samples; None for all. Large parts are better read by ``numpy_batches``.
+        raw: whether to return raw pixels instead of the model's input.
+        limit: number of samples; None for all. Use ``numpy_batches`` for large parts.
 
     Returns:
         Images ``(samples, height, width, channels)``, float32 or raw, and int64 labels
@@ -147,12 +149,10 @@ def load_split(
 def numpy_batches(
     dataset: Path, split: str, batch_size: int
 ) -> Iterator[tuple[FloatBatch, Labels]]:
-    """Yield ``(x, y)`` batches of a part in order.
+    """Yield ``(x, y)`` batches of a part in order, without importing TensorFlow.
 
-    The last batch may be smaller. Imports no TensorFlow.
-
-    ``x`` is the model's input, float32 ``(batch, height, width, channels)``; ``y`` is int64
-    ``(batch,)``.
+    The last batch may be smaller. ``x`` is the model's input, float32 ``(batch, height, width,
+    channels)``; ``y`` is int64 ``(batch,)``.
     """
     part, preprocessing = open_split(dataset, split), Dataset(dataset).preprocessing()
     for start in range(0, len(part.labels), batch_size):

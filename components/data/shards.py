@@ -1,7 +1,7 @@
-"""A part of a data set as shards: tar files of the images as they were found, and an index.
+"""Parts stored as shards: tar files of the original images, and an index.
 
-Any tool reads the tar files. The index says where in them each image lies, so that they are read in
-any order without being unpacked, from any machine that has the data set's directory.
+Any tool can read the tar files. The index contains the position of each image, so that images are
+read in any order without unpacking, on any machine with access to the data set's directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qatline.components.data.images import decode_image
 from qatline.components.data.part import Labels
 
 SHARD_BYTES = 1 << 30
-# A million images have an index of some 60 MiB.
+# The index of a million images has about 60 MiB.
 _INDEX_BYTES = 1 << 30
 
 Entry = tuple[int, int, int, int, str]
@@ -45,13 +45,13 @@ def write_shards(
     *,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write a part as ``<split>-00000.tar`` and so on, and its index.
+    """Write a part as ``<split>-00000.tar`` and so on, with its index.
 
     Args:
-        dataset: the data set's directory.
+        dataset: directory of the data set.
         split: name of the part.
         images: name, label and content of each file, in the order of the part.
-        shard_bytes: size from which the next shard is begun.
+        shard_bytes: size after which a new shard begins.
     """
     entries: list[Entry] = []
     shards: list[str] = []
@@ -72,7 +72,7 @@ def write_shards(
 def _append(tar: tarfile.TarFile, name: str, content: bytes) -> int:
     """Append a file; return the offset of its content in the tar file.
 
-    Owner and time are left out: the same images make the same shards.
+    Owner and time are omitted: equal images give equal shards.
     """
     member = tarfile.TarInfo(name)
     member.size = len(content)
@@ -83,7 +83,7 @@ def _append(tar: tarfile.TarFile, name: str, content: bytes) -> int:
 
 
 class ShardSplit:
-    """A part in shards, decoded by a few threads."""
+    """A part stored in shards, decoded by a few threads."""
 
     def __init__(
         self, dataset: Dataset, split: str, info: DatasetInfo, preprocessing: Preprocessing
@@ -130,11 +130,12 @@ class ShardSplit:
 
 
 class _Shard:
-    """An open shard, read at any place by any thread."""
+    """An open shard with thread-safe random access."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
+            # O_NONBLOCK: opening a named pipe in place of a shard must not block.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise DataError(
@@ -146,6 +147,7 @@ class _Shard:
 
     def read(self, offset: int, size: int) -> bytes:
         try:
+            # pread has no shared file position: threads need no lock.
             return os.pread(self._descriptor, size, offset)
         except OSError as error:
             raise DataError(f"{self._path} can't be read: {error.strerror}.") from error

@@ -24,10 +24,7 @@ class Samples:
 
 
 class Source(Protocol):
-    """A checked source.
-
-    The part ``train`` and, where it brings its own, ``validation`` and ``test``.
-    """
+    """A checked source with the part ``train`` and optionally ``validation`` and ``test``."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -39,7 +36,7 @@ class Source(Protocol):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """``(height, width, channels)`` of an image as it is handed on."""
+        """``(height, width, channels)`` of the returned images."""
 
     @property
     def dtype(self) -> str:
@@ -47,26 +44,26 @@ class Source(Protocol):
 
     @property
     def scale(self) -> float:
-        """Factor on pixels by default."""
+        """Default factor on pixels."""
 
     @property
     def resize(self) -> str | None:
-        """How images are brought to ``image_shape``, or None when they have it."""
+        """Method of resizing to ``image_shape``, or None without resizing."""
 
     @property
     def description(self) -> str:
-        """Where the images came from, for people."""
+        """Origin of the images, for display."""
 
     @property
     def root(self) -> str | None:
-        """The folder that keeps the images; None if ``write`` copies them."""
+        """The folder of the images; None if ``write`` copies them."""
 
     @property
     def broken(self) -> int:
-        """Number of images that were left out."""
+        """Number of skipped images."""
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 over the whole content."""
+        """Return the SHA-256 of the whole content."""
 
     def write(
         self, dataset: Dataset, split: str, samples: Samples, progress: Progress
@@ -75,7 +72,7 @@ class Source(Protocol):
 
 
 def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, Samples]:
-    """Decide which samples make up train, calibration, validation and test.
+    """Assign samples to train, calibration, validation and test.
 
     Returns:
         The samples of each split.

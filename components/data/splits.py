@@ -1,4 +1,4 @@
-"""Seeded, stratified splits that never overlap."""
+"""Seeded, stratified, disjoint splits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from qat_lib.errors import DataError
 from qatline.components.settings import DataSettings
 
-# Calibration takes at most one sample in so many: a small data set is for training first.
+# Calibration uses at most one in this many samples: small data sets serve training first.
 _LEAST_REST = 4
 
 Indices = npt.NDArray[np.int64]
@@ -26,23 +26,23 @@ def split_indices(
 ) -> dict[str, Indices]:
     """Split the samples of a source into train, calibration, validation and test.
 
-    Each part holds the classes in their proportions, to within one sample. Test is taken first,
-    then calibration (never more than a quarter of what is left), then validation; the rest is for
-    training. Within a part the order is random.
+    Each part contains the classes in their proportions, to within one sample. Test is taken first,
+    then calibration (at most a quarter of the remaining samples), then validation; the rest is for
+    training. The order within a part is random.
 
     Args:
         labels: label of each sample, int64 ``(samples,)``.
         settings: the fractions and the number of calibration samples.
-        seed: the same seed gives the same split.
+        seed: seed of the split; equal seeds give equal splits.
         classes: names, for messages.
-        own: parts that the source brings itself and that are not taken from these samples:
-            ``test``, ``validation``.
+        own: parts provided by the source separately and not taken from these samples: ``test``,
+            ``validation``.
 
     Returns:
         Indices into ``labels`` by part, without those of ``own``. Every index occurs once.
 
     Raises:
-        DataError: a class has too few samples to be in every part, or none is left for calibration.
+        DataError: a class has too few samples for all parts, or no sample remains for calibration.
     """
     carved = [name for name in ("test", "validation") if name not in own]
     counts = np.bincount(labels, minlength=len(classes))
@@ -52,6 +52,7 @@ def split_indices(
             f"class {classes[worst]!r} has {counts[worst]} samples; at least {needed} are needed, "
             f"one for each of train, {', '.join(carved)}. Add samples or leave the class out."
         )
+    # A second seed per purpose: splits and subsets of the same run draw independent numbers.
     generator = np.random.default_rng([seed, 0x5EED])
     rest = [generator.permutation(np.flatnonzero(labels == label)) for label in range(len(classes))]
     parts: dict[str, Indices] = {}
@@ -87,16 +88,16 @@ def stratified_subset(labels: Indices, count: int, *, seed: int, classes: int) -
 def _take(
     groups: list[Indices], count: int, *, keep: int, least: int
 ) -> tuple[Indices, list[Indices]]:
-    """Take about ``count`` samples off the groups, in proportion.
+    """Take about ``count`` samples from the groups, in proportion.
 
-    From each group at least ``least`` are taken and at least ``keep`` stay; the count gives way to
-    these.
+    At least ``least`` samples are taken from each group and at least ``keep`` remain; both have
+    priority over ``count``.
     """
     sizes = np.array([len(group) for group in groups], np.int64)
     room = np.maximum(sizes - keep, 0)
     exact = sizes * (count / max(int(sizes.sum()), 1))
     shares = np.minimum(np.maximum(np.floor(exact).astype(np.int64), least), room)
-    # The largest remainders get what rounding down left over.
+    # Largest remainder method: distribute the samples lost by rounding down.
     order = np.argsort(-(exact - np.floor(exact)), kind="stable")
     missing = count - int(shares.sum())
     while missing > 0 and (open_groups := [g for g in order if shares[g] < room[g]]):

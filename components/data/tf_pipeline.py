@@ -1,6 +1,6 @@
 """A part of a data set as a ``tf.data`` pipeline.
 
-Shuffled and augmented the same way for the same seed.
+Equal seeds give equal shuffling and augmentation.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def build_dataset(
 
     Args:
         split: the part to read.
-        preprocessing: from raw pixels to the model's input.
-        batch_size: of every batch but the last, which may be smaller.
-        shuffle_seed: order anew in each epoch, the same way for the same seed; None keeps the
-            order.
+        preprocessing: conversion of raw pixels to the model's input.
+        batch_size: size of every batch except the last, which may be smaller.
+        shuffle_seed: seed of the order, new in each epoch; None keeps the order.
         augment: ``none``; ``shift``: move each image by up to ``max(1, size // 8)`` pixels,
-            repeating its edge; ``flip_crop``: the same, and mirror every other image at random.
-        repeat: start again after the last batch, for ever.
-        worker: index of a worker and number of all: each gets its rows of every batch, the same
-            that one worker would see there. A batch of fewer rows than workers goes to each whole.
+            repeating its edge; ``flip_crop``: additionally mirror images with probability 0.5.
+        repeat: whether to repeat the data infinitely.
+        worker: index of a worker and number of workers: each receives its rows of every batch,
+            identical to those for a single worker. Batches with fewer rows than workers are sent to
+            each worker completely.
 
     Raises:
         DataError: ``augment`` is unknown.
@@ -57,6 +57,7 @@ def build_dataset(
         x, y = tf.numpy_function(read, [indices], (tf.float32, tf.int64))
         return tf.ensure_shape(x, (None, *shape)), tf.ensure_shape(y, (None,))
 
+    # Shuffle indices instead of images: the shuffle buffer covers the whole part.
     order = tf.data.Dataset.range(count)
     if shuffle_seed is not None:
         order = order.shuffle(count, seed=shuffle_seed, reshuffle_each_iteration=True)
@@ -82,7 +83,7 @@ def build_dataset(
 
 
 def _rows_of(indices: Any, worker: int, workers: int) -> tuple[Any, Any]:
-    """Return a worker's rows of a batch, and where they are: first, last, and number of all."""
+    """Return a worker's rows of a batch, and their position: first, last, and number of rows."""
     count = tf.shape(indices)[0]
     first, last = count * worker // workers, count * (worker + 1) // workers
     if workers > 1:
@@ -92,10 +93,11 @@ def _rows_of(indices: Any, worker: int, workers: int) -> tuple[Any, Any]:
 
 
 def _augment(x: Any, place: Any, seed: Any, shape: tuple[int, ...], *, flip: bool) -> Any:
-    """Shift each image of a batch by its own random offset.
+    """Shift each image of a batch by a separate random offset.
 
-    With ``flip`` each one is also mirrored at random. A worker draws for the whole batch, of which
-    it has the rows at ``place``.
+    With ``flip`` images are also mirrored at random. A worker draws numbers for the whole batch and
+    uses those of its rows at ``place``, so that the result does not depend on the number of
+    workers.
     """
     first, last, count = tf.unstack(place)
     seeds = tf.random.split(tf.cast(seed, tf.int32), num=3)

@@ -1,1 +1,1 @@
-"""What the evaluate step measures, one concern per module."""
+"""Measurements of the evaluate step, one concern per module."""

@@ -1,4 +1,4 @@
-"""A candidate against a version of the registry, fetched and measured here."""
+"""Comparison of a candidate with a version of the registry."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def compare_with_version(
     backend: Backend,
     seed: int,
 ) -> ChampionComparison:
-    """Fetch a champion from the registry and measure it beside the candidate.
+    """Fetch a champion from the registry and measure it together with the candidate.
 
     Args:
         registry: the registered model.
-        version: its champion; None where there is none.
+        version: its champion, or None.
         candidate: the candidate's ONNX file.
         dataset: directory of prepare_data.
-        settings: of the engines and their benchmark.
-        backend: the backend that builds both engines.
+        settings: settings of the engines and their benchmark.
+        backend: backend of both engines.
         seed: seed of random requests.
 
     Returns:
-        The comparison; with ``problem`` where the champion's files are damaged or gone.
+        The comparison; ``problem`` is set if the champion's files are damaged or missing.
 
     Raises:
-        TrackingError: the store is away, or the disk is full: nothing is known of the champion.
+        TrackingError: the store is unreachable or the disk is full, independent of the champion.
     """
     if version is None:
         return ChampionComparison(version=None)
@@ -57,7 +57,7 @@ def compare_with_version(
         except (TrackingError, DataError) as error:
             if is_disk_full(error):
                 raise
-            registry.state()  # a store that is away is no fault of the champion
+            registry.state()  # raises if the store itself is unreachable
             problem = f"version {version.number} can't be fetched: {error}"
             return known.model_copy(update={"problem": problem})
         return compare_with_champion(
@@ -75,19 +75,19 @@ def compare_with_current(
     seed: int,
     progress: Progress,
 ) -> ChampionComparison | None:
-    """Measure a candidate beside the champion of now; None where nothing is registered.
+    """Measure a candidate together with the current champion; return None without a registry.
 
     Args:
         settings: the registered model.
         candidate: the candidate's ONNX file.
         dataset: directory of prepare_data.
         engine: settings of the engines and their benchmark.
-        backend: the backend that built the candidate's engine.
+        backend: backend of the candidate's engine.
         seed: seed of random requests.
-        progress: told of the comparison.
+        progress: receives the start and end of the comparison.
 
     Raises:
-        TrackingError: the store fails, and tracking is required.
+        TrackingError: the store fails and tracking is required.
     """
     registry = run_registry(settings, progress.warn)
     if registry is None:

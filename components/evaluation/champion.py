@@ -1,4 +1,4 @@
-"""The candidate and the champion side by side, on the same test part and the same machine."""
+"""Comparison of candidate and champion on the same test part and machine."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from qatline.components.settings import EngineSettings
 
 Labels = NDArray[np.int64]
 
-_UNKNOWN = -1  # an answer that is none of the data set's classes
+_UNKNOWN = -1  # a prediction outside the data set's classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Contender:
-    """An engine, what feeds it, and the data set's index of each of its outputs."""
+    """An engine with its preprocessing and the data set's class index of each output."""
 
     engine: Engine
     classifier: Classifier
@@ -51,19 +51,19 @@ def compare_with_champion(
 ) -> ChampionComparison:
     """Measure the candidate and the champion on the test part, sample by sample.
 
-    Both engines are built here, from their ONNX files. Each is fed as it was trained: the champion
-    with its own preprocessing, and its outputs are matched by the names of the classes.
+    Both engines are built here from their ONNX files. Each uses the preprocessing of its training;
+    the champion's outputs are matched by class names.
 
     Args:
         dataset: directory of prepare_data.
         candidate: the candidate's ONNX file.
         champion: the champion's files.
-        settings: of the engines and their benchmark.
-        backend: the backend that builds both.
+        settings: settings of the engines and their benchmark.
+        backend: backend of both engines.
         seed: seed of random requests.
 
     Returns:
-        The comparison; with ``problem`` where the champion can't be built here or does not fit the
+        The comparison; ``problem`` is set if the champion cannot be built here or does not fit the
         data.
     """
     known = ChampionComparison(version=champion.version, digest=champion.digest)
@@ -98,7 +98,7 @@ def _contender(
     seed: int,
     names: Sequence[str] = (),
 ) -> Iterator[_Contender]:
-    """Build and open the engine of a graph; ``names`` are its classes if not the data set's."""
+    """Build and open the engine of a graph; ``names`` overrides the data set's classes."""
     info = Dataset(dataset).info()
     if preprocessing.image_shape != tuple(info.image_shape):
         raise DataError(
@@ -150,7 +150,8 @@ def _measured(
 def _answers(
     dataset: Path, contenders: Sequence[_Contender]
 ) -> tuple[Labels, list[NDArray[np.bool_]]]:
-    """Return the labels, and whether each contender answers them correctly."""
+    """Return the labels, and whether each contender predicts them correctly."""
+    # Raw pixels: candidate and champion may have different preprocessing.
     part = open_split(dataset, "test")
     right: list[list[NDArray[np.bool_]]] = [[] for _ in contenders]
     batch = min(each.classifier.largest_batch for each in contenders)
@@ -174,7 +175,7 @@ def _rows(
     settings: EngineSettings,
     seed: int,
 ) -> list[ResultRow]:
-    """Return accuracy and size of each, and its speed measured in turns with the other's."""
+    """Return accuracy, size and interleaved speed measurements of each contender."""
     rows = []
     for each, found in zip(contenders, right, strict=True):
         manifest = each.engine.manifest
@@ -188,6 +189,7 @@ def _rows(
                 weighted_layers=precision.weighted_layers,
             )
         )
+    # Measured in turns: clock changes and other load of the machine affect both engines equally.
     engines = {str(place): each.engine for place, each in enumerate(contenders)}
     sizes = {each.classifier.nearest_batch(1) for each in contenders}
     sizes |= {each.classifier.nearest_batch(settings.batch_size) for each in contenders}

@@ -1,4 +1,4 @@
-"""The gate's checks of a candidate against the champion."""
+"""Checks of the gate against the champion."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def judge_against_champion(
     """Judge a candidate against the champion of its registered model.
 
     Args:
-        comparison: Both on the same test part; None where nothing is registered.
-        settings: The margins.
+        comparison: both on the same test part; None without a registry.
+        settings: the margins.
 
     Returns:
-        The checks; none where nothing is registered. What was not measured does not pass.
+        The checks; empty without a registry. Missing measurements fail.
     """
     if comparison is None:
         return []
@@ -97,9 +97,10 @@ def _p(value: float | None) -> str:
 
 
 def _classes(tests: Sequence[ClassTest], settings: ChampionSettings) -> Reason:
-    """Check the floor of each class.
+    """Check the accuracy of each class.
 
-    A class without test samples fails a bound, but no significance test: it shows no loss.
+    Classes without test samples fail a fixed bound, but not a significance test, which has no
+    evidence of a loss.
     """
     expected = f"no class significantly worse (McNemar, level {settings.level:g})"
     if settings.max_class_drop is not None:
@@ -154,7 +155,7 @@ def _share(value: float | None) -> str:
 
 
 def _latency(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
-    """Compare the latencies at batch 1, or for an engine without them the times in batches."""
+    """Compare the latencies at batch 1, or the times in batches if an engine has no latency."""
     ours, theirs = comparison.candidate.latency_ms_p50, comparison.champion.latency_ms_p50
     where = "at batch 1"
     ours_rate, theirs_rate = comparison.candidate.throughput, comparison.champion.throughput
@@ -194,7 +195,7 @@ def _margin(
     unit: str,
     where: str,
 ) -> Reason:
-    """Check that a figure grew by no more than a share, and by no more than an amount."""
+    """Check that a value increased at most by a share and by an amount."""
     ours, theirs = values
     expected = f"at most {relative:.0%} above the champion's"
     if absolute is not None:
@@ -215,7 +216,7 @@ def _margin(
 
 
 def _gain(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
-    """Check that the candidate is better in something: noise alone moves no champion."""
+    """Check for an improvement: noise alone does not replace a champion."""
     gains = []
     p_better = comparison.test.p_better
     if p_better is not None and p_better <= settings.level:

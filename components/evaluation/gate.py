@@ -1,7 +1,6 @@
-"""The promotion gate: a verdict with reasons, from measurements.
+"""Promotion gate: a verdict with reasons, from measurements.
 
-The gate fails closed: a figure that was not measured, or a check that was not run, counts against
-the engine.
+The gate fails closed: missing measurements and checks count against the engine.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from qatline.components.evaluation.champion_gate import judge_against_champion
 from qatline.components.evaluation.paired import LEVEL
 from qatline.components.settings.gate_settings import GateSettings
 
-# Accuracies are ratios of counts: two that are meant to be equal can differ in the last bit.
+# Accuracies are ratios of counts: equal ones can differ in the last bit.
 _ROUNDING = 1e-9
 # Two engines of equal speed differ by a few percent from one measurement to the next.
 _FASTER = 1.02
@@ -45,23 +44,23 @@ def judge(
     """Judge an engine.
 
     Args:
-        rows: Rows of the evaluation by name; ``fp32`` is the reference of the accuracy. The speed
+        rows: rows of the evaluation by name; ``fp32`` is the reference of the accuracy. The speed
             is compared with the fastest float engine (``fp32_engine``, ``fp16_engine``,
-            ``bf16_engine``) whose own accuracy is within ``max_accuracy_drop``.
-        settings: The bounds.
-        infrastructure: The check of the engine file in a fresh process, or None if it was not run.
-        verification: Findings about the exported graph, or None if it was not verified. One of
-            severity ``error`` means that it is not what the plan says.
-        analysis: Findings of the fusion analysis, likewise.
-        chance: Test of the row against chance, or None if it was not made. An engine that is not
-            better than chance never passes, whatever the settings say.
-        classes: Accuracies by class. A class that was not measured fails the floor; a class that
-            the reference recognizes and the engine never does is named, with or without a floor.
-        comparison: The candidate beside the champion; None where nothing is registered.
-        candidate: Name of the row that is judged.
+            ``bf16_engine``) with an accuracy within ``max_accuracy_drop``.
+        settings: the bounds.
+        infrastructure: result of the engine file's check in a fresh process; None if not run.
+        verification: findings about the exported graph; None if not verified. Findings of severity
+            ``error`` mean that it deviates from the plan.
+        analysis: findings of the fusion analysis; None if not run.
+        chance: test against chance; None if not run. Engines that are not better than chance always
+            fail, independent of the settings.
+        classes: accuracies by class. Unmeasured classes fail the floor. Classes recognized by the
+            reference but never by the engine are listed, even without a floor.
+        comparison: comparison of candidate and champion; None without a registry.
+        candidate: name of the judged row.
 
     Returns:
-        ``promote`` if every check passed, else ``reject``. Bounds that are not set give no reason.
+        ``promote`` if every check passed, else ``reject``. Unset bounds add no reason.
     """
     row = rows.get(candidate, ResultRow())
     lost = _lost_classes(classes, candidate)
@@ -187,9 +186,9 @@ def _class_floor(classes: Sequence[ClassAccuracy], candidate: str, bound: float)
 
 
 def _lost_classes(classes: Sequence[ClassAccuracy], candidate: str) -> str:
-    """Return a sentence on classes that FP32 recognizes and the engine never does, or nothing.
+    """Return a sentence on classes recognized by FP32 but never by the engine, or an empty string.
 
-    The overall accuracy hides them where they are rare.
+    Rare classes hardly affect the overall accuracy.
     """
     lost = []
     for each in classes:
@@ -202,7 +201,7 @@ def _lost_classes(classes: Sequence[ClassAccuracy], candidate: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Join up to ``_MOST_NAMES`` names; count the others."""
+    """Join up to ``_MOST_NAMES`` names; count the remaining ones."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
@@ -231,9 +230,9 @@ def _int8_fraction(row: ResultRow, settings: GateSettings) -> Reason:
 def _float_engines(
     rows: Mapping[str, ResultRow], settings: GateSettings
 ) -> list[tuple[str, ResultRow]]:
-    """Return precision and row of each float engine that could be used in place of INT8.
+    """Return precision and row of each float engine that could replace the INT8 engine.
 
-    FP32 always counts; 16-bit engines only with an accuracy that the gate would accept.
+    FP32 always qualifies; 16-bit engines only with an accuracy accepted by the gate.
     """
     expected, found = rows.get(REFERENCE, ResultRow()).accuracy, []
     for name, precision in FLOAT_ENGINES.items():
@@ -251,9 +250,9 @@ def _float_engines(
 def _speedup(
     row: ResultRow, engines: Sequence[tuple[str, ResultRow]], bound: float | None
 ) -> Reason:
-    """Compare the speed with that of the fastest float engine, for each batch size by itself.
+    """Compare the speed with the fastest float engine, separately for each batch size.
 
-    A bound that is set holds at batch 1; else one batch size must be faster.
+    A configured bound applies to batch 1; without one, any batch size may be faster.
     """
     single = [(ratio, name) for name, each in engines if (ratio := speedup(row, each)) is not None]
     batch = []
@@ -318,9 +317,9 @@ def _analysis(findings: Sequence[FindingRecord] | None) -> Reason:
 
 
 def _errors(findings: Sequence[FindingRecord] | None) -> list[FindingRecord] | None:
-    """Leave warnings and hints out.
+    """Return the errors only.
 
-    They cost speed, and the measurements speak for themselves.
+    Warnings and hints concern speed, a separate measurement.
     """
     return None if findings is None else [finding for finding in findings if finding.is_error]
 

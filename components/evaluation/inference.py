@@ -1,7 +1,4 @@
-"""Run engines over a data set in their layout and batch size.
-
-The outputs are collected.
-"""
+"""Inference of engines over a data set, in their layout and batch size."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ Array = NDArray[Any]
 
 
 class Classifier:
-    """An engine for the reader's images: float32, NHWC, any sample count.
+    """An engine adapted to the reader's images: float32, NHWC, any sample count.
 
     Args:
         engine: an engine with one input, NHWC or NCHW.
         image_shape: (height, width, channels) of the images.
-        raw: whether the images are raw pixels, as an engine with embedded preprocessing takes them.
+        raw: whether the images are raw pixels, for engines with embedded preprocessing.
 
     Raises:
         DataError: the engine's input does not fit the images.
@@ -42,6 +39,8 @@ class Classifier:
         self._smallest, self._largest = profile.minimum[0], profile.maximum[0]
         shape, moved = profile.optimum[1:], (image_shape[-1], *image_shape[:-1])
         layout = engine.manifest.layout.get(info.name)
+        # Without a recorded layout the shape decides; it is ambiguous only if both layouts are
+        # equal.
         self._channels_first = layout == "NCHW" or (layout is None and shape != image_shape)
         if shape != (moved if self._channels_first else image_shape):
             raise DataError(
@@ -52,16 +51,16 @@ class Classifier:
 
     @property
     def output(self) -> str:
-        """Name of the output that is returned: the engine's first."""
+        """Name of the engine's first output, the one returned by calls."""
         return self.engine.outputs[0].name
 
     @property
     def largest_batch(self) -> int:
-        """Largest batch that the engine takes."""
+        """Largest batch size of the engine."""
         return self._largest
 
     def nearest_batch(self, size: int) -> int:
-        """Return the batch size nearest to ``size`` that the engine takes."""
+        """Return the engine's batch size nearest to ``size``."""
         return min(max(size, self._smallest), self._largest)
 
     def __call__(self, images: Array) -> Array:
@@ -73,7 +72,7 @@ class Classifier:
 
     def _run(self, images: Array) -> Array:
         samples = len(images)
-        if samples < self._smallest:  # an engine for one batch size: fill up, and cut the answer
+        if samples < self._smallest:  # an engine with a minimum batch: pad, and cut the result
             images = np.concatenate(
                 [images, np.repeat(images[-1:], self._smallest - samples, axis=0)]
             )

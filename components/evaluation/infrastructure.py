@@ -1,6 +1,6 @@
-"""The check of an engine file before it may be promoted.
+"""Check of an engine file before promotion.
 
-It must load in a fresh process and answer as the ONNX reference does.
+The file must load in a fresh process and reproduce the outputs of the ONNX reference.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def check_in_fresh_process(
     requests: int = _REQUESTS,
     inputs: Path | None = None,
 ) -> FileCheck:
-    """Run ``qat_lib.engines.check`` on an engine file in its own interpreter.
+    """Run ``qat_lib.engines.check`` on an engine file in a separate interpreter.
 
     Args:
         engine: the engine file.
         onnx: the ONNX file of the reference.
         seed: seed of the random requests.
-        requests: number of these.
-        inputs: ``.npy`` file of real inputs to send as well.
+        requests: number of random requests.
+        inputs: ``.npy`` file of additional real inputs.
 
     Returns:
-        The result; ``passed`` is False, with the reason in ``message``, also where the process
-        crashed or hung.
+        The result; if the process crashed or hung, ``passed`` is False and ``message`` contains the
+        reason.
     """
     command = [sys.executable, "-m", "qat_lib.engines.check", str(engine), "--onnx", str(onnx)]
     command += ["--requests", str(requests), "--seed", str(seed)]
@@ -54,14 +54,12 @@ def check_in_fresh_process(
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return _failed(engine, f"ended with exit code {done.returncode}: {last}")
+    # Libraries may print to stdout before the result: only the last line is JSON.
     return FileCheck.model_validate(json.loads(done.stdout.splitlines()[-1]))
 
 
 def summarize_check(checks: Mapping[str, FileCheck], candidate: str) -> FileCheck:
-    """Return the check of ``candidate`` with all checks beside it.
-
-    It passes only if all engines passed.
-    """
+    """Return the candidate's check with all checks attached; it passes if all engines pass."""
     failed = [name for name, check in checks.items() if not check.passed]
     worst = failed[0] if failed and candidate not in failed else candidate
     return checks[worst].model_copy(update={"passed": not failed, "engines": dict(checks)})

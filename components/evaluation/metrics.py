@@ -1,4 +1,4 @@
-"""Figures of a classifier from its outputs: accuracy, confusion, agreement, calibration error."""
+"""Metrics of a classifier's outputs: accuracy, confusion, agreement, calibration error."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BINS = 15
 
 
 def check_outputs(outputs: Floats, model: str) -> None:
-    """Refuse outputs with NaN, whose largest class is not defined.
+    """Reject outputs with NaN: their predicted class is undefined.
 
     Args:
         outputs: logits or probabilities, (samples, classes).
-        model: what gave them, for the message.
+        model: name of the model for the message.
 
     Raises:
-        DataError: a sample's outputs hold NaN.
+        DataError: a sample's outputs contain NaN.
     """
     if found := nan_samples(outputs):
         raise DataError(
@@ -54,7 +54,7 @@ def top_k_accuracy(outputs: Floats, labels: Labels, k: int) -> float:
 
 
 def top5_accuracy(outputs: Floats, labels: Labels) -> float | None:
-    """Return the top-5 accuracy, in [0, 1]; None up to 5 classes."""
+    """Return the top-5 accuracy in [0, 1], or None for up to 5 classes."""
     return top_k_accuracy(outputs, labels, 5) if outputs.shape[1] > 5 else None
 
 
@@ -69,7 +69,7 @@ def per_class(
 ) -> list[ClassAccuracy]:
     """Return samples, accuracies and their change against ``reference`` for each class.
 
-    Accuracies of a class without samples are None.
+    Accuracies of classes without samples are None.
     """
     table = []
     for index, name in enumerate(names):
@@ -86,21 +86,17 @@ def per_class(
 
 
 def probabilities(outputs: Floats) -> Floats:
-    """Return ``outputs`` as probabilities.
-
-    As they are if every row is a distribution already, else their softmax.
-    """
+    """Return ``outputs`` unchanged if every row is a distribution, else their softmax."""
     values = outputs.astype(np.float64)
     if values.min() >= 0 and np.allclose(values.sum(axis=1), 1, atol=1e-3):
         return values
+    # Subtracting the maximum avoids overflow and does not change the result.
     exponents = np.exp(values - values.max(axis=1, keepdims=True))
     return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
 
 
 def calibration_error(outputs: Floats, labels: Labels) -> float:
-    """Return the expected calibration error in [0, 1].
-
-    It has 15 bins of equal width.
+    """Return the expected calibration error in [0, 1], with 15 bins of equal width.
 
     Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equation 3.
     """
@@ -112,10 +108,7 @@ def calibration_error(outputs: Floats, labels: Labels) -> float:
 
 
 def agreement(outputs: Floats, reference: Floats) -> Agreement:
-    """Compare outputs with a reference's.
-
-    Share of equal labels, and differences of the probabilities.
-    """
+    """Return the share of equal predictions and the differences of the probabilities."""
     difference = np.abs(probabilities(outputs) - probabilities(reference))
     return Agreement(
         labels=float((outputs.argmax(axis=1) == reference.argmax(axis=1)).mean()),

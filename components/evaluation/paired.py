@@ -1,7 +1,6 @@
 """Paired tests: two classifiers on the same samples, and one against chance.
 
-Both answers to a sample are compared with each other, so that samples which both find easy or hard
-say nothing.
+Pairing the predictions of each sample removes the variance between easy and hard samples.
 """
 
 from __future__ import annotations
@@ -19,26 +18,25 @@ Right = NDArray[np.bool_]
 Labels = NDArray[np.int64]
 
 LEVEL = 0.05
-"""Level of the test against chance, which no config changes."""
+"""Level of the test against chance; it is not configurable."""
 
 _PERMUTATIONS = 1999
 _NORMAL_975 = 1.959964  # quantile of the normal distribution for an interval of 95 %
 
 
 def compare_answers(candidate: Right, champion: Right) -> PairedTest:
-    """Test which of two classifiers answers more samples correctly.
+    """Test the difference of two classifiers on the same samples.
 
-    McNemar's exact test: of the samples that only one of them gets right, each is as likely to be
-    the one's as the other's if they are equally good. The interval of the difference is that of
-    Agresti and Min, Simple improved confidence intervals for comparing matched proportions, 2005.
+    McNemar's exact test: if both are equally good, samples predicted correctly by only one of them
+    are equally likely for each. The interval of the difference follows Agresti and Min, Simple
+    improved confidence intervals for comparing matched proportions, 2005.
 
     Args:
-        candidate: whether it answers each sample correctly, ``(samples,)``.
-        champion: the same of the other one.
+        candidate: whether it predicts each sample correctly, ``(samples,)``.
+        champion: the same for the champion.
 
     Returns:
-        The counts, one-sided p-values, and the difference of the accuracies with its 95 %
-        interval.
+        The counts, one-sided p-values, and the difference of the accuracies with its 95 % interval.
     """
     only_candidate = int((candidate & ~champion).sum())
     only_champion = int((champion & ~candidate).sum())
@@ -59,9 +57,9 @@ def compare_answers(candidate: Right, champion: Right) -> PairedTest:
 def compare_classes(
     candidate: Right, champion: Right, labels: Labels, names: Sequence[str]
 ) -> list[ClassTest]:
-    """Test each class by itself; the accuracies of a class without samples are None.
+    """Test each class separately; accuracies of classes without samples are None.
 
-    The p-values are those of McNemar's test, times the number of classes that have samples
+    The p-values are those of McNemar's test, multiplied by the number of classes with samples
     (Bonferroni).
     """
     present = len(np.unique(labels))
@@ -85,18 +83,18 @@ def compare_classes(
 
 
 def compare_with_chance(confusion: Sequence[Sequence[int]], *, seed: int = 0) -> ChanceTest | None:
-    """Test whether answers have to do with the labels.
+    """Test whether predictions depend on the labels.
 
-    A permutation test: the same answers are paired with shuffled labels, and the p-value says how
-    often that is at least as accurate. A classifier that always gives one answer, or guesses, is
-    never better than chance, whatever the shares of the classes are.
+    A permutation test: the predictions are paired with shuffled labels, and the p-value is the
+    frequency of at least the same accuracy. Constant and random classifiers are never significantly
+    better than chance, independent of the class shares.
 
     Args:
-        confusion: counts, ``(classes, classes)``; a row for each label, a column for each answer.
+        confusion: counts, ``(classes, classes)``, with labels as rows and predictions as columns.
         seed: seed of the permutations.
 
     Returns:
-        The test; None where nothing was counted.
+        The test, or None for an empty or invalid matrix.
     """
     counts = np.asarray(confusion, np.int64)
     samples = int(counts.sum()) if counts.ndim == 2 else 0
@@ -113,14 +111,16 @@ def compare_with_chance(confusion: Sequence[Sequence[int]], *, seed: int = 0) ->
         samples=samples,
         accuracy=hits / samples,
         chance=by_chance,
+        # The observed labelling counts as one permutation: the p-value is never 0.
         p_value=(1 + as_good) / (1 + _PERMUTATIONS),
     )
 
 
 def binomial_tail(hits: int, trials: int) -> float:
-    """Return the chance of at least ``hits`` heads in ``trials`` tosses of a fair coin."""
+    """Return the probability of at least ``hits`` heads in ``trials`` tosses of a fair coin."""
     if hits <= 0:
         return 1.0
+    # Logarithms: binomial coefficients of thousands of samples overflow a float.
     whole = math.lgamma(trials + 1) - trials * math.log(2)
     total = 0.0
     for count in range(hits, trials + 1):
@@ -129,14 +129,14 @@ def binomial_tail(hits: int, trials: int) -> float:
 
 
 def correct(outputs: NDArray[Any], labels: Labels) -> Right:
-    """Return whether each sample's best class is its label, ``(samples,)``."""
+    """Return whether each sample's prediction is its label, ``(samples,)``."""
     return np.asarray(outputs.argmax(axis=1) == labels)
 
 
 def _interval(gained: int, lost: int, samples: int) -> tuple[float, float]:
     """Return the 95 % interval of a difference of paired shares.
 
-    Half a sample is added to each cell of the table: two to the total.
+    Half a sample is added to each of the four cells, two to the total.
     """
     total = samples + 2
     difference = (gained - lost) / total

@@ -1,4 +1,4 @@
-"""The samples on which an engine differs most from FP32, as pictures."""
+"""Pictures of the samples with the largest difference between engine and FP32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST_PIXELS = 96
 
 @dataclass(frozen=True, kw_only=True)
 class SampleLabels:
-    """A sample's true class, and the predictions of FP32 and engine."""
+    """A sample's true class and the predictions of FP32 and the engine."""
 
     true: str
     fp32: str
@@ -28,10 +28,10 @@ class SampleLabels:
 
 
 class WorstSamples:
-    """Keep the samples with the largest differences in a streamed set.
+    """Collects the samples with the largest differences in a stream.
 
     Args:
-        count: how many to keep.
+        count: number of samples to keep.
     """
 
     def __init__(self, count: int) -> None:
@@ -43,7 +43,10 @@ class WorstSamples:
     ) -> None:
         """Add a batch: differences (n,), images (n, h, w, c), sample labels."""
         for i in np.argsort(differences)[::-1][: self._count]:
+            # Negative, unique indices: equal differences prefer the first sample and never compare
+            # images.
             item = (float(differences[i]), -(first_index + int(i)), labels[i], images[i])
+            # Copies: a view would keep the whole batch in memory.
             if len(self._heap) < self._count:
                 heapq.heappush(self._heap, (*item[:3], item[3].copy()))
             elif item[:2] > self._heap[0][:2]:
@@ -70,10 +73,7 @@ class WorstSamples:
 
 
 def write_picture(path: Path, image: Array) -> None:
-    """Write an image (h, w, 1 or 3) as range-normalized PNG.
-
-    Small ones are enlarged.
-    """
+    """Write an image (h, w, 1 or 3) as range-normalized PNG; small images are enlarged."""
     from PIL import Image
 
     path.parent.mkdir(exist_ok=True)

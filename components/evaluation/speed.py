@@ -1,4 +1,4 @@
-"""Sentences on the speed of the INT8 engine against float, with reasons for small gains."""
+"""Sentences on the speed of the INT8 engine compared with float, with reasons for small gains."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from qatline.components.artifacts.evaluation import ResultRow
 
 USUAL_GAIN_SINGLE = 1.5
 USUAL_GAIN_BATCH = 2.0
-"""Speedups over FP32, at batch 1 and in batches, below which a reason is given."""
+"""Speedups over FP32, at batch 1 and in batches, below which reasons are reported."""
 
-# From this many image times of a full batch on, one image alone spends most of its time elsewhere.
+# If a single image takes this many times its time in a batch, fixed costs dominate.
 _MOSTLY_OVERHEAD = 2.0
 
 
@@ -24,12 +24,12 @@ def speed_sentences(
     Args:
         row: the INT8 engine.
         engines: the float engines by precision, such as ``FP32``.
-        device: what ran all of them, as the engine's manifest describes it.
+        device: the device of all engines, as described by the engine's manifest.
 
     Returns:
-        One sentence with the ratios for each float engine. After that of FP32, one for each known
-        reason why they are below ``USUAL_GAIN_SINGLE`` at batch 1 or ``USUAL_GAIN_BATCH`` in
-        batches. Nothing where nothing was measured.
+        One sentence with the ratios for each float engine. The sentence for FP32 is followed by the
+        known reasons of speedups below ``USUAL_GAIN_SINGLE`` at batch 1 or ``USUAL_GAIN_BATCH`` in
+        batches. Empty without measurements.
     """
     sentences = []
     for precision, other in engines.items():
@@ -57,7 +57,7 @@ def speed_sentences(
 def _reasons(
     row: ResultRow, fp32: ResultRow, device: Mapping[str, Any], *, single_only: bool
 ) -> list[str]:
-    """Return the known reasons of a small gain, or how to look for one."""
+    """Return the known reasons of a small gain, or advice for finding one."""
     reasons = []
     if cpu_kind(device) == "avx2":
         reasons.append(
@@ -86,7 +86,7 @@ def _reasons(
 
 
 def _overhead(fp32: ResultRow) -> tuple[float, float] | None:
-    """Return milliseconds per image alone and in a batch, if they are far apart."""
+    """Return milliseconds per image alone and in a batch, if they differ substantially."""
     if not fp32.latency_ms_p50 or not fp32.throughput or fp32.batch_size == 1:
         return None
     together = 1000 / fp32.throughput

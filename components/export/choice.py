@@ -1,7 +1,4 @@
-"""What the export is for.
-
-The target of the graphs, the sign of their integers, and whether FP16 is among them.
-"""
+"""Target of the export, sign of its integers, and need for an FP16 graph."""
 
 from __future__ import annotations
 
@@ -22,28 +19,28 @@ from qatline.components.settings import (
 
 @dataclass(frozen=True, kw_only=True)
 class ExportChoice:
-    """The graphs' target, and whether an FP16 graph is written."""
+    """Target of the graphs, and whether to write an FP16 graph."""
 
     target: str
     fp16: bool
 
 
 def engine_dependencies(engine: EngineSettings) -> EngineSettings:
-    """Return the engine settings that the export depends on, with ``auto`` resolved.
+    """Return the engine settings that affect the export, with ``auto`` resolved.
 
-    The rest of the section must not decide whether an export can be reused, and what ``auto`` means
-    here must.
+    Other engine settings must not prevent the reuse of an export, but the local meaning of ``auto``
+    must.
     """
     backend: Any = engine.backend
     if backend == "auto":
-        # Without any, the step says so, where errors are reported.
+        # Without any backend, the step itself reports the error.
         with suppress(BackendUnavailableError):
             backend = _choose("auto")
     return EngineSettings(backend=backend, fp16=engine.fp16)
 
 
 def target_dependencies(export: ExportSettings, engine: EngineSettings) -> dict[str, Settings]:
-    """Return the settings that decide about the target, with ``auto`` resolved."""
+    """Return the settings that determine the target, with ``auto`` resolved."""
     cpu: Any = cpu_kind() if engine.cpu == "auto" else engine.cpu
     backend = engine_dependencies(engine).backend
     return {
@@ -53,15 +50,15 @@ def target_dependencies(export: ExportSettings, engine: EngineSettings) -> dict[
 
 
 def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoice:
-    """Return what to export.
+    """Return the graphs to export.
 
-    TensorRT 10.12 and newer take FP16 from the graph alone, so for that backend ``fp16: auto``
-    writes it.
+    TensorRT 10.12 and newer read FP16 only from the graph: for that backend ``fp16: auto`` writes
+    it.
 
     Raises:
-        ConfigError: the target is for another backend than the one that the engines are built with.
-        ExportError: another option is not for the target.
-        BackendUnavailableError: backend and target are ``auto``, and no backend works here.
+        ConfigError: the target differs from the backend of the engines.
+        ExportError: another option does not fit the target.
+        BackendUnavailableError: backend and target are ``auto``, and no backend is available here.
     """
     backend: str = engine.backend
     if backend == "auto" and export.target == "auto":
@@ -80,10 +77,11 @@ def choose_integers(
 ) -> dict[str, Any]:
     """Return ``backend``, ``cpu`` and ``unsigned`` of a ``qat_lib.PtqRecipe``.
 
-    Where no backend works on this machine, ``auto`` takes signed ones, which every backend runs.
+    If no backend is available on this machine, ``auto`` selects signed integers, supported by every
+    backend.
 
     Raises:
-        ConfigError: they are asked for, and the target or the backend is TensorRT.
+        ConfigError: unsigned integers are requested, and the target or the backend is TensorRT.
     """
     try:
         place = Deployment.on(engine.backend, engine.cpu)
@@ -101,7 +99,7 @@ def choose_integers(
 
 
 def sign_problem(unsigned: str, target: str, backend: str) -> str | None:
-    """Return why target and backend do not fit the integers' sign or each other, or None."""
+    """Return the conflict between target, backend and sign of the integers, or None."""
     for setting, name in (("engine.backend", backend), ("export.target", target)):
         if name == "auto" or (chosen := get_backend(name)).supports("unsigned"):
             continue

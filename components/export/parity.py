@@ -1,9 +1,9 @@
-"""Compare an exported file with its model within its data types' precision.
+"""Comparison of an exported file with its model, within the precision of its data types.
 
-In FP32 the labels must be the same but for ties. FP16 rounds every tensor between two layers, which
-moves values over the edges between two INT8 levels, and so labels that are close. There the same
-lowering in FP32 must agree with the model label by label, and the outputs in FP16 must lie within a
-bound. What it does to accuracy is measured on the engine.
+In FP32 the labels must be equal except for ties. FP16 rounds every tensor between two layers and
+thereby moves values across the boundary of two INT8 levels, so that close labels may change. For
+FP16, the same lowering in FP32 must therefore agree with the model label by label, and the FP16
+outputs must lie within a bound. The effect on accuracy is measured on the engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qatline.components.artifacts.exported import ParityRecord
 from qatline.components.training.framework import Framework
 
 HALF_BOUND = 5e-2
-"""Largest accepted difference of a file in FP16 from its model, as a share of the largest output."""
+"""Maximum difference of an FP16 file from its model, as a share of the largest output."""
 
 
 def compare_with_model(
@@ -29,22 +29,22 @@ def compare_with_model(
     *,
     export_in_fp32: Callable[[Path], Any] | None = None,
 ) -> ParityRecord:
-    """Compare an exported file with the model it came from.
+    """Compare an exported file with its model.
 
     Args:
-        framework: the model's.
+        framework: framework of the model.
         model: the model.
         path: the ONNX file.
-        images: inputs, as the data has them.
-        export_in_fp32: exports the same model to another path with FP32 for non-quantized layers; given for a
-            file in FP16.
+        images: inputs in the layout of the data.
+        export_in_fp32: exports the same model to another path with FP32 for non-quantized layers;
+            given for a file in FP16.
 
     Returns:
-        The parity; of a file in FP16 with ``bound`` and, as ``fp32``, that of the same export in
+        The parity; for a file in FP16 with ``bound`` and, as ``fp32``, that of the same export in
         FP32.
 
     Raises:
-        VerificationError: they do not agree.
+        VerificationError: file and model disagree.
     """
     report = framework.check_parity(model, path, images)
     parity = ParityRecord.model_validate(report.to_dict())

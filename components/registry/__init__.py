@@ -1,1 +1,1 @@
-"""The model registry: champions, and the one protocol that moves them."""
+"""Model registry: champions, and the protocol that replaces them."""

@@ -1,4 +1,4 @@
-"""The registry of a run: whether there is one, and its champion."""
+"""Registry of a run and its champion."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from qatline.components.tracking.tracker import tracking_mode
 def run_registry(
     settings: RegistrySettings, warn: Callable[[str], None] = lambda _: None
 ) -> Registry | None:
-    """Return the registered model of a run; None where it has none.
+    """Return the registered model of a run, or None without one.
 
     Args:
-        settings: the model's name.
-        warn: told where the name is set and nothing can be registered.
+        settings: the registry section with the model's name.
+        warn: receives a warning if a name is set but registration is impossible.
 
     Raises:
-        TrackingError: the store is away, and tracking is required.
+        TrackingError: the store is unreachable and tracking is required.
     """
     if settings.name is None:
         return None
@@ -32,6 +32,7 @@ def run_registry(
             "its champion or registered"
         )
         return None
+    # Imported late: MLflow takes seconds to import, and runs without tracking never need it.
     from qatline.components.registry.mlflow_registry import open_registry
 
     try:
@@ -55,9 +56,11 @@ def current_champion(registry: Registry) -> RegisteredVersion | None:
 
 
 def champion_digest(settings: Settings) -> dict[str, str]:
-    """Return the champion's digest by its name among what a step depends on.
+    """Return the champion's digest as a dependency of a step.
 
-    Empty where nothing is registered.
+    Returns:
+        ``{"registry.champion": digest}``, with ``"none"`` without a champion; empty without a
+            registry.
     """
     registry = run_registry(settings) if isinstance(settings, RegistrySettings) else None
     if registry is None:

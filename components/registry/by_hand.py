@@ -1,4 +1,4 @@
-"""What people do to the registry: promote a version, go back to the one before."""
+"""Manual changes of the registry: promotion of a version and rollback."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def promote_version(
     """Make a version the champion.
 
     Args:
-        registry: the model.
-        number: the version.
-        by: who asks for it.
-        lease: seconds of the lock's lease.
-        accept_rejected: whether a version that the gate rejected may be promoted.
+        registry: the registered model.
+        number: number of the version.
+        by: user that requests the promotion.
+        lease: duration of the lock's lease in seconds.
+        accept_rejected: whether to promote a version that the gate rejected.
 
     Returns:
-        The move; None where the version is the champion already.
+        The move, or None if the version is already the champion.
 
     Raises:
-        ConfigError: there is no such version, the gate rejected it, or it is not better than
+        ConfigError: the version does not exist, was rejected by the gate, or is not better than
             chance.
     """
     with promotion_lock(registry, by, lease) as held:
@@ -55,14 +55,14 @@ def promote_version(
 
 
 def rollback(registry: Registry, *, by: str, lease: float, reason: str = "") -> Move:
-    """Make the champion's predecessor the champion again.
+    """Restore the champion's predecessor.
 
-    The version that is left is not promoted again by any run, only by hand.
+    Runs never promote the replaced version again; only a manual promotion does.
 
     Raises:
-        ConfigError: there is no predecessor.
+        ConfigError: the champion has no predecessor.
     """
-    if CHAMPION not in registry.state().aliases:  # a mistyped name makes no model
+    if CHAMPION not in registry.state().aliases:  # a mistyped name, for example
         raise _nothing_to_go_back_to(registry, champion=None)
     with promotion_lock(registry, by, lease) as held:
         state = registry.state()
@@ -75,6 +75,8 @@ def rollback(registry: Registry, *, by: str, lease: float, reason: str = "") -> 
             action="rollback",
             to=previous,
             left=champion,
+            # The version left now must not be the target of the next rollback: repeated
+            # rollbacks would alternate between two versions.
             previous=before if before != champion else None,
             by=by,
             at=utc_now(),
@@ -92,15 +94,15 @@ def _nothing_to_go_back_to(registry: Registry, champion: int | None) -> ConfigEr
 
 
 def find_version(registry: Registry, name: str, *tags: str) -> RegisteredVersion:
-    """Return the newest version of a run, or the version of a number.
+    """Return a version by its number, or the newest version of a run.
 
     Args:
-        registry: the model.
-        name: a version's number, or a run.
-        tags: the tags that may hold the name of the run.
+        registry: the registered model.
+        name: number of a version, or name of a run.
+        tags: keys of the tags that may contain the name of the run.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no version matches.
     """
     versions = registry.versions()
     for version in reversed(versions):

@@ -1,4 +1,4 @@
-"""What the tags and the description of a registered version say."""
+"""Tags and description of a registered version."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MOST_REASONS = 2000  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What is known about a candidate beside its verdict.
+    """Properties of a candidate besides its verdict.
 
     Attributes:
-        row: the figures of its engine.
-        target: the backend that its graph was exported for; ``tensorrt`` runs in every backend.
+        row: measurements of its engine.
+        target: backend of the export; graphs exported for ``tensorrt`` run in every backend.
         data: fingerprint of the data.
         samples: number of test samples.
         framework: framework of the FP32 model.
@@ -49,7 +49,7 @@ class ModelFacts:
     model: str = ""
 
     def tags(self, verdict: Verdict) -> dict[str, str]:
-        """Return the tags of the version, with the verdict and the champion it was held against."""
+        """Return the tags of the version, including the verdict and the compared champion."""
         passed = {reason.check: reason.passed for reason in verdict.reasons}
         figures = {
             ACCURACY: self.row.accuracy,
@@ -73,6 +73,7 @@ class ModelFacts:
         for name, value in figures.items():
             if value is not None:
                 tags[name] = f"{value:.6g}"
+        # An empty ``FAILED`` is kept: it clears the tag of an earlier verdict on the same version.
         return {name: text for name, text in tags.items() if text or name == FAILED}
 
     def describe(self, verdict: Verdict) -> str:
@@ -89,17 +90,17 @@ class ModelFacts:
 
 
 def name_of_run() -> str:
-    """Return the run that this process belongs to, for the registry."""
+    """Return the name of this process's run, or an empty string."""
     return os.environ.get(RUN_VARIABLE) or os.environ.get("QATLINE_PIPELINE_RUN_ID") or ""
 
 
 def this_run() -> str:
-    """Return who holds a lock or moves a champion: the run and its process."""
+    """Return the run and process that own a lock or perform a promotion."""
     return this_process()
 
 
 def this_user() -> str:
-    """Return who moves a champion by hand."""
+    """Return the user and machine that perform a manual promotion."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user without a name
@@ -124,7 +125,7 @@ def _number(value: float | None) -> str:
 
 
 def tag_number(tags: Mapping[str, str], name: str) -> float | None:
-    """Return a figure that a tag holds; None where it is missing or no number."""
+    """Return the number in a tag, or None if it is missing or not a number."""
     try:
         return float(tags[name])
     except (KeyError, ValueError):

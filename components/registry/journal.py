@@ -1,7 +1,8 @@
-"""Moves of the aliases: each is announced, made, and written into the history.
+"""Journal of alias moves: announce, execute, record.
 
-An alias moves in one write, three of them in three. So a move is announced in one tag first. Whoever
-holds the lock next finishes a move that was announced: each of its writes may be made twice.
+A move changes up to three aliases, one write each, and is therefore not atomic. It is announced in
+a single tag first. The next owner of the lock completes an announced move; each of its writes is
+idempotent.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ _LONGEST = 4000  # characters of a move as text; the registry's tables hold 5000
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One move of the champion.
+    """One replacement of the champion.
 
     Attributes:
-        number: counted from 1.
+        number: sequence number, counted from 1.
         action: ``promotion``, ``manual promotion`` or ``rollback``.
-        to: the version that becomes champion.
-        left: the version that was it; None for none.
-        previous: the version to which a rollback goes back from then on; None for none.
+        to: version of the new champion.
+        left: version of the replaced champion; None for none.
+        previous: target version of the next rollback; None for none.
         by: the run, or the user and the machine.
-        at: when, ISO 8601 in UTC.
-        reason: why, in a sentence.
+        at: time in ISO 8601, UTC.
+        reason: reason, in one sentence.
     """
 
     number: int
@@ -52,8 +53,9 @@ class Move:
     reason: str = ""
 
     def to_json(self) -> str:
-        """Return the text of the tag; a long reason is shortened to fit into it."""
+        """Return the text of the tag; long reasons are truncated."""
         content, kept = asdict(self), self.reason
+        # Shorten step by step: the length in JSON depends on escaped characters.
         while len(text := json.dumps(content)) > _LONGEST and kept:
             kept = kept[: len(kept) * 9 // 10]
             content["reason"] = f"{kept}..."
@@ -61,7 +63,7 @@ class Move:
 
     @classmethod
     def from_json(cls, text: str) -> Move | None:
-        """Read a tag; None if it is damaged."""
+        """Read a tag; return None if it is damaged."""
         try:
             content = json.loads(text)
             known = {field.name for field in fields(cls)}
@@ -82,7 +84,7 @@ def utc_now() -> str:
 
 
 def history(tags: Mapping[str, str]) -> list[Move]:
-    """Return the finished moves, the first one first."""
+    """Return the finished moves, oldest first."""
     moves = []
     for key in sorted(key for key in tags if key.startswith(HISTORY_TAG)):
         move = Move.from_json(tags[key])
@@ -97,21 +99,21 @@ def next_number(tags: Mapping[str, str]) -> int:
 
 
 def announced(state: ModelState) -> Move | None:
-    """Return the move that was announced and not finished."""
+    """Return the announced, unfinished move, or None."""
     text = state.tags.get(MOVE_TAG)
     return Move.from_json(text) if text else None
 
 
 def is_due(move: Move, state: ModelState) -> bool:
-    """Whether an announced move is the next one.
+    """Return whether an announced move is the next one.
 
-    One that a process announced late, after it had slept through its lease, is not.
+    A process that slept past its lease may announce a move too late; that move is not due.
     """
     return move.number == next_number(state.tags)
 
 
 def restore_aliases(registry: Registry, check: Callable[[], None]) -> None:
-    """Let the aliases say what the last move of the history says."""
+    """Set the aliases as recorded by the last move of the history."""
     moves = history(registry.state().tags)
     champion = moves[-1].to if moves else None
     previous = moves[-1].previous if moves else None
@@ -124,16 +126,18 @@ def restore_aliases(registry: Registry, check: Callable[[], None]) -> None:
 
 
 def carry_out(registry: Registry, move: Move, check: Callable[[], None]) -> None:
-    """Announce a move, make it, and write it into the history.
+    """Announce a move, execute it and record it in the history.
 
     Args:
-        registry: the model; its lock is held.
-        move: what moves. One that was announced before is made to its end.
-        check: called before each write; raises where the lock was lost.
+        registry: the registered model; the caller holds its lock.
+        move: the move; a move announced earlier is completed.
+        check: called before each write; raises if the lock was lost.
     """
     check()
     registry.set_tag(MOVE_TAG, move.to_json())
     check()
+    # ``previous`` moves first: if the process dies here, ``champion`` still points to a valid
+    # version.
     if move.previous is None:
         registry.delete_alias(PREVIOUS)
     else:
@@ -144,16 +148,19 @@ def carry_out(registry: Registry, move: Move, check: Callable[[], None]) -> None
     registry.set_version_tags(move.to, {STATE: PROMOTED})
     if move.action == "rollback" and move.left is not None:
         registry.set_version_tags(move.left, {STATE: ROLLED_BACK})
+    # A newer rejected candidate may be the challenger by now; its alias must not be removed.
     if registry.state().aliases.get(CHALLENGER) == move.to:
         registry.delete_alias(CHALLENGER)
     check()
+    # The history is written before the announcement is deleted. A crash in between leaves a move
+    # that is no longer due, which the next owner discards.
     registry.set_tag(f"{HISTORY_TAG}{move.number:06d}", move.to_json())
     check()
     registry.delete_tag(MOVE_TAG)
 
 
 def predecessor(tags: Mapping[str, str], version: int) -> int | None:
-    """Return the champion that a version replaced when it last became one."""
+    """Return the champion that a version replaced at its last promotion."""
     for move in reversed(history(tags)):
         if move.to == version and move.action != "rollback":
             return move.left

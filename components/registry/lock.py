@@ -1,13 +1,13 @@
-"""A lock in the registry itself, with owner and expiry.
+"""Lock in the registry itself, with owner and expiry.
 
-No store of MLflow can compare and set. What all can do is set a tag of its own name and read all
-tags. So each contender raises a flag, a tag whose name is its own, and then reads the others': of
-two that do this at once at least one sees the other. Whoever sees nobody holds the lock; of two
-that see each other the one with the higher token takes its flag down.
+MLflow's stores have no compare-and-set. All of them can set a uniquely named tag and read all tags.
+Each contender therefore sets a flag, a tag with a unique name, and then reads the other flags: of
+two simultaneous contenders, at least one sees the other. A contender that sees no other flag owns
+the lock; if two contenders see each other, the one with the higher token removes its flag.
 
-A holder renews its flag. A flag that was not renewed for its lease, by the clock of who waits, or
-whose process on this machine is gone, counts as dead and is removed. Names are never used twice, so
-the removal can't hit anybody else.
+The owner renews its flag. A flag is dead, and is removed, if the observer's clock sees no renewal
+for the duration of the lease, or if its process on the same machine has exited. Names are never
+reused, so a removal cannot affect another contender.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """What a contender says of itself.
+    """Content of a contender's flag.
 
     Attributes:
-        owner: the run and its process, for people.
-        process: identity of the process, by which others on its machine see whether it lives.
-        lease: seconds after which it counts as dead.
-        beat: number of its renewals.
-        held: whether it holds the lock.
-        expires: when the lease ends, for people.
+        owner: the run and its process, for display.
+        process: identity of the process, used by other processes on the same machine.
+        lease: seconds without a renewal after which the flag is dead.
+        beat: number of renewals.
+        held: whether the contender owns the lock.
+        expires: end of the lease, for display.
     """
 
     owner: str = ""
@@ -69,7 +69,7 @@ class Flag:
 
     @classmethod
     def from_json(cls, text: str) -> Flag:
-        """Read a tag; what is unreadable is a flag that nobody renews."""
+        """Read a tag; an unreadable one becomes a flag without renewals."""
         try:
             content = json.loads(text)
             return cls(
@@ -85,18 +85,19 @@ class Flag:
 
 
 class LockLostError(TrackingError):
-    """Another process took over the lock of a promotion that seemed dead."""
+    """Another process took over the lock of an apparently dead promotion."""
 
 
 @dataclass
 class _Watch:
-    """Who of the others lives, by the clock of this process."""
+    """Liveness of other contenders, by this process's clock."""
 
     clock: Callable[[], float]
     seen: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def is_dead(self, token: str, flag: Flag) -> bool:
-        """Whether a flag was not renewed for its lease, or its process is gone."""
+        """Return whether a flag missed its lease or its process has exited."""
+        # Clocks of machines differ: only changes of ``beat`` count, timed by the local clock.
         now = self.clock()
         beat, since = self.seen.get(token, (flag.beat, now))
         if beat != flag.beat:
@@ -106,7 +107,7 @@ class _Watch:
 
 
 class Lease:
-    """A lock that is held; ``check`` before each write."""
+    """An owned lock; call ``check`` before each write."""
 
     def __init__(
         self, registry: Registry, token: str, flag: Flag, *, renewed: float | None = None
@@ -119,10 +120,10 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Check that the lock is still this process's.
+        """Check that this process still owns the lock.
 
         Raises:
-            LockLostError: it is not.
+            LockLostError: another process took it over, or the lease ended.
         """
         flags = read_flags(self._registry.state().tags)
         holders = [flag.owner for token, flag in flags.items() if flag.held]
@@ -136,9 +137,10 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Take the flag down."""
+        """Remove the flag."""
         self._ended.set()
         try:
+            # Excludes a renewal in progress, which would set the flag again after its removal.
             with self._renewing:
                 self._registry.delete_tag(LOCK_TAG + self._token)
         except TrackingError as error:
@@ -151,18 +153,19 @@ class Lease:
                     if self._ended.is_set():
                         return
                     self._renew()
-            except TrackingError as error:  # the next renewal, or the next write, finds out
+            except TrackingError as error:  # the next renewal or write detects a loss
                 _log.warning("the lock of the promotion can't be renewed: %s", error)
 
     def _renew(self) -> None:
         if self._token not in read_flags(self._registry.state().tags) or self._has_ended():
-            self._ended.set()  # a removed flag stays removed: ``check`` tells the holder
+            self._ended.set()  # never raise a removed flag again; ``check`` reports it
             return
+        # Count the lease from before the write: a slow write must not extend it.
         begun = _uptime()
         self._flag = replace(self._flag, beat=self._flag.beat + 1)
         self._registry.set_tag(LOCK_TAG + self._token, self._flag.to_json())
-        # Of a process that slept on its way here the flag may have been removed: it is raised again
-        # now, without the lock. No later renewal may make it look like a living one.
+        # If the process slept before this write, its flag may have been removed and is now raised
+        # again without the lock. Remove it, so that no later renewal makes it look alive.
         if self._has_ended():
             self._ended.set()
             self._registry.delete_tag(LOCK_TAG + self._token)
@@ -170,7 +173,7 @@ class Lease:
         self._renewed = begun
 
     def _has_ended(self) -> bool:
-        """Whether the lease ended without a renewal."""
+        """Return whether the lease ended without a renewal."""
         return _uptime() - self._renewed > self._flag.lease
 
 
@@ -187,14 +190,15 @@ def registry_lock(
     """Hold the lock of a registered model.
 
     Args:
-        registry: the model, which must exist.
-        owner: who holds it, for people who wait.
-        lease: seconds without a renewal after which the lock counts as free.
-        waiting: receives the holder's name each time that it changes.
+        registry: the registered model, which must exist.
+        owner: name of the owner, displayed to waiting processes.
+        lease: seconds without a renewal after which the lock is free.
+        waiting: receives the owner's name at each change.
 
     Raises:
         TrackingError: the store fails.
     """
+    # A new token per attempt: a flag removed as dead never belongs to a later attempt.
     token = uuid.uuid4().hex
     flag = Flag(owner=owner, process=process_identity(), lease=lease)
     begun = acquire(registry, token, flag, waiting=waiting, clock=clock, sleep=sleep)
@@ -214,14 +218,14 @@ def acquire(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Wait until the lock is this flag's, mark it as held, and return since when."""
+    """Wait for the lock, mark it as owned by this flag, and return the start time of the lease."""
     watch, told, raised = _Watch(clock), "", False
     while True:
         others = _living(registry, token, watch)
         if raised and not others:
             begun = _uptime()
             registry.set_tag(LOCK_TAG + token, replace(flag, held=True).to_json())
-            # A process that slept for longer than its lease finds its successor here.
+            # A process that slept past its lease detects its successor here.
             others = _living(registry, token, watch)
             if not any(each.held for each in others.values()):
                 return begun
@@ -232,7 +236,7 @@ def acquire(
         elif not blocked:
             flag = replace(flag, beat=flag.beat + 1)
             registry.set_tag(LOCK_TAG + token, flag.to_json())
-            if raised:  # somebody with a higher token is about to see it
+            if raised:  # wait until contenders with higher tokens see it
                 sleep(_pause(flag))
             raised = True
             continue
@@ -244,7 +248,7 @@ def acquire(
 
 
 def read_flags(tags: Mapping[str, str]) -> dict[str, Flag]:
-    """Return the flags among a model's tags by their tokens."""
+    """Return the flags among a model's tags by token."""
     flags = {}
     for key, text in tags.items():
         if key.startswith(LOCK_TAG):
@@ -253,7 +257,7 @@ def read_flags(tags: Mapping[str, str]) -> dict[str, Flag]:
 
 
 def _living(registry: Registry, token: str, watch: _Watch) -> dict[str, Flag]:
-    """Return the flags of others that live; remove the dead ones."""
+    """Return the live flags of other contenders; remove dead ones."""
     living = {}
     for other, flag in read_flags(registry.state().tags).items():
         if other == token:
@@ -267,12 +271,13 @@ def _living(registry: Registry, token: str, watch: _Watch) -> dict[str, Flag]:
 
 
 def _uptime() -> float:
-    """Return seconds of a clock that goes on while the machine sleeps."""
+    """Return seconds of a clock that advances during suspend."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 def _pause(flag: Flag) -> float:
-    """Return the seconds until the next look."""
+    """Return the delay before the next poll, in seconds."""
+    # The jitter keeps contenders from polling in step and colliding repeatedly.
     return min(_LONGEST_POLL, flag.lease / _RENEWALS_A_LEASE) * random.uniform(0.3, 1.0)

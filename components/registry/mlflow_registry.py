@@ -1,4 +1,4 @@
-"""A registered model of MLflow behind the ``Registry`` protocol."""
+"""``Registry`` implementation for registered models of MLflow."""
 
 from __future__ import annotations
 
@@ -30,16 +30,13 @@ _T = TypeVar("_T")
 
 
 class MlflowRegistry:
-    """A registered model.
+    """A registered model of MLflow. Every method raises TrackingError if the store fails.
 
     Args:
         client: an ``MlflowClient``.
         name: name of the model.
-        experiment_id: where the files of new versions are kept.
-        run_id: the MLflow run that new versions belong to; empty for none.
-
-    Raises:
-        TrackingError: from every method: the store fails.
+        experiment_id: experiment that stores the files of new versions.
+        run_id: MLflow run of new versions; empty for none.
     """
 
     def __init__(
@@ -51,11 +48,11 @@ class MlflowRegistry:
         self._run_id = run_id
 
     def ensure(self) -> None:
-        """Make the registered model where it is missing."""
+        """Create the registered model if it is missing."""
         self._call(lambda: self._client.create_registered_model(self.name), allowed=_EXISTS)
 
     def state(self) -> ModelState:
-        """Return its tags and aliases; empty where it is missing."""
+        """Return its tags and aliases; empty if the model is missing."""
         found = self._call(lambda: self._client.get_registered_model(self.name), allowed=_MISSING)
         if found is None:
             return ModelState()
@@ -63,7 +60,7 @@ class MlflowRegistry:
         return ModelState(tags=dict(found.tags), aliases=aliases)
 
     def names(self) -> list[str]:
-        """Return the names of all registered models of the store."""
+        """Return the names of all registered models in the store."""
         found: list[str] = []
         token: str | None = None
         while True:
@@ -79,23 +76,23 @@ class MlflowRegistry:
         self._call(lambda: self._client.set_registered_model_tag(self.name, key, text))
 
     def delete_tag(self, key: str) -> None:
-        """Delete a tag of the model; a missing one is no error."""
+        """Delete a tag of the model; missing tags are ignored."""
         self._call(
             lambda: self._client.delete_registered_model_tag(self.name, key), allowed=_MISSING
         )
 
     def set_alias(self, alias: str, number: int) -> None:
-        """Let an alias point to a version."""
+        """Point an alias to a version."""
         self._call(lambda: self._client.set_registered_model_alias(self.name, alias, str(number)))
 
     def delete_alias(self, alias: str) -> None:
-        """Delete an alias; a missing one is no error."""
+        """Delete an alias; missing aliases are ignored."""
         self._call(
             lambda: self._client.delete_registered_model_alias(self.name, alias), allowed=_MISSING
         )
 
     def versions(self) -> Sequence[RegisteredVersion]:
-        """Return all versions, the oldest first."""
+        """Return all versions, oldest first."""
         found: list[RegisteredVersion] = []
         token: str | None = None
         while True:
@@ -107,11 +104,11 @@ class MlflowRegistry:
                 return sorted(found, key=lambda version: version.number)
 
     def new_place(self) -> str:
-        """Return a new name for files."""
+        """Return a new, unique name for an upload."""
         return f"{self._experiment_id}/{logged_name(self.name)}-{uuid.uuid4().hex[:12]}"
 
     def upload(self, place: str, folder: Path) -> str:
-        """Store the files of ``folder`` as a logged model, and return its address."""
+        """Store the files of ``folder`` as a logged model and return its URI."""
         experiment, _, name = place.partition("/")
 
         made: Any = self._call(
@@ -124,7 +121,7 @@ class MlflowRegistry:
         return f"models:/{made.model_id}"
 
     def discard_upload(self, place: str) -> None:
-        """Remove what was stored under that name; nothing stored is no error."""
+        """Remove the upload of that name, if any."""
         experiment, _, name = place.partition("/")
 
         def remove() -> None:
@@ -135,7 +132,7 @@ class MlflowRegistry:
         self._call(remove, allowed=_MISSING)
 
     def create_version(self, source: str, tags: Mapping[str, str], description: str) -> int:
-        """Make a version of what was uploaded, its tags with it, and return its number."""
+        """Create a version of an upload together with its tags, and return its number."""
         safe = {key: _safe(value) for key, value in tags.items()}
         made: Any = self._call(
             lambda: self._client.create_model_version(
@@ -150,7 +147,7 @@ class MlflowRegistry:
         return int(made.version)
 
     def set_version_tags(self, number: int, tags: Mapping[str, str]) -> None:
-        """Set tags of a version, one after the other."""
+        """Set tags of a version, one request each."""
         for key, value in tags.items():
             self._set_version_tag(number, key, _safe(value))
 
@@ -161,7 +158,7 @@ class MlflowRegistry:
             from mlflow.artifacts import download_artifacts
 
             with tempfile.TemporaryDirectory() as place:
-                # MLflow may hand out its own folder where that is on this machine.
+                # For local stores MLflow returns its own folder: copy it, never move it.
                 found = download_artifacts(
                     artifact_uri=f"models:/{self.name}/{number}",
                     dst_path=place,
@@ -191,7 +188,7 @@ class MlflowRegistry:
         return self._client.search_model_versions(wanted, max_results=_PAGE, page_token=token)
 
     def _call(self, request: Callable[[], _T], *, allowed: str = "") -> _T | None:
-        """Make a request; None where it fails with the error code ``allowed``."""
+        """Send a request; return None if it fails with the error code ``allowed``."""
         what = f"the registered model {self.name!r} can't be used"
         with translated(what, self._client.tracking_uri):
             from mlflow.exceptions import MlflowException
@@ -205,13 +202,15 @@ class MlflowRegistry:
 
 
 def open_registry(name: str) -> MlflowRegistry:
-    """Open a registered model in the store that the environment names.
+    """Open a registered model in the store configured by the environment.
 
     Raises:
-        TrackingError: the store can't be reached.
+        TrackingError: the store is unreachable.
     """
     uri = os.environ.get(URI_VARIABLE, "")
     probe(uri)
+    # MLflow's default retries an unreachable server for minutes; ``patient`` already repeats
+    # requests.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     with translated("the model registry can't be opened"):
@@ -225,7 +224,7 @@ def open_registry(name: str) -> MlflowRegistry:
 
 
 def _experiment(client: Any, run_id: str) -> str:
-    """Return the experiment of the run, or the one that the environment names."""
+    """Return the experiment of the run, or the one configured by the environment."""
     if run_id:
         return str(client.get_run(run_id).info.experiment_id)
     if found := os.environ.get("MLFLOW_EXPERIMENT_ID"):
@@ -235,9 +234,9 @@ def _experiment(client: Any, run_id: str) -> str:
 
 
 def _take_over_inputs(client: Any, run_id: str) -> None:
-    """Take the fingerprint of the inputs from the pipeline's run, if nothing else says it.
+    """Copy the fingerprint of the inputs from the pipeline's run into the environment.
 
-    A launcher says it in the environment; on a cluster the first pod leaves it at the run.
+    A local launcher sets the variable itself; on a cluster the first pod records it with the run.
     """
     if os.environ.get(INPUTS_VARIABLE) or not run_id:
         return
@@ -258,5 +257,5 @@ def _version(found: Any) -> RegisteredVersion:
 
 
 def _safe(text: str) -> str:
-    """Return a text without secrets, as long as the registry's tables take it."""
+    """Return a text without secrets, truncated to the limit of the registry's tables."""
     return scrub(str(text))[:_LONGEST_TAG]

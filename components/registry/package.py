@@ -1,4 +1,4 @@
-"""What a registered version holds: the ONNX file as MLflow's model, and all that feeds it."""
+"""Package of a registered version: the ONNX file as MLflow model, preprocessing and classes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """The champion's files on this machine.
+    """Local copy of the champion's files.
 
     Attributes:
-        version: its version.
+        version: number of the version.
         digest: SHA-256 of its graph.
         graph: the ONNX file.
-        preprocessing: how raw pixels become its input; None for a version of an earlier release.
-        classes: names of its outputs; empty for a version of an earlier release.
+        preprocessing: conversion of raw pixels to its input; None for versions of earlier releases.
+        classes: names of its outputs; empty for versions of earlier releases.
     """
 
     version: int
@@ -49,17 +49,17 @@ def write_package(
     classes: Sequence[str],
     baseline: Sequence[Path],
 ) -> None:
-    """Write an MLflow model into ``folder``, which must not exist.
+    """Write an MLflow model into the new folder ``folder``.
 
     Args:
         folder: the new folder.
-        graph: the ONNX file, which is stored byte by byte.
-        preprocessing: what feeds it.
+        graph: the ONNX file, stored byte by byte.
+        preprocessing: preprocessing of its input.
         classes: names of its outputs, in order.
-        baseline: files of the FP32 model that it came from.
+        baseline: files of the original FP32 model.
 
     Raises:
-        TrackingError: the file is no ONNX graph, or MLflow can't write it.
+        TrackingError: the file is not an ONNX graph, or MLflow fails to write it.
     """
     import onnx
 
@@ -75,6 +75,8 @@ def write_package(
             pip_requirements=needs,
             save_as_external_data=False,
         )
+    # MLflow serializes the graph again, with other bytes: restore the original, whose digest
+    # identifies the version.
     shutil.copyfile(graph, folder / GRAPH)
     facts = {"preprocessing": preprocessing.to_dict(), "classes": list(classes)}
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -84,11 +86,11 @@ def write_package(
 
 
 def fetch_champion(registry: Registry, version: RegisteredVersion, folder: Path) -> Champion:
-    """Copy a version's files into an existing empty folder, and open them.
+    """Copy a version's files into an existing empty folder and open them.
 
     Raises:
-        TrackingError: the store fails, or the files are not those that were registered.
-        DataError: what feeds the graph is damaged.
+        TrackingError: the store fails, or the files differ from the registered ones.
+        DataError: the preprocessing or the classes are damaged.
     """
     registry.download(version.number, folder)
     graph = folder / GRAPH

@@ -1,4 +1,4 @@
-"""Which process this is, so that others on its machine see whether it lives."""
+"""Identity of a process, for liveness checks by other processes on its machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _START_FIELD = 19  # of /proc/PID/stat after the name: see proc(5), field 22
 
 
 def process_identity() -> str:
-    """Return machine, process namespace, process id and its start.
+    """Return machine, process namespace, process id and start time.
 
-    Empty where the system does not tell: such a process counts as alive until its lease ends.
+    Empty if the system does not report them: such a process counts as alive until its lease ends.
     """
     place = _place()
     start = _start(os.getpid())
@@ -21,16 +21,17 @@ def process_identity() -> str:
 
 
 def is_gone(identity: str) -> bool:
-    """Whether a process of this machine has ended; False where that can't be known."""
+    """Return whether a process of this machine has ended; False if unknown."""
     place, _, rest = identity.partition(" ")
     number, _, start = rest.partition(" ")
     if not place or place != _place() or not number.isdigit():
         return False
+    # The start time distinguishes the process from a later one with the same id.
     return _start(int(number)) != start
 
 
 def _place() -> str:
-    """Return what two processes share that see each other in /proc."""
+    """Return the identity of the /proc namespace; equal for processes that can see each other."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         space = os.readlink(_PROC / "self/ns/pid")
@@ -40,7 +41,7 @@ def _place() -> str:
 
 
 def _start(number: int) -> str:
-    """Return when a process started, in ticks since the boot; empty for none and for a zombie."""
+    """Return a process's start in ticks since boot; empty if it does not exist or is a zombie."""
     try:
         text = (_PROC / str(number) / "stat").read_text()
     except OSError:

@@ -1,9 +1,9 @@
-"""The one protocol by which a candidate becomes champion.
+"""Protocol that promotes a candidate to champion.
 
-All is done under the lock: what a killed promotion left behind is mended, the champion is read
-again, a candidate that was compared with another champion is judged again, the version is made
-with its verdict, and the aliases move. A process may die between any two writes: the next one
-finds either nothing, or a version that is still pending, or a move that was announced.
+All steps run under the lock: repair the remains of a killed promotion, read the champion again,
+judge the candidate again if it was compared with another champion, create the version with its
+verdict, move the aliases. The process may die between any two writes. The next promotion then finds
+no change, a ``pending`` version, or an announced move.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _UNJUDGED = frozenset({PENDING, ABANDONED})
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What a run brings.
+    """Candidate of a run.
 
     Attributes:
-        digest: SHA-256 of its ONNX file, by which it is known.
-        verdict: the gate's verdict, with the champion that it was compared with.
-        folder: writes its files into an empty folder, and returns that.
-        tags: what the version's tags say, by the verdict.
-        describe: what the version's description says, by the verdict.
+        digest: SHA-256 of the ONNX file; identifies the candidate.
+        verdict: verdict of the gate, including the compared champion.
+        folder: writes the files into an empty folder and returns the folder.
+        tags: returns the version's tags for a verdict.
+        describe: returns the version's description for a verdict.
         by: the run, for the history.
     """
 
@@ -71,9 +71,9 @@ class PromotionOptions:
     """Options of a promotion.
 
     Attributes:
-        lease: seconds of the lock's lease.
-        waiting: receives the name of the lock's holder.
-        judge_again: returns the verdict against the version that is the champion now.
+        lease: duration of the lock's lease in seconds.
+        waiting: receives the name of the lock's owner.
+        judge_again: returns the verdict against the current champion.
     """
 
     judge_again: Callable[[RegisteredVersion | None], Verdict]
@@ -84,10 +84,10 @@ class PromotionOptions:
 def submit_candidate(
     registry: Registry, candidate: Candidate, options: PromotionOptions
 ) -> PromotionOutcome:
-    """Register a candidate; make it the champion if its verdict says so.
+    """Register a candidate and promote it if its verdict allows.
 
     Returns:
-        What was done, with the verdict that counted.
+        The action taken, with the final verdict.
 
     Raises:
         TrackingError: the store fails, or the lock was lost.
@@ -104,13 +104,13 @@ def promotion_lock(
     lease: float,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Lease]:
-    """Hold the lock, with what a killed promotion left behind mended.
+    """Hold the lock of a registered model after repairing a killed promotion.
 
-    A process that slept through its lease may have made one more write before it noticed. It takes
-    the lock once more, and sets the aliases to the last move of the history.
+    A process that slept past its lease may complete one more write before it detects the loss. It
+    then acquires the lock again and restores the aliases to the last move of the history.
 
     Raises:
-        LockLostError: another process took the lock over.
+        LockLostError: another process took over the lock.
     """
     try:
         with registry_lock(registry, owner=owner, lease=lease, waiting=waiting) as held:
@@ -126,9 +126,9 @@ def promotion_lock(
 
 @contextmanager
 def _lost_lock_first(held: Lease) -> Iterator[None]:
-    """Tell a lost lock rather than what fails because of it.
+    """Report a lost lock instead of the errors it causes.
 
-    Whoever took the lock over has removed the files of a version that was not made yet.
+    The new owner removes the files of versions not yet created, so that later requests fail.
     """
     try:
         yield
@@ -152,11 +152,13 @@ def _submit(
         )
     verdict = candidate.verdict
     if verdict.champion != (champion.digest if champion else ""):
+        # Another run changed the champion since the evaluation: the old verdict does not apply.
         verdict = options.judge_again(champion)
     elif known is not None and _is_settled(known, verdict):
         _note_inputs(registry, lease, candidate, known)
         return _outcome(verdict, "unchanged", known.number, champion, f"was {known.state} before")
     number = _register(registry, lease, candidate, verdict, known)
+    # A user rejected this file deliberately: no verdict may promote it again.
     if known is not None and known.state == ROLLED_BACK:
         message = "was rolled back by hand; qatline promote brings it back"
         return _outcome(verdict, "rejected", number, champion, message)
@@ -178,23 +180,23 @@ def _submit(
 
 
 def mend(registry: Registry, lease: Lease) -> list[str]:
-    """Finish or clear what a killed promotion left; return what was done.
+    """Complete or remove the remains of a killed promotion; return the actions taken.
 
-    A move that was announced is made to its end. A version that was never judged to the end is
-    abandoned; the run that made it takes it up again if it is resumed. Files that belong to no
-    version are removed.
+    An announced move is completed. A version without a final verdict becomes ``abandoned``;
+    resuming its run registers it again. Files without a version are removed.
     """
     done, state = [], registry.state()
     move = announced(state)
     if move is not None and is_due(move, state):
         carry_out(registry, move, lease.check)
         done.append(f"finished the {move.action} of version {move.to}")
-    elif MOVE_TAG in state.tags:
+    elif MOVE_TAG in state.tags:  # announced too late, or damaged
         lease.check()
         registry.delete_tag(MOVE_TAG)
     place = state.tags.get(UPLOAD_TAG)
     if place is not None:
         lease.check()
+        # The crash may have happened after the version was created: its files are in use then.
         if not any(version.tags.get(UPLOAD_TAG) == place for version in registry.versions()):
             registry.discard_upload(place)
             done.append("removed files of a version that was never made")
@@ -214,7 +216,7 @@ def _register(
     verdict: Verdict,
     known: RegisteredVersion | None,
 ) -> int:
-    """Return the version of the candidate, a new one where its file is new."""
+    """Return the number of the candidate's version; create one for a new file."""
     tags = dict(candidate.tags(verdict))
     if known is not None:
         lease.check()
@@ -222,11 +224,12 @@ def _register(
         return known.number
     folder = candidate.folder()
     lease.check()
-    # The name is noted first, so that what is stored under it can be found again.
+    # Record the name before the upload: ``mend`` finds the files of a killed one by it.
     place = registry.new_place()
     registry.set_tag(UPLOAD_TAG, place)
     source = registry.upload(place, folder)
     lease.check()
+    # Created as pending: only a completed promotion sets a final state.
     tags |= {STATE: PENDING, DIGEST: candidate.digest, UPLOAD_TAG: place}
     number = registry.create_version(source, tags, candidate.describe(verdict))
     registry.delete_tag(UPLOAD_TAG)
@@ -236,7 +239,7 @@ def _register(
 def _note_inputs(
     registry: Registry, lease: Lease, candidate: Candidate, version: RegisteredVersion
 ) -> None:
-    """Note that these inputs, too, lead to a version that was judged."""
+    """Record these inputs with the version they led to."""
     inputs = candidate.tags(candidate.verdict).get(INPUTS)
     if inputs and version.tags.get(INPUTS) != inputs:
         lease.check()
@@ -245,13 +248,14 @@ def _note_inputs(
 
 def _reject(registry: Registry, lease: Lease, number: int) -> None:
     lease.check()
+    # The state is written last: if the process dies before, ``mend`` finds a pending version.
     registry.set_alias(CHALLENGER, number)
     lease.check()
     registry.set_version_tags(number, {STATE: REJECTED})
 
 
 def _is_settled(known: RegisteredVersion, verdict: Verdict) -> bool:
-    """Whether a version was judged by this very evaluation before."""
+    """Return whether the same evaluation already judged this version."""
     judged = known.state not in _UNJUDGED
     return judged and known.tags.get(EVALUATION) == verdict.evaluation
 

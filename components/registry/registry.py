@@ -1,7 +1,7 @@
-"""One registered model, as the promotion needs it.
+"""Protocol of a registered model for promotions.
 
-A small protocol: each method is one request to the store, and each write is atomic by itself. No
-two of them are atomic together, which is what the lock and the journal are for.
+Each method is one request to the store, and each write is atomic. Sequences of writes are not; the
+lock and the journal protect them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ ABANDONED, ROLLED_BACK = "abandoned", "rolled_back"
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredVersion:
-    """One version of the model.
+    """One version of a registered model.
 
     Attributes:
-        number: its version, counted from 1.
-        tags: what is known about it; ``qatline.state`` is ``pending`` while it is being judged,
-            then ``promoted``, ``rejected``, ``rolled_back``, or ``abandoned`` where its run was
-            killed.
-        run_id: the MLflow run that made it; empty where it is unknown.
-        created: milliseconds since 1970.
+        number: number of the version, counted from 1.
+        tags: its tags; ``qatline.state`` is ``pending`` until a final verdict, then ``promoted``,
+            ``rejected``, ``rolled_back``, or ``abandoned`` if the run was killed.
+        run_id: MLflow run of the version; empty if unknown.
+        created: creation time in milliseconds since 1970.
     """
 
     number: int
@@ -47,7 +46,7 @@ class RegisteredVersion:
 
     @property
     def state(self) -> str:
-        """What became of it; a version of an earlier release was promoted."""
+        """State of the version; versions of earlier releases count as promoted."""
         return self.tags.get(STATE, PROMOTED)
 
     @property
@@ -58,52 +57,52 @@ class RegisteredVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelState:
-    """Tags and aliases of the registered model, read at once."""
+    """Tags and aliases of the registered model, read in one request."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, int] = field(default_factory=dict)
 
 
 class Registry(Protocol):
-    """A registered model. Every method raises TrackingError when the store fails."""
+    """A registered model. Every method raises TrackingError if the store fails."""
 
     name: str
 
     def ensure(self) -> None:
-        """Make the registered model where it is missing."""
+        """Create the registered model if it is missing."""
 
     def state(self) -> ModelState:
-        """Return its tags and aliases; empty where it is missing."""
+        """Return its tags and aliases; empty if the model is missing."""
 
     def set_tag(self, key: str, value: str) -> None:
         """Set a tag of the model."""
 
     def delete_tag(self, key: str) -> None:
-        """Delete a tag of the model; a missing one is no error."""
+        """Delete a tag of the model; missing tags are ignored."""
 
     def set_alias(self, alias: str, number: int) -> None:
-        """Let an alias point to a version."""
+        """Point an alias to a version."""
 
     def delete_alias(self, alias: str) -> None:
-        """Delete an alias; a missing one is no error."""
+        """Delete an alias; missing aliases are ignored."""
 
     def versions(self) -> Sequence[RegisteredVersion]:
-        """Return all versions, the oldest first."""
+        """Return all versions, oldest first."""
 
     def new_place(self) -> str:
-        """Return a new name for files."""
+        """Return a new, unique name for an upload."""
 
     def upload(self, place: str, folder: Path) -> str:
-        """Store the files of ``folder`` under a new name, and return where they are."""
+        """Store the files of ``folder`` under a new name and return their URI."""
 
     def discard_upload(self, place: str) -> None:
-        """Remove what was stored under that name; nothing stored is no error."""
+        """Remove the upload of that name, if any."""
 
     def create_version(self, source: str, tags: Mapping[str, str], description: str) -> int:
-        """Make a version of what was uploaded, its tags with it, and return its number."""
+        """Create a version of an upload together with its tags, and return its number."""
 
     def set_version_tags(self, number: int, tags: Mapping[str, str]) -> None:
-        """Set tags of a version, one after the other."""
+        """Set tags of a version, one request each."""
 
     def download(self, number: int, folder: Path) -> None:
         """Copy the files of a version into an existing empty folder."""

@@ -1,4 +1,4 @@
-"""A run's candidate: its files, tags and description for the registry."""
+"""Candidate of a run: files, tags and description for the registry."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LEASE_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """Where a run keeps what the registry gets.
+    """Files and results of a run for the registry.
 
     Attributes:
-        dataset, baseline, onnx: directories of the steps.
+        dataset, baseline, onnx: output directories of the steps.
         model: description of the FP32 model.
-        measured: the evaluation.
+        measured: measurements of the evaluation.
     """
 
     dataset: Path
@@ -42,11 +42,11 @@ class RunFiles:
 
     @property
     def graph(self) -> Path:
-        """The candidate's ONNX file."""
+        """ONNX file of the candidate."""
         return Exported(self.onnx).graph(CANDIDATE_VARIANT)
 
     def facts(self) -> ModelFacts:
-        """Return what the tags say."""
+        """Return the properties recorded as tags."""
         return ModelFacts(
             row=self.measured.row(CANDIDATE),
             target=_target(self.graph),
@@ -57,7 +57,7 @@ class RunFiles:
         )
 
     def write(self, folder: Path) -> None:
-        """Write the registry's files into a folder that does not exist yet."""
+        """Write the registry's files into a new folder."""
         prepared, trained = Dataset(self.dataset), Baseline(self.baseline)
         kept = [trained.model_file]
         if trained.has(Baseline.RECIPE):
@@ -80,22 +80,22 @@ def submit_run(
     lease: float = LEASE_SECONDS,
     warn: Callable[[str], None] = lambda _: None,
 ) -> PromotionOutcome:
-    """Register a run's candidate, and promote it if its verdict says so.
+    """Register a run's candidate and promote it if its verdict allows.
 
     Args:
         registry: the registered model.
-        files: the run's files.
-        verdict: the gate's verdict against the champion that the evaluation saw.
-        judge_again: judges the candidate against the champion of now.
-        lease: seconds of the lock's lease.
-        warn: told of the promotion that is waited for.
+        files: files of the run.
+        verdict: verdict of the gate against the champion at evaluation time.
+        judge_again: judges the candidate against the current champion.
+        lease: duration of the lock's lease in seconds.
+        warn: receives a message while another promotion holds the lock.
 
     Raises:
         TrackingError: the store fails.
     """
     facts = files.facts()
     with tempfile.TemporaryDirectory() as place:
-
+        # Called for new candidates only: the package contains all files of the model.
         def folder() -> Path:
             files.write(Path(place) / "model")
             return Path(place) / "model"
@@ -122,7 +122,7 @@ def _tell(holder: str, registry: Registry, warn: Callable[[str], None]) -> None:
 
 
 def _target(graph: Path) -> str:
-    """Return the backend that a graph was exported for; empty where it does not say."""
+    """Return the export backend of a graph; empty if unknown."""
     try:
         return str(read_summary(graph).metadata.get("target") or "")
     except QatlineError:

@@ -1,7 +1,4 @@
-"""The report of a run.
-
-One HTML file without outside assets, from the directories that the steps wrote.
-"""
+"""Report of a run: one HTML file without external assets, from the steps' output directories."""
 
 from qatline.components.report.page import render_report
 from qatline.components.report.sources import ReportFolders

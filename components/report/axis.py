@@ -39,14 +39,14 @@ class Axis:
 def nice_axis(
     values: Iterable[float], *, start: float, end: float, ticks: int = 5, whole: bool = False
 ) -> Axis:
-    """Return an axis whose ends are round numbers that enclose ``values``.
+    """Return an axis with round ends that encloses ``values``.
 
     Args:
-        values: What must be visible; an empty series gives [0, 1].
-        start: Coordinate of the low end.
-        end: Coordinate of the high end.
-        ticks: About how many ticks.
-        whole: Whether ticks are whole numbers (epochs) and the ends stay at the data.
+        values: values to enclose; an empty series gives [0, 1].
+        start: coordinate of the low end.
+        end: coordinate of the high end.
+        ticks: approximate number of ticks.
+        whole: whether ticks are whole numbers (epochs) and the ends are those of the data.
     """
     seen = list(values) or [0.0, 1.0]
     low, high = min(seen), max(seen)

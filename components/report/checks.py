@@ -1,7 +1,4 @@
-"""What was checked on the way.
-
-The exported graphs, their parity with the model, and the fusion analysis.
-"""
+"""Checks of the exported graphs, their parity with the model, and the fusion analysis."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from qatline.components.report.axis import Axis, log_axis, nice_axis
 from qatline.components.report.numbers import significant
 
 _WIDTH, _HEIGHT = 560.0, 280.0
-# From this ratio of the greatest to the least value on, an axis is logarithmic.
+# Minimum ratio of the largest to the smallest value for a logarithmic axis.
 _LOG_RATIO = 50.0
 _MOST_DOTS = 30
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 14.0, 20.0, 44.0
@@ -24,8 +24,8 @@ class Series:
     """One line: (epoch on the common time line, value) in order.
 
     Args:
-        phase: ``baseline`` or ``qat``: gives the colour.
-        part: ``training`` or ``validation``: dashed or solid.
+        phase: ``baseline`` or ``qat``; determines the colour.
+        part: ``training`` or ``validation``; dashed or solid.
     """
 
     phase: str
@@ -34,7 +34,7 @@ class Series:
 
     @property
     def label(self) -> str:
-        """The legend's text."""
+        """Text of the legend."""
         return f"{'FP32 baseline' if self.phase == 'baseline' else 'QAT'}, {self.part}"
 
 
@@ -48,7 +48,7 @@ class Chart:
 
 
 def training_charts(baseline: Sequence[Epoch], qat: Sequence[Epoch]) -> list[Chart]:
-    """Return the accuracy and loss charts for which numbers exist."""
+    """Return the available accuracy and loss charts."""
     charts = []
     for title, figures in (("Accuracy", _accuracies), ("Loss", _losses)):
         found = []
@@ -63,10 +63,7 @@ def training_charts(baseline: Sequence[Epoch], qat: Sequence[Epoch]) -> list[Cha
 
 
 def kept_epoch(qat: Sequence[Epoch]) -> str:
-    """Return a sentence on the fine-tuning epoch that QAT kept.
-
-    The QAT model has the weights of that epoch. Empty where none says it.
-    """
+    """Return a sentence on the fine-tuning epoch of the QAT model's weights; empty if unknown."""
     kept = next((epoch for epoch in qat if epoch.kept), None)
     if kept is None:
         return ""
@@ -84,7 +81,7 @@ def kept_epoch(qat: Sequence[Epoch]) -> str:
 
 
 def _test_of(epoch: Epoch | None) -> str:
-    """Return a sentence on the test that decided about an epoch."""
+    """Return a sentence on the significance test of an epoch."""
     if epoch is None or epoch.gain is None or epoch.gain_bound is None:
         return ""
     change = "fell" if epoch.gain >= 0 else "rose"
@@ -106,7 +103,7 @@ def _losses(epoch: Epoch) -> tuple[float | None, float | None]:
 
 
 def _series(phase: str, part: str, values: Sequence[float | None], offset: int) -> list[Series]:
-    """Return the line of the values that were measured, or none."""
+    """Return the line of the measured values, or none."""
     numbered = enumerate(values, start=offset + 1)
     points = tuple((float(epoch), value) for epoch, value in numbered if value is not None)
     return [Series(phase=phase, part=part, points=points)] if points else []

@@ -1,7 +1,4 @@
-"""Where the figures come from.
-
-The machine, the versions, the state of the code, the data, the settings.
-"""
+"""Origin of the results: machine, versions, state of the code, data and settings."""
 
 from __future__ import annotations
 
@@ -35,12 +32,12 @@ class Environment:
 
 
 def describe_environment(run: RunData, *, gate: GateSettings, seed: int) -> Environment:
-    """Collect what the report's last section shows.
+    """Collect the content of the report's last section.
 
     Args:
-        run: The run's files; a step's manifest may hold the settings that the step ran with.
-        gate: The settings of the gate, which have no manifest yet.
-        seed: The run's seed.
+        run: files of the run; a step's manifest may contain its settings.
+        gate: settings of the gate, which has no manifest yet.
+        seed: seed of the run.
     """
     return Environment(
         versions=_versions(),

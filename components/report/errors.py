@@ -1,7 +1,4 @@
-"""What the engine gets wrong.
-
-Confusion matrix, change per class, and the samples that differ most.
-"""
+"""Errors of the engine: confusion matrix, change per class, and samples with large differences."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ class Sample:
 def confusion_rows(run: RunData) -> list[list[ConfusionCell]]:
     """Return the INT8 engine's confusion matrix, one row per true class.
 
-    Empty when it is missing or too large.
+    The result is empty if the matrix is missing or too large.
     """
     matrix = run.measurements.confusion.get(CANDIDATE, ())
     if not matrix or len(matrix) > _MOST_CLASSES:
@@ -84,16 +81,13 @@ def _confusion_row(counts: Sequence[int], true: int, names: Sequence[str]) -> li
 
 
 def class_names(run: RunData, count: int) -> list[str]:
-    """Return ``count`` class names; a number where the data set has none."""
+    """Return ``count`` class names, with numbers for missing ones."""
     known = run.classes
     return [known[index] if index < len(known) else str(index) for index in range(count)]
 
 
 def class_rows(run: RunData) -> list[ClassRow]:
-    """Return the per-class accuracies, the greatest loss first.
-
-    A class that was not measured has dashes.
-    """
+    """Return the per-class accuracies, greatest loss first; unmeasured ones are dashes."""
     entries = _per_class(run)
     peak = max((abs(entry.change or 0.0) for entry in entries), default=0.0) or 1.0
     return [_class_row(entry, peak) for entry in sorted(entries, key=lambda e: e.change or 0.0)]
@@ -142,7 +136,7 @@ def _per_class(run: RunData) -> list[_ClassChange]:
 
 
 def samples(run: RunData) -> list[Sample]:
-    """Return the worst samples that have a readable picture."""
+    """Return the worst samples with a readable picture."""
     found = []
     for worst in run.measurements.worst_samples[:_MOST_SAMPLES]:
         source = _data_url(run.evaluation.path, worst.file)

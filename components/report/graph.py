@@ -1,10 +1,8 @@
-"""The quantized graph as layers, tensors and Q/DQ pairs.
+"""Quantized graph as layers, tensors and Q/DQ pairs, read from an ONNX file.
 
-It is read from an ONNX file.
-
-The ONNX graph spells every pair as two nodes and every weight as an initializer with its own
-DequantizeLinear. Here a pair is a property of the tensor, weights are a property of their layer,
-and an activation function belongs to the layer that computes its input.
+The ONNX graph contains two nodes per pair, and an initializer with a separate DequantizeLinear per
+weight. Here a pair is a property of the tensor, weights are a property of their layer, and an
+activation function belongs to the layer of its input.
 """
 
 from __future__ import annotations
@@ -55,10 +53,10 @@ class _Builder:
 
 
 def read_view(path: Path) -> GraphView | None:
-    """Read an ONNX file into a view; None if too large.
+    """Read an ONNX file into a view; return None if it is too large.
 
     Raises:
-        ValueError: the file is no ONNX model, or its graph is not ordered.
+        ValueError: the file is not an ONNX model, or its graph is not ordered.
     """
     from onnx import numpy_helper
 
@@ -99,10 +97,10 @@ def build_view(
 
     Args:
         nodes: ONNX nodes in topological order.
-        inputs: Names of the graph's inputs, without initializers.
-        outputs: Names of its outputs.
-        constants: Names of the initializers (the values are not looked at).
-        number: Returns an initializer's array, or None.
+        inputs: names of the graph's inputs, without initializers.
+        outputs: names of its outputs.
+        constants: names of the initializers; their values are not read.
+        number: returns an initializer's array, or None.
         identities: Keras layers of the nodes.
     """
     listed = list(nodes)
@@ -135,7 +133,7 @@ def _add(builder: _Builder, node: Any, key: str, number: Callable[[str], Any]) -
     ):
         builder.constants.update(dict.fromkeys(node.output))
     elif all(name in builder.weights or name in builder.constants for name in node.input if name):
-        # A weight that is reshaped or transposed after its DequantizeLinear is still that weight.
+        # Reshaping or transposing a weight after its DequantizeLinear does not change its identity.
         ranges = max((builder.weights.get(name, 0) for name in node.input), default=0)
         builder.weights.update(dict.fromkeys(node.output, ranges))
     elif not _fold(builder, node):
@@ -167,7 +165,7 @@ def _dequantize(builder: _Builder, node: Any, number: Callable[[str], Any]) -> N
 
 
 def _fold(builder: _Builder, node: Any) -> bool:
-    """Fold an activation function into its producer if it's the only reader."""
+    """Fold an activation function into its producer if it is the only reader."""
     label = _FOLDED.get(node.op_type)
     key = builder.producer.get(node.input[0]) if label and node.input else None
     if key is None or builder.readers.get(node.input[0], 0) != 1 or node.input[0] in builder.pairs:
@@ -216,7 +214,7 @@ def _connect(builder: _Builder, name: str, target: str) -> None:
 def _precision(builder: _Builder, node: Any, data: Sequence[str], ranges: int) -> str:
     if node.op_type not in _ARITHMETIC:
         return ""
-    # An Add whose other operand is a constant is a bias, not a layer of its own.
+    # An Add with a constant operand is a bias and not a separate layer.
     quantized = bool(data) and all(name in builder.pairs for name in data)
     if node.op_type in _WEIGHTED and len(data) == 1:
         quantized = quantized and ranges > 0
@@ -224,7 +222,7 @@ def _precision(builder: _Builder, node: Any, data: Sequence[str], ranges: int) -
 
 
 def with_analysis(view: GraphView, analysis: Analysis) -> GraphView:
-    """Return the view with the precisions that the fusion analysis predicts."""
+    """Return the view with the precisions predicted by the fusion analysis."""
     predicted = (*analysis.layers, *analysis.adds, *analysis.pools)
     known = {prediction.name: prediction for prediction in predicted}
     titles = {name: node.title for node in view.nodes for name in node.names}

@@ -1,4 +1,4 @@
-"""Draw the quantized graph: layers as boxes, Q/DQ pairs as pills."""
+"""Picture of the quantized graph: layers as boxes, Q/DQ pairs as pills."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def draw_graph(view: GraphView, engine: Mapping[str, str]) -> Markup:
     """Return the picture.
 
     Args:
-        view: The graph.
-        engine: Precision in which the engine runs each ONNX node, by the node's name; may be empty.
+        view: the graph.
+        engine: precision of each ONNX node in the engine, by name; may be empty.
     """
     number = {node.key: index for index, node in enumerate(view.nodes)}
     layout = lay_out(
@@ -170,7 +170,7 @@ def _tooltip(node: GraphNode, engine: str) -> str:
 
 
 def _short(value: str, most: int) -> str:
-    """Shorten in the middle: layers of one block differ in their ends."""
+    """Shorten in the middle: layer names of one block differ in their ends."""
     tail = most // 2
     return value if len(value) <= most else f"{value[: most - tail - 1]}…{value[-tail:]}"
 

@@ -1,7 +1,4 @@
-"""What the picture of a quantized graph shows.
-
-Layers, the tensors between them, and their Q/DQ pairs.
-"""
+"""View of a quantized graph: layers, the tensors between them, and their Q/DQ pairs."""
 
 from __future__ import annotations
 
@@ -30,15 +27,15 @@ class GraphNode:
     """A layer of the picture.
 
     Args:
-        key: Unique id.
-        title: Keras layer, as far as the node's name says it.
-        kind: What it computes, such as ``Conv 3×3 /2 + ReLU``.
-        precision: ``int8`` where all that it multiplies or adds is quantized, ``float`` where it is
-            not, ``""`` for an input, an output, and what moves data only.
-        weights: Number of quantized ranges of its weight; 0 = not quantized.
-        output: The pair on its output tensor, if there is one.
-        names: Names of the ONNX nodes that are in it.
-        fused: Layer whose kernel takes this one in, by the fusion analysis.
+        key: unique id.
+        title: Keras layer, as derived from the node's name.
+        kind: operation, such as ``Conv 3×3 /2 + ReLU``.
+        precision: ``int8`` if all operands of its arithmetic are quantized, else ``float``; ``""``
+            for inputs, outputs, and operations that only move data.
+        weights: number of quantized ranges of its weight; 0 = not quantized.
+        output: the pair on its output tensor, if any.
+        names: names of its ONNX nodes.
+        fused: layer with the fused kernel, by the fusion analysis.
     """
 
     key: str
@@ -53,10 +50,7 @@ class GraphNode:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphEdge:
-    """A tensor from one layer to another.
-
-    ``quantized`` when the reader takes the tensor's Q/DQ pair.
-    """
+    """A tensor from one layer to another; ``quantized`` if the reader uses its Q/DQ pair."""
 
     source: str
     target: str

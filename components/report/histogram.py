@@ -1,4 +1,4 @@
-"""Small pictures of what a quantizer's range covers."""
+"""Small pictures of a quantizer's range and values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def rebin(histogram: RangeHistogram, high: float, bins: int = _BARS) -> list[flo
     """Return the counts of magnitudes in ``bins`` equal bars over [0, high].
 
     Args:
-        histogram: Its edges ascend; negative ones count by their magnitude.
-        high: Right end of the last bar; what lies beyond is left out.
+        histogram: counts with ascending edges; negative edges count by their magnitude.
+        high: right end of the last bar; larger magnitudes are ignored.
     """
     counts, edges = histogram.counts, histogram.edges
     bars = [0.0] * bins

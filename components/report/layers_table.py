@@ -1,7 +1,4 @@
-"""The weighted layers.
-
-What the fusion analysis predicts of each, and what the built engine says.
-"""
+"""Weighted layers: prediction of the fusion analysis, and precision in the built engine."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def cost_rows(run: RunData) -> list[tuple[str, str, str, str]]:
 
 
 def costs_about(run: RunData) -> str:
-    """Return what the effects are, in a sentence."""
+    """Return a sentence that explains the effects."""
     if run.costs.total is None:
         return ""
     measured = {

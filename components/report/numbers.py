@@ -34,7 +34,7 @@ def points(value: object) -> str:
 
 
 def size(value: object) -> str:
-    """Return bytes in the unit that fits: 186123 -> ``186 kB``."""
+    """Return bytes in a suitable unit: 186123 -> ``186 kB``."""
     number = finite(value)
     if number is None:
         return DASH
@@ -46,10 +46,7 @@ def size(value: object) -> str:
 
 
 def milliseconds(value: object) -> str:
-    """Return a latency in milliseconds with three digits.
-
-    Below 0.01 ms it is in microseconds.
-    """
+    """Return a latency in milliseconds with three digits, below 0.01 ms in microseconds."""
     number = finite(value)
     if number is None:
         return DASH

@@ -1,4 +1,4 @@
-"""Put the sections together into one HTML page."""
+"""Assembly of the sections into one HTML page."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def render_report(
     gate: GateSettings,
     seed: int,
 ) -> str:
-    """Return the report as one HTML document without outside assets.
+    """Return the report as one HTML document without external assets.
 
     Args:
-        folders: The steps' directories; whatever they lack becomes a sentence in the report.
-        verdict: The gate's verdict, or its JSON form.
-        gate: The bounds that the verdict was reached with.
-        seed: The run's seed.
+        folders: directories of the steps; missing files are reported in a sentence.
+        verdict: verdict of the gate, or its JSON form.
+        gate: the bounds of the verdict.
+        seed: seed of the run.
     """
     context = _context(read_run(folders), gate, seed)
-    # Both are files of this package, not of the run: they are the only text that goes in as it is.
+    # Files of this package, not of the run: the only text inserted without escaping.
     style, script = (
         (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
@@ -61,7 +61,7 @@ def render_report(
 
 @cache
 def _page() -> Any:
-    """Return the compiled template: compiling it takes as long as filling it."""
+    """Return the compiled template; compilation takes as long as rendering."""
     import jinja2
 
     templates = jinja2.Environment(
@@ -142,7 +142,7 @@ def _graph(run: RunData) -> tuple[Any, int]:
 
 
 def _agreement(run: RunData) -> list[tuple[str, str, str]]:
-    """Return (row, labels equal to FP32, calibration error) of each compared row."""
+    """Return (row, share of labels equal to FP32, calibration error) of each compared row."""
     agreement, calibration = run.measurements.agreement, run.measurements.calibration_error
     measured = {**agreement, **calibration}
     rows = []

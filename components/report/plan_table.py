@@ -23,7 +23,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedRow:
-    """One layer that is not quantized."""
+    """One unquantized layer."""
 
     layer: str
     kind: str
@@ -37,7 +37,7 @@ def plan_rows(run: RunData) -> list[PlanRow]:
 
 
 def skipped_rows(run: RunData) -> list[SkippedRow]:
-    """Return a row for each layer that gets no quantizer."""
+    """Return a row for each unquantized layer."""
     rows = []
     for skipped in run.plan.skipped:
         reason = skipped.reason.replace("_", " ")
@@ -50,7 +50,7 @@ def skipped_rows(run: RunData) -> list[SkippedRow]:
 
 
 def skipped_summary(rows: list[SkippedRow]) -> str:
-    """Return how often each reason occurs, the commonest first."""
+    """Return the number of occurrences of each reason, most frequent first."""
     return ", ".join(
         f"{count} × {reason}" for reason, count in Counter(row.reason for row in rows).most_common()
     )

@@ -87,7 +87,7 @@ def _weight(name: str, before: QuantizerRange | None, after: QuantizerRange | No
 
 
 def _oscillation(found: QuantizerRange | None) -> str:
-    """Return the share of oscillating weights, and of those that were frozen for it."""
+    """Return the shares of oscillating and of frozen weights."""
     if found is None or found.oscillating is None:
         return DASH
     held = f", {_share(found.held)} frozen" if found.held else ""

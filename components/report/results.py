@@ -1,4 +1,4 @@
-"""The result table and the headline figures."""
+"""Result table and headline metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResultLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One headline figure: value, meaning and comparison."""
+    """One headline metric: value, meaning and comparison."""
 
     title: str
     value: str
@@ -62,7 +62,7 @@ def throughput_batch(run: RunData) -> str:
 
 
 def headline(run: RunData) -> list[Figure]:
-    """Return the headline figures, unmeasured ones omitted."""
+    """Return the headline metrics, without unmeasured ones."""
     row, reference = run.measurements.row(CANDIDATE), run.measurements.row(REFERENCE)
     engine = run.measurements.row(FP32_ENGINE)
     figures = [
@@ -124,7 +124,7 @@ def _int8(row: ResultRow) -> Figure | None:
 
 
 def _peaks(rows: Mapping[str, ResultRow]) -> ResultRow:
-    """Return the largest figure of each column that has bars."""
+    """Return the largest value of each column with bars."""
     found = rows.values()
     return ResultRow(
         bytes=max((row.bytes or 0 for row in found), default=0),

@@ -1,7 +1,7 @@
-"""Read the directories of the steps for the report.
+"""Reader of the steps' directories for the report.
 
-An interrupted run, an older one, or one of another backend lacks some files. The report then
-says so in a sentence; it never fails.
+Interrupted runs, older runs and other backends lack some files. The report then contains a sentence
+about them; it never fails.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFolders:
-    """The output directory of each step before ``promote``."""
+    """Output directories of the steps before ``promote``."""
 
     dataset: Path
     baseline: Path
@@ -65,9 +65,9 @@ class RunData:
     """Outputs of the steps; missing or unreadable files have defaults.
 
     Args:
-        layers: Layers of the candidate's engine.
-        steps: Manifest of each step by its name.
-        notes: One sentence for each file that is there but can't be used.
+        layers: layers of the candidate's engine.
+        steps: manifest of each step by name.
+        notes: one sentence for each unreadable file.
     """
 
     evaluation: Evaluation
@@ -91,12 +91,12 @@ class RunData:
 
     @property
     def classes(self) -> Sequence[str]:
-        """The class names in label order."""
+        """Class names in label order."""
         return () if self.dataset is None else self.dataset.classes
 
 
 def read_run(folders: ReportFolders) -> RunData:
-    """Read every file that the report uses."""
+    """Read all files of the report."""
     reader = _Reader()
     read = reader.read
     dataset, baseline = Dataset(folders.dataset), Baseline(folders.baseline)
@@ -139,7 +139,7 @@ def read_run(folders: ReportFolders) -> RunData:
 
 
 def _plan(reader: _Reader, exported: Exported, qat: FineTuned, ptq: Quantized) -> QuantizationPlan:
-    """Return the readable plan of the latest step that has one."""
+    """Return the latest readable plan of the steps."""
     for folder in (exported, qat, ptq):
         found = reader.read("the plan", folder, folder.PLAN, folder.plan, None)
         if found is not None:
@@ -158,7 +158,7 @@ def _manifests(reader: _Reader, folders: ReportFolders) -> dict[str, Manifest]:
 
 
 class _Reader:
-    """Reads what is there and remembers what it could not read."""
+    """Reads the existing files and collects notes on unreadable ones."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -171,7 +171,7 @@ class _Reader:
         try:
             return read()
         except QatlineError as error:
-            # Readers of the report need not know where the run lies.
+            # The report may be shared: omit the location of the run.
             reason = str(error).replace(f"{folder.path}/", f"{folder.path.name}/")
             self.notes.append(f"{what} can't be shown: {reason}")
             return otherwise

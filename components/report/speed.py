@@ -14,10 +14,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedRow:
-    """One engine: latency and throughput per batch size, and memory.
-
-    The latency is the median.
-    """
+    """One engine: median latency and throughput per batch size, and memory."""
 
     title: str
     cells: tuple[tuple[str, str], ...]
@@ -26,14 +23,14 @@ class SpeedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedTable:
-    """The benchmarked engines, over all of their batch sizes."""
+    """The benchmarked engines and all of their batch sizes."""
 
     batches: tuple[int, ...]
     rows: tuple[SpeedRow, ...]
 
 
 def speed_table(run: RunData) -> SpeedTable | None:
-    """Return the table; None where no benchmark is on record."""
+    """Return the table, or None without benchmarks."""
     latency = run.measurements.latency
     batches = sorted({timing.batch_size for timings in latency.values() for timing in timings})
     if not batches:

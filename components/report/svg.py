@@ -1,4 +1,4 @@
-"""SVG elements as strings in which every text and attribute is escaped."""
+"""SVG elements as strings; all texts and attributes are escaped."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
     """Return one element.
 
     Args:
-        tag: Its name.
-        children: Markup is taken as it is; everything else is escaped.
-        attributes: ``class_`` gives ``class``, ``data_id`` gives ``data-id``; None leaves an
-            attribute out. Floats are rounded to two decimals.
+        tag: its name.
+        children: markup is inserted unchanged; other values are escaped.
+        attributes: ``class_`` gives ``class``, ``data_id`` gives ``data-id``; None omits an
+            attribute. Floats are rounded to two decimals.
     """
     written = "".join(
         f' {_name(name)}="{escape(_text(value))}"'

@@ -1,7 +1,7 @@
-"""What happens at the end of a pipeline run on a cluster, however it ended.
+"""End of a pipeline run on a cluster, after success, failure or cancellation.
 
-Its MLflow run is closed, a webhook is told, and TrainJobs that still run are deleted. None keeps the
-others from happening.
+The handler closes the MLflow run, notifies the webhook and deletes remaining TrainJobs. A failure
+of one action does not prevent the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WEBHOOK_VARIABLE = "QATLINE_WEBHOOK"
 """Address of the webhook; it may be a secret."""
 
 TRAIN_JOBS_VARIABLE = "QATLINE_TRAIN_JOBS"
-"""Set where steps run as TrainJobs."""
+"""Set if steps run as TrainJobs."""
 
 _STATUS = {"SUCCEEDED": "FINISHED", "CANCELLED": "KILLED", "CANCELED": "KILLED"}
 _ATTEMPTS, _PAUSE, _TIMEOUT = 3, 2.0, 10.0  # seconds
@@ -34,18 +34,18 @@ _log = logging.getLogger(__name__)
 
 
 def close_run(*, state: str, run: str, reason: str = "") -> None:
-    """Close the MLflow run of a pipeline run, tell the webhook, end its TrainJobs.
+    """Close the MLflow run of a pipeline run, notify the webhook and delete its TrainJobs.
 
-    The environment names both: the store as for a step, the webhook as ``QATLINE_WEBHOOK``.
+    The environment selects the store, as for a step, and the webhook, as ``QATLINE_WEBHOOK``.
 
     Args:
-        state: ``SUCCEEDED``, ``FAILED`` or ``CANCELLED``, as Kubeflow says it.
-        run: The run's name in Kubeflow; its id is ``QATLINE_PIPELINE_RUN_ID``, if that is set.
-        reason: Why it failed, as Kubeflow says it.
+        state: ``SUCCEEDED``, ``FAILED`` or ``CANCELLED``, as reported by Kubeflow.
+        run: Kubeflow's name of the run; ``QATLINE_PIPELINE_RUN_ID`` overrides it with the run's id.
+        reason: reason of the failure, as reported by Kubeflow.
 
     Raises:
-        TrackingError: tracking is required, and the store is away or refuses. The webhook has been
-            told by then.
+        TrackingError: tracking is required, and the store is unreachable or refuses. The webhook is
+            notified first.
     """
     scrub_output()
     run_id = os.environ.get(PIPELINE_RUN_VARIABLE) or run
@@ -64,6 +64,7 @@ def close_run(*, state: str, run: str, reason: str = "") -> None:
         delete_leftovers(run_id)
     if address := os.environ.get(WEBHOOK_VARIABLE):
         tell_webhook(address, _message(run_id, status, reason, mlflow_run))
+    # Raised last: neither the TrainJobs nor the webhook depend on MLflow.
     if problem is not None and tracking_mode() == "required":
         raise problem
 
@@ -71,18 +72,18 @@ def close_run(*, state: str, run: str, reason: str = "") -> None:
 def tell_webhook(
     address: str, message: Mapping[str, Any], *, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Post a message as JSON; return whether it was taken.
+    """Post a message as JSON; return whether the server accepted it.
 
-    A webhook that is away is no failure of the run: it is logged. The address is not: it may be a
-    secret.
+    An unreachable webhook is logged and does not fail the run. The log omits its address, a
+    possible secret.
 
     Args:
         address: ``http://`` or ``https://``.
-        message: Plain JSON types.
-        sleep: Waits between three attempts.
+        message: plain JSON types.
+        sleep: waits between three attempts.
 
     Raises:
-        ConfigError: The address is none of a web server.
+        ConfigError: the address is not an HTTP address.
     """
     if not address.startswith(("http://", "https://")):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Report a step's failure, with the cause that a user can act on."""
+"""Reports of step failures, with a cause that users can act on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qatline.components.support.events import emit
 
 @contextmanager
 def reported_failure(step: str, output: Path) -> Iterator[None]:
-    """Report a step's failure after its own files are removed.
+    """Report a step's failure as an event and raise it, translated.
 
-    The disk may have been full.
+    The temporary files of the step are removed first: the disk may be full.
     """
     try:
         yield
@@ -38,9 +38,9 @@ def reported_failure(step: str, output: Path) -> Iterator[None]:
 
 
 def _translated(error: Exception, output: Path) -> Exception:
-    """Return what the user should see.
+    """Return the error to report.
 
-    A full disk and broken data are told as such, whoever met them first.
+    Full disks and damaged data are reported as such, independent of the library that detected them.
     """
     if isinstance(error, QatlineError):
         return error

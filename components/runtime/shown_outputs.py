@@ -1,4 +1,4 @@
-"""What Kubeflow shows of a step: its metrics, a confusion matrix, a page."""
+"""Outputs of a step that Kubeflow displays: metrics, confusion matrix, page."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from qatline.components.artifacts import Evaluation
 from qatline.components.step_table import Step
 
 MOST_CLASSES = 100
-"""Classes of the largest confusion matrix that is shown: it travels as JSON in one message."""
+"""Maximum number of classes of a displayed confusion matrix: KFP sends it in one JSON message."""
 
 
 class MetricsArtifact(Protocol):
-    """The part of ``kfp.dsl.Metrics`` that a step needs."""
+    """The methods of ``kfp.dsl.Metrics`` that a step uses."""
 
     def log_metric(self, metric: str, value: float) -> None:
-        """Put one number into the artifact's metadata."""
+        """Add a number to the artifact's metadata."""
 
 
 class ConfusionArtifact(Protocol):
-    """The part of ``kfp.dsl.ClassificationMetrics`` that a step needs."""
+    """The methods of ``kfp.dsl.ClassificationMetrics`` that a step uses."""
 
     def log_confusion_matrix(self, categories: list[str], matrix: list[list[int]]) -> None:
-        """Put a matrix into the artifact's metadata: a row for each label."""
+        """Add a matrix to the artifact's metadata; it has one row per label."""
 
 
 def show_metrics(metrics: Mapping[str, float], artifact: MetricsArtifact | None) -> None:
-    """Put the metrics of a step into its artifact."""
+    """Add the metrics of a step to its artifact."""
     for name, value in metrics.items():
         if artifact is not None:
             artifact.log_metric(name, value)
@@ -43,17 +43,17 @@ def show_outputs(
     confusion: ConfusionArtifact | None,
     warn: Callable[[str], None],
 ) -> None:
-    """Show the step's page and its confusion matrix.
+    """Display the step's page and its confusion matrix.
 
     Args:
-        step: entry of the table; says what there is to show.
+        step: entry of the step table.
         output: its output directory.
-        page: where the page goes; empty for nowhere.
-        confusion: where the confusion matrix goes.
-        warn: told when the matrix is too large.
+        page: destination of the page; empty for none.
+        confusion: artifact for the confusion matrix.
+        warn: receives a warning if the matrix is too large.
 
     Raises:
-        StepError: the measurements can't be read.
+        StepError: the measurements cannot be read.
     """
     if page:
         shutil.copyfile(output / step.page, page)

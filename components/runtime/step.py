@@ -1,7 +1,7 @@
-"""Run one step: look in the store, else execute, publish and track.
+"""Execution of a step: look up the store, else execute, publish and track.
 
-The order matters. A result is published before it is tracked, so that a tracking server that fails
-late costs no work: the run fails, and when it is resumed the step is reused.
+The result is published before it is tracked. If the tracking server fails late, the run fails, but
+a resumed run reuses the step.
 """
 
 from __future__ import annotations
@@ -67,33 +67,36 @@ def run_component(
     confusion_artifact: ConfusionArtifact | None = None,
     page: str = "",
 ) -> dict[str, float]:
-    """Run the step ``step``, or reuse an equal run's stored result.
+    """Run the step ``step``, or reuse the stored result of an identical execution.
 
     Args:
-        step: name of the step; its function is ``<step>_step`` of its module in ``components/steps/``.
-        settings: the sections that the step reads, as plain values; a missing section has its
+        step: name of the step; its function is ``<step>_step`` in its module in
+            ``components/steps/``.
+        settings: sections that the step reads, as plain values; missing sections have their
             defaults.
         seed: seed of the run.
-        inputs: path of each input directory, by the name of the function's parameter.
-        output: path of the output directory. It is missing or empty before, and finished after.
-        metrics_artifact: where the step's metrics also go, such as a ``kfp.dsl.Metrics``.
-        confusion_artifact: where the confusion matrix (``Step.confusion``) also goes, such as a
+        inputs: path of each input directory by parameter name.
+        output: path of the output directory; missing or empty before, finished after.
+        metrics_artifact: receives the step's metrics, such as a ``kfp.dsl.Metrics``.
+        confusion_artifact: receives the confusion matrix (``Step.confusion``), such as a
             ``kfp.dsl.ClassificationMetrics``.
-        page: where the step's page (``Step.page``) also goes; empty for nowhere.
+        page: destination of the step's page (``Step.page``); empty for none.
 
     Returns:
         The step's metrics.
 
     Raises:
-        QatlineError: the step failed for a reason that the user can act on; an ``error`` event says
-            the same.
+        QatlineError: the step failed for a reason that the user can act on; an ``error`` event
+            reports the same.
     """
+    # Before the step's slow imports: a launcher killed meanwhile must not leave an orphan.
     die_with_launcher()
-    if os.environ.get(KFP_EXECUTOR_VARIABLE):  # what this process prints is the log of a pod
+    if os.environ.get(KFP_EXECUTOR_VARIABLE):  # the output becomes the log of a pod
         scrub_output()
     find_user_modules()
     worker = read_worker_config()
     if worker is not None and worker.index > 0 and load_step(step).takes_checkpoints:
+        # Only worker 0 uses the store, writes the output and reports failures.
         _take_part(_prepare(load_step(step), settings, seed, inputs))
         return {}
     with reported_failure(step, Path(output)):
@@ -113,15 +116,15 @@ def run_component(
 def stored_result(
     step: str, *, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]
 ) -> Path | None:
-    """Return where the store has the result of an execution; None if it has none.
+    """Return the store's directory of an execution's result, or None.
 
-    Its files are not looked at: ``run_component`` does that when it takes them.
+    The files are not verified; ``run_component`` verifies them before use.
 
     Args:
         step: name of the step.
-        settings: the sections that the step reads, as plain values.
+        settings: sections that the step reads, as plain values.
         seed: seed of the run.
-        inputs: path of each input directory, by the name of the function's parameter.
+        inputs: path of each input directory by parameter name.
 
     Raises:
         QatlineError: the arguments are wrong, or an input is not finished.
@@ -135,12 +138,12 @@ def stored_result(
 
 
 _WITHOUT_EFFECT = ("checkpoint_epochs",)
-"""Settings that the result does not depend on."""
+"""Settings without effect on the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """One prepared execution: function, arguments, and the result's key."""
+    """A prepared execution: function, arguments, and key of the result."""
 
     definition: StepDefinition
     sections: Mapping[str, Settings]
@@ -176,6 +179,8 @@ def _prepare(
         inputs={
             name: verify_directory(path, contents=False).digest for name, path in paths.items()
         },
+        # External state enters the key by its digest, so that a new champion invalidates cached
+        # results.
         files={**settings_files(plain), **definition.state(sections)},
         versions=library_versions(),
         machine=machine_identity() if STEP_BY_NAME[definition.name].machine_bound else None,
@@ -212,25 +217,22 @@ def _reuse_or_execute(call: _Call, output: Path) -> Manifest:
 
 
 def _through_store(call: _Call, store: StepStore, progress: EventProgress) -> tuple[Manifest, str]:
-    """Return the stored result, or compute it under its lock.
+    """Return the stored result, or compute it under its lock, with the status.
 
-    Other runs of the same key wait for it. The text says which of the two it was.
+    Other runs of the same key wait for the lock.
     """
     if found := store.find(call.step, call.key, warn=progress.warn):
         return found, "reused"
     final = store.path(call.step, call.key)
     with store.hold(call.step, call.key, lambda holder: emit("waiting", call.step, holder=holder)):
-        # Another process may have computed it meanwhile. Damage has been told above.
+        # Another process may have computed it meanwhile. Damage was reported above.
         if found := store.find(call.step, call.key):
             return found, "reused"
         return _execute(call, final, progress), "executed"
 
 
 def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
-    """Call the step function beside ``final``, publish the result, track it.
-
-    The function writes into a directory of its own.
-    """
+    """Call the step function in a work directory, publish the result as ``final`` and track it."""
     kept = checkpoint_folder(call.step, call.key, StepStore.from_environment())
     with (
         step_run(call.step, warn=progress.warn) as tracker,
@@ -252,6 +254,7 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
             arguments["checkpoints"] = checkpoints
         with call.workers():
             metrics = call.definition.function(**arguments)
+        # Before publishing: a step with invalid metrics must not enter the store.
         metrics = _checked(call.step, metrics, progress)
         seconds = time.monotonic() - started
         settings = {
@@ -263,15 +266,14 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
         if not manifest.files:
             raise StepError(f"step {call.step} wrote nothing into its output directory")
         publish(work, final, manifest)
-        # When another process was quicker its result stands, and that is what the following steps
-        # read.
+        # If another process published first, its result stands, and the next steps read it.
         manifest = read_step_manifest(final)
         log_outputs(tracker, call.step, final, manifest)
     return manifest
 
 
 def _take_part(call: _Call) -> None:
-    """Train as one of several workers of which another one writes, tracks and reports."""
+    """Train as a worker other than 0, without output, tracking or reports."""
     with tempfile.TemporaryDirectory(prefix="qatline-worker-") as folder, call.workers():
         arguments = {**call.inputs, **call.sections, **call.checked, "progress": NullProgress()}
         call.definition.function(**arguments, out=Path(folder), seed=call.seed)
@@ -287,9 +289,9 @@ def _work(final: Path) -> Iterator[Path]:
 
 
 def _checked(step: str, metrics: Mapping[str, float], progress: EventProgress) -> dict[str, float]:
-    """Return the finite metrics as floats.
+    """Return the finite metrics as floats; warn of others.
 
-    KFP and JSON have no NaN, and the loss of one must not be silent.
+    KFP and JSON cannot represent NaN.
     """
     checked = {}
     for name, value in metrics.items():

@@ -1,8 +1,9 @@
-"""What a step's function declares by its signature.
+"""Declaration of a step by the signature of its function.
 
-Positional ``Path`` parameters are the directories it reads, ``out`` the one it writes, and a
-keyword-only parameter whose type is a section of the settings is that section. So no second list
-can disagree with the code. A section annotated with ``CHECKED`` is not part of the result's key.
+Positional ``Path`` parameters are input directories, ``out`` is the output directory, and
+keyword-only parameters annotated with a settings section receive that section. The signature is the
+only declaration and cannot disagree with the code. Sections annotated with ``CHECKED`` are not part
+of the result's key.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from qatline.components.settings.config_values import restore_integers
 from qatline.components.step_table import STEP_BY_NAME
 
 CHECKED = "checked"
-"""Marks a section that a step may refuse, but that its result does not depend on:
+"""Marks a section that a step validates, without effect on its result:
 ``Annotated[QuantizationSettings, CHECKED]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepDefinition:
-    """One step, as its function's signature declares it."""
+    """A step as declared by its function's signature."""
 
     name: str
     function: Callable[..., Mapping[str, float]]
@@ -41,17 +42,17 @@ class StepDefinition:
 
     @property
     def keyed(self) -> tuple[str, ...]:
-        """Sections that are part of the result's key."""
+        """Sections in the result's key."""
         return tuple(name for name in self.sections if name not in self.checked)
 
     def parse(self, settings: Mapping[str, Any]) -> dict[str, Settings]:
-        """Validate the step's sections; a missing section has its defaults.
+        """Validate the step's sections; missing sections have their defaults.
 
-        Of each section only what the result depends on is kept. A section that is validated
-        already is not validated again.
+        Each section is reduced to the values that affect the result. Validated sections are not
+        validated again.
 
         Raises:
-            ConfigError: a value is wrong, or a section is given that the step does not read.
+            ConfigError: a value is wrong, or the step does not read a given section.
         """
         if unknown := sorted(set(settings) - set(self.sections)):
             raise ConfigError(
@@ -65,6 +66,7 @@ class StepDefinition:
                 parsed[name] = (
                     given
                     if isinstance(given, section)
+                    # KFP passes all numbers as floats: integers must be restored before validation.
                     else section.model_validate(restore_integers(given))
                 )
             except ValueError as error:
@@ -77,7 +79,7 @@ class StepDefinition:
         """Return the input directories by parameter name.
 
         Raises:
-            StepError: one is missing or unknown.
+            StepError: an input is missing or unknown.
         """
         given = {name: Path(path) for name, path in inputs.items() if path}
         missing = set(self.inputs) - set(given) - self.optional_inputs
@@ -89,10 +91,10 @@ class StepDefinition:
 
 
 def load_step(name: str) -> StepDefinition:
-    """Import the step's module and read what its function ``<name>`` declares.
+    """Import the step's module and read the declaration of its function.
 
     Raises:
-        StepError: there is no such step, or the function does not follow the conventions.
+        StepError: the step does not exist, or its function does not follow the conventions.
     """
     if name not in STEP_BY_NAME:
         raise StepError(f"expected a step out of {', '.join(STEP_BY_NAME)}; received {name!r}")
@@ -106,8 +108,8 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
     """Read the declaration of a step from its function's signature.
 
     Raises:
-        StepError: a parameter is none of: an input ``Path``, ``out``, a section, ``seed``,
-            ``progress``, ``checkpoints``.
+        StepError: a parameter is not an input ``Path``, ``out``, a section, ``seed``, ``progress``
+            or ``checkpoints``.
     """
     inputs, optional, sections, checked, known = [], set(), {}, set(), set()
     for parameter in inspect.signature(function, eval_str=True).parameters.values():

@@ -1,7 +1,7 @@
-"""The body of a training step's component where the step has several workers.
+"""Component body of a training step with several workers.
 
-The component's pod trains nothing: it starts a TrainJob, waits for it, and hands on its output as
-any other component does.
+The component's pod does not train. It creates a TrainJob, waits for it, and passes on its output
+like any other component.
 """
 
 from __future__ import annotations
@@ -58,26 +58,27 @@ def run_as_train_job(
 ) -> dict[str, float]:
     """Run the step ``step`` on the nodes of a TrainJob.
 
-    The TrainJob is the one of ``QATLINE_TRAIN_JOB``, which the compiled pipeline holds.
+    ``QATLINE_TRAIN_JOB`` contains the template of the TrainJob; the compiled pipeline sets it.
 
     Args:
-        step: Name of the step.
-        settings: The sections that the step reads, as plain values.
-        seed: Seed of the run.
-        inputs: Kubeflow's address of each input directory, by the name of the parameter.
-        output: Path of the output directory, which is missing or empty before.
-        output_uri: Kubeflow's address of the same.
-        metrics_artifact: Where the step's metrics also go.
-        api: The Kubernetes API. Default: the one of the cluster that this process is a pod of.
+        step: name of the step.
+        settings: sections that the step reads, as plain values.
+        seed: seed of the run.
+        inputs: Kubeflow's URI of each input directory by parameter name.
+        output: path of the output directory, missing or empty before.
+        output_uri: Kubeflow's URI of the output directory.
+        metrics_artifact: receives the step's metrics.
+        api: the Kubernetes API. Default: that of the pod's own cluster.
 
     Returns:
         The step's metrics.
 
     Raises:
-        QatlineError: The TrainJob can't be started, or it failed.
+        QatlineError: the TrainJob cannot be created, or it failed.
     """
     log_to_pod()
     with reported_failure(step, Path(output)):
+        # Fail on wrong settings and addresses before the cluster reserves nodes.
         load_step(step).parse(settings)
         task = WorkerTask(
             step=step,
@@ -103,14 +104,14 @@ def run_as_train_job(
 
 
 def take_output(uri: str, target: Path) -> None:
-    """Fetch a finished output; a part of one leaves nothing behind.
+    """Fetch a finished output; remove a partial one.
 
     Args:
-        uri: Kubeflow's address of it.
-        target: Path of the output directory.
+        uri: Kubeflow's URI of the output.
+        target: path of the output directory.
 
     Raises:
-        StorageError: It is not finished or not whole, or can't be fetched.
+        StorageError: the output is not finished, is incomplete, or cannot be fetched.
     """
     location = object_location(uri)
     if Path(location) == target:
@@ -126,16 +127,17 @@ def take_output(uri: str, target: Path) -> None:
 
 @contextmanager
 def canceled_by_signal(cancel: Callable[[], None]) -> Iterator[None]:
-    """Call ``cancel`` when SIGTERM or SIGINT ends the body, once; then end the process.
+    """Call ``cancel`` once if SIGTERM or SIGINT ends the body, then exit the process.
 
-    Outside the main thread, where Python takes no signals, nothing is done.
+    Outside the main thread, Python cannot handle signals and nothing is done.
 
     Raises:
-        SystemExit: A signal came; its code is 128 and the signal's number.
+        SystemExit: a signal was received; the code is 128 plus the signal's number.
     """
 
     def stop(number: int, _: FrameType | None) -> None:
         for each in signals:
+            # A second signal must not interrupt the cancellation.
             signal.signal(each, signal.SIG_IGN)
         cancel()
         raise SystemExit(128 + number)
@@ -153,6 +155,7 @@ def canceled_by_signal(cancel: Callable[[], None]) -> Iterator[None]:
 
 
 def _cancel(launcher: Launcher) -> None:
+    # Kubernetes kills a terminating pod after 30 seconds: do not retry for minutes.
     quick = replace(launcher, api=replace(launcher.api, patience=_CANCEL_PATIENCE))
     try:
         quick.cancel()
@@ -172,7 +175,7 @@ def _pipeline_run() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return what the workers need of this pod's own variables."""
+    """Return the variables of this pod that the workers need."""
     found: dict[str, str] = {}
     for name in _HANDED_ON:
         if value := os.environ.get(name):

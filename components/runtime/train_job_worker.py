@@ -1,8 +1,7 @@
-"""A worker of a TrainJob: ``python -m qatline.components.runtime.train_job_worker``.
+"""Worker of a TrainJob: ``python -m qatline.components.runtime.train_job_worker``.
 
-It fetches the step's inputs, derives TF_CONFIG from the pod's names, and runs the step as the
-worker that it is. Worker 0 stores the output where Kubeflow expects it, and until then its
-checkpoints beside it.
+It fetches the step's inputs, derives TF_CONFIG from the pod's variables, and runs the step as its
+worker. Worker 0 stores the output at Kubeflow's URI, and its checkpoints next to it until then.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from qatline.components.trainjob.tf_config import (
 from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE
 
 START_PATIENCE = 600.0
-"""Seconds that workers wait for each other's host names."""
+"""Maximum seconds of waiting for the other workers' host names."""
 
-_log = logging.getLogger("qatline.components.runtime.train_job_worker")  # also where it is __main__
+_log = logging.getLogger("qatline.components.runtime.train_job_worker")  # as __main__, too
 
 
 def run_worker() -> None:
-    """Run the task of ``QATLINE_WORKER_TASK`` as one of its workers.
+    """Run the task in ``QATLINE_WORKER_TASK`` as one of its workers.
 
     Raises:
-        QatlineError: The task or the pod's variables are wrong, an input can't be fetched, the
-            step failed, or the output can't be stored.
+        QatlineError: the task or the pod's variables are wrong, an input cannot be fetched, the
+            step failed, or the output cannot be stored.
     """
     task = read_variable(TASK_VARIABLE, WorkerTask)
     config = derive_worker_config(os.environ)
@@ -70,7 +69,7 @@ def run_worker() -> None:
 
 
 def _checkpoints(index: int, folder: Path, output: str) -> AbstractContextManager[None]:
-    """Keep worker 0's checkpoints in the object store, unless it has a folder that stays."""
+    """Mirror worker 0's checkpoints to the object store unless it has a persistent folder."""
     if index > 0 or os.environ.get(CHECKPOINTS_VARIABLE):
         return nullcontext()
     os.environ[CHECKPOINTS_VARIABLE] = str(folder)
@@ -80,7 +79,7 @@ def _checkpoints(index: int, folder: Path, output: str) -> AbstractContextManage
 def run_pod() -> int:
     """Run the worker; return the exit code.
 
-    An error that a user can act on is one message, the last lines of the pod's log.
+    Errors that a user can act on are logged as one message at the end of the pod's log.
     """
     log_to_pod()
     try:

@@ -1,6 +1,6 @@
-"""A worker that a step started on its machine: ``python -m qatline.components.runtime.worker_process``.
+"""Local worker of a step: ``python -m qatline.components.runtime.worker_process``.
 
-It reads the arguments of ``run_component`` as JSON and ends when the step's process does.
+It reads the arguments of ``run_component`` as JSON and ends with the step's process.
 """
 
 from __future__ import annotations

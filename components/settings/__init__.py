@@ -1,7 +1,7 @@
-"""Each step's settings: frozen, validated, with the main job's defaults.
+"""Settings of each step: frozen, validated, with the main job's defaults.
 
-``qatline.pipelines.config.run_config.RunConfig`` puts them together; a step receives only the sections it reads, which
-is also what its cache key is made of.
+``qatline.pipelines.config.run_config.RunConfig`` combines them. A step receives only the sections
+it reads; they are also part of its cache key.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class QuantizationSettings(Settings):
 
 
 def _derived_fields(options: Sequence[OptionField]) -> dict[str, Any]:
-    """Return the fields of a section that stand for options of a dataclass."""
+    """Return the fields of a section that correspond to options of a dataclass."""
     derived: dict[str, Any] = {}
     for each in options:
         info = each.info

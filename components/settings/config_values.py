@@ -1,6 +1,6 @@
-"""Whether a config's values can be stored and are no secrets.
+"""Validation of config values: they must be storable and must not be secrets.
 
-A config goes to files, MLflow and Kubeflow.
+A config is written to files, MLflow and Kubeflow.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pydantic import BaseModel
 from qatline.components.support.credentials import secret_problem
 
 LARGEST_INTEGER = 2**53
-"""A pipeline's parameters travel as doubles; a larger integer would arrive as another one."""
+"""Largest exact integer: parameters of a pipeline are transferred as doubles."""
 
 SECRET_REFERENCES: dict[str, Any] = {"x-secret-references": True}
-"""Marks a field (``json_schema_extra``) whose values name secrets and hold none."""
+"""Marks a field (``json_schema_extra``) with names of secrets instead of secrets."""
 
 
 def value_problem(settings: BaseModel) -> tuple[str, str] | None:
-    """Return a section's first value that can't be stored: path, problem.
+    """Return path and problem of a section's first value that cannot be stored.
 
-    A section inside the section checks its own values.
+    Nested sections check their own values.
     """
     for name, field in type(settings).model_fields.items():
         if field.json_schema_extra == SECRET_REFERENCES:
@@ -36,11 +36,10 @@ def value_problem(settings: BaseModel) -> tuple[str, str] | None:
 
 
 def restore_integers(value: Any) -> Any:
-    """Turn whole floats back into integers, at any depth.
+    """Convert whole floats back into integers, at any depth.
 
-    A dict parameter of a KFP component travels as a protobuf Struct, in which ``{"depth": 3}``
-    becomes ``{"depth": 3.0}``. Where a float is wanted an integer serves as well; the other way
-    round it does not.
+    Dict parameters of a KFP component are transferred as a protobuf Struct, in which ``{"depth":
+    3}`` becomes ``{"depth": 3.0}``. An integer is valid in place of a float, but not vice versa.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_INTEGER:
         return int(value)

@@ -1,4 +1,4 @@
-"""What every section of a config has in common."""
+"""Base of all config sections."""
 
 from __future__ import annotations
 

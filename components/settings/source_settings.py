@@ -189,7 +189,7 @@ class ModelSettings(Settings):
 
 
 def _name_problem(name: str, framework: Framework) -> str | None:
-    """Return what was expected instead of an invalid model name."""
+    """Return the expected value of an invalid model name, or None."""
     if not FRAMEWORKS[framework].supports("model files") and (
         name.endswith((".keras", ".pt", ".pth")) or name.startswith("keras.applications:")
     ):

@@ -1,6 +1,6 @@
 """Step build_engine: build one engine per exported ONNX variant.
 
-Each is loaded again and compared with its ONNX graph.
+Each engine is loaded again and compared with its ONNX graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qatline.components.settings import EngineSettings
 from qatline.components.support.events import Progress
 
 _COMPARED = 64
-"""Calibration images on which engines are compared with their graphs."""
+"""Number of calibration images for the comparison of engines with their graphs."""
 
 
 def build_engine_step(
@@ -44,18 +44,18 @@ def build_engine_step(
         onnx: directory of export_onnx.
         out: existing empty directory; receives ``<variant>.engine`` with its manifest and layers,
             and ``build.json``.
-        engine: the settings of the build.
-        seed: seed of the random input on which each engine must answer as ONNX Runtime does.
-        progress: told about each variant.
-        dataset: directory of prepare_data; its preprocessing and class names go into the manifests.
+        engine: settings of the build.
+        seed: seed of the random input for the comparison of each engine with ONNX Runtime.
+        progress: receives each variant.
+        dataset: directory of prepare_data; its preprocessing and class names are stored in the
+            manifests.
 
     Returns:
-        For each variant the engine's size in bytes, the seconds that its build took, and how many
-        of its weighted layers run in INT8.
+        Size in bytes, build time in seconds and number of weighted layers in INT8 for each variant.
 
     Raises:
-        EngineError: a variant is missing, can't be built, or answers otherwise than its ONNX graph;
-            for one in 16 bits that was not asked for, a warning.
+        EngineError: a variant is missing, cannot be built, or its outputs differ from those of its
+            ONNX graph. Failures of optional 16-bit engines are warnings.
     """
     exported, engines = Exported(onnx), Engines(out)
     if missing := exported.missing([variant.onnx for variant in REQUIRED]):
@@ -72,7 +72,7 @@ def build_engine_step(
     except EngineBuildError as error:
         if fallback is None:
             raise
-        # All of them, so that FP32 and INT8 stay comparable.
+        # Rebuild all engines: FP32 and INT8 must remain comparable.
         progress.warn(f"{error} {get_backend(fallback).title} builds all engines instead.")
         spec = replace(spec, backend=fallback)
         builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
@@ -95,7 +95,7 @@ def _build_all(
     """Build each variant's engine with one backend.
 
     Raises:
-        EngineBuildError: one that was asked for can't be built, or answers wrongly.
+        EngineBuildError: a required engine cannot be built, or its outputs are wrong.
     """
     jobs = _jobs(exported, spec, engine.fp16)
     builds: dict[str, EngineBuild] = {}
@@ -110,7 +110,7 @@ def _build_all(
                 on_progress=lambda phase, current, total: progress.update(phase, current, total),
             )
         except EngineBuildError as error:
-            # Engines in 16 bits are only there to be compared with.
+            # 16-bit engines serve the comparison only: a failure is not fatal.
             if variant not in HALF or (variant is Variant.FP16 and engine.fp16 == "always"):
                 raise
             progress.warn(f"{variant}: no engine, so INT8 is not compared with it: {error}")
@@ -130,12 +130,12 @@ def _build_all(
 def _compare_on_images(
     exported: Exported, engines: Engines, builds: Iterable[str], dataset: Path, *, seed: int
 ) -> None:
-    """Compare engines with their graphs on images, as the evaluation does later.
+    """Compare engines with their graphs on images, as in the later evaluation.
 
-    Random requests, on which each engine was compared already, can miss a fault that images reach.
+    The random requests of the build can miss faults that occur with images.
 
     Raises:
-        EngineBuildError: an engine answers otherwise than its graph.
+        EngineBuildError: an engine's outputs differ from those of its graph.
     """
     images, _ = next(iter(numpy_batches(dataset, "calibration", _COMPARED)))
     for variant in map(Variant, builds):
@@ -151,17 +151,14 @@ def _compare_on_images(
 
 
 def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> Backend:
-    """Return the backend to build with.
-
-    ``auto`` takes the one that the export was made for, where it works here.
-    """
+    """Return the backend to build with; ``auto`` prefers the target of the export if available."""
     graph = exported.graph(CANDIDATE_VARIANT)
     if engine.backend != "auto" or not graph.is_file():
         return choose_backend(engine.backend)
     best, target = choose_backend("auto"), read_summary(graph).metadata.get("target")
     if target in (None, best) or target not in BACKENDS:
         return best
-    if not get_backend(target).supports("unsigned"):  # every backend takes a signed graph
+    if not get_backend(target).supports("unsigned"):  # every backend supports signed graphs
         return best
     progress.warn(
         f"The graphs were exported for {target}, so {target} builds the engines, although {best} "
@@ -173,11 +170,10 @@ def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> 
 def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
     """Return ONNX file and spec of each engine to build.
 
-    The three variants, and FP16 and BF16 where the backend computes in them: it is the fastest
-    float engine that INT8 must outrun.
+    These are the three variants, and FP16 and BF16 if the backend supports them: the fastest float
+    engine is the competitor of INT8.
 
-    Where the precision is the backend's choice, the FP32 graph is built with it; else a graph in
-    FP16 asks for it.
+    If the backend selects the precision, the FP32 graph is used; otherwise an FP16 graph sets it.
     """
     jobs = {variant: (exported.graph(variant), spec) for variant in REQUIRED}
     own_graph = exported.graph(Variant.FP16)
@@ -200,10 +196,7 @@ def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple
 
 
 def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
-    """Warn if an FP16 engine computes in FP32.
-
-    CPU backends do without FP16 instructions.
-    """
+    """Warn if an FP16 engine computes in FP32, as on CPUs without FP16 instructions."""
     weighted = [layer for layer in artifact.layers if layer.weighted]
     if weighted and not any(layer.precision == "fp16" for layer in weighted):
         computed = ", ".join(sorted({layer.precision for layer in weighted}))
@@ -243,7 +236,7 @@ def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] 
             Path(artifact.manifest.source["path"]), target=cast(Backend, artifact.manifest.backend)
         )
         return dict(compare(report, layers_path(artifact.path)).to_dict())
-    except QatlineError as error:  # the engine is built and checked; only the comparison is missing
+    except QatlineError as error:  # not fatal: the engine itself is built and checked
         progress.warn(
             f"{artifact.path.name}: the predicted fusions can't be compared with the engine: "
             f"{error}"

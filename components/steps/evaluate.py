@@ -1,4 +1,4 @@
-"""Step evaluate: the engines on the test part, beside the FP32 model."""
+"""Step evaluate: the engines compared with the FP32 model on the test part."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from qatline.components.support.events import Progress
 
 _WORST = 8
 _CHECKED = 64
-"""Samples of the test part on which an engine file is checked."""
+"""Number of test samples for the check of an engine file."""
 _MIDDLE_BATCH = 8
 _UNNAMED = RegistrySettings()
 
@@ -78,23 +78,23 @@ def evaluate_step(
     Args:
         dataset: directory of prepare_data.
         baseline: directory of train_baseline; its ``predictions.npy`` is the FP32 reference.
-        qat: directory of finetune_qat; the predictions of its control, if any, are a row of their
-            own.
+        qat: directory of finetune_qat; the predictions of its control, if any, are a separate row.
         onnx: directory of export_onnx, for the numeric reference.
         engines: directory of build_engine.
         out: existing empty directory; receives ``evaluation.json`` and the pictures in
             ``worst_samples/``.
-        engine: batch size of the throughput figure and seconds of each benchmark.
+        engine: batch size of the throughput measurement and seconds of each benchmark.
         seed: seed of random requests.
-        progress: told about samples and benchmarks.
-        registry: the registered model whose champion is measured beside the candidate.
+        progress: receives samples and benchmarks.
+        registry: registered model with the champion to compare.
 
     Returns:
-        The figures of each row as ``<row>_<figure>``, where they are numbers.
+        The numeric measurements of each row as ``<row>_<figure>``.
 
     Raises:
-        DataError: the reference predictions do not fit the test part, or an engine gives NaN.
-        EngineLoadError: an engine is missing or can't be used here.
+        DataError: the reference predictions do not fit the test part, or an engine's outputs
+            contain NaN.
+        EngineLoadError: an engine is missing or cannot be used here.
     """
     info, fp32, built = Dataset(dataset).info(), Baseline(baseline), Engines(engines)
     reference, evaluation = fp32.predictions(), Evaluation(out)
@@ -115,7 +115,7 @@ def evaluate_step(
     checks = _check_files(built, Exported(onnx), dataset, seed, progress)
     for half in HALF:
         if half.row in checks and not checks[half.row].passed:
-            # It is only there to be compared with, and wrong answers are no reason to prefer it.
+            # A 16-bit engine with wrong outputs must not compete with INT8: drop it.
             progress.warn(f"{row_title(half.row)}, which is left out: {checks[half.row].message}")
             for measured in (checks, rows, outputs, latencies):
                 measured.pop(half.row)
@@ -163,12 +163,12 @@ def evaluate_step(
 
 
 def evaluate_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the result depends on: of the registry its name."""
+    """Return the settings that affect the result; of the registry only the name."""
     return {**sections, "registry": RegistrySettings(name=sections["registry"].name)}
 
 
 def evaluate_state(sections: Mapping[str, Settings]) -> dict[str, str]:
-    """Return what the result depends on beside inputs and settings: the champion."""
+    """Return further dependencies of the result: the champion."""
     return champion_digest(sections["registry"])
 
 
@@ -231,7 +231,7 @@ def _predict(
 def _benchmark(
     classifiers: Mapping[str, Classifier], settings: EngineSettings, seed: int, progress: Progress
 ) -> dict[str, list[BatchTiming]]:
-    """Benchmark each engine at batch 1, a middle one and ``engine.batch_size``."""
+    """Benchmark each engine at batch 1, a medium one and ``engine.batch_size``."""
     wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
     groups: dict[int, dict[str, Engine]] = {}
     for row, classifier in classifiers.items():
@@ -250,10 +250,7 @@ def _benchmark(
 
 
 def _engine_row(engine: Engine, latencies: list[BatchTiming]) -> ResultRow:
-    """Return an engine's row.
-
-    An engine for one batch size has no latency at batch 1.
-    """
+    """Return an engine's row; engines with a fixed larger batch have no latency at batch 1."""
     single = {timing.batch_size: timing.end_to_end for timing in latencies}.get(1)
     precision, memory = engine.manifest.precision, engine.manifest.device_memory_bytes
     return ResultRow(
@@ -270,12 +267,12 @@ def _engine_row(engine: Engine, latencies: list[BatchTiming]) -> ResultRow:
 
 
 def _control_outputs(control: Control) -> dict[str, Outputs]:
-    """Return the predictions of the FP32 model that was trained as long, if it was."""
+    """Return the predictions of the FP32 control, if it was trained."""
     return {CONTROL: control.predictions()} if control.has(control.PREDICTIONS) else {}
 
 
 def _reference_row(baseline: ModelFolder, fp32_engine: ResultRow) -> ResultRow:
-    """Return the row of the FP32 model, without latencies: nothing measures them."""
+    """Return the row of the FP32 model; latencies are not measured."""
     model = baseline.model_file
     return ResultRow(
         bytes=model.stat().st_size if model.is_file() else None,

@@ -1,6 +1,6 @@
 """Step export_onnx: FP32, PTQ, QAT and optionally FP16 models to ONNX.
 
-Each graph is verified, and that of the candidate analyzed.
+Each graph is verified, and that of the candidate is analyzed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from qatline.components.support.events import Progress
 
 
 def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the result depends on.
-
-    Of ``engine`` these are two.
-    """
+    """Return the settings that affect the result; of ``engine`` these are two."""
     from qatline.components.export.choice import engine_dependencies
 
     return {**sections, "engine": engine_dependencies(sections["engine"])}
@@ -42,32 +39,30 @@ def export_onnx_step(
     engine: EngineSettings,
     progress: Progress,
 ) -> dict[str, float]:
-    """Export the three models; stop at what an engine would get wrong.
+    """Export the three models; stop at errors that would affect an engine.
 
     Args:
-        dataset: directory of prepare_data; its test part is what ONNX Runtime and Keras are
-            compared on.
+        dataset: directory of prepare_data; ONNX Runtime and Keras are compared on its test part.
         baseline: directory of the FP32 model.
         ptq: directory of the calibrated model.
-        qat: directory of the fine-tuned model; its plan is the one that the graphs are verified
-            against.
+        qat: directory of the fine-tuned model; its plan is used to verify the graphs.
         out: existing empty directory; receives ``fp32.onnx``, ``ptq.onnx``, ``qat.onnx``,
             ``plan.json``, ``export.json``, and the fusion analysis of ``qat.onnx`` as
-            ``analysis.json`` and ``analysis.html``; with an FP16 engine to come also ``fp16.onnx``,
-            the baseline in float16.
-        export: target, operator set, how weights are stored, and the precision of the rest.
-        engine: of it only the backend, which the target follows, and whether FP16 is wanted.
-        progress: told about each variant.
+            ``analysis.json`` and ``analysis.html``; for a later FP16 engine also ``fp16.onnx``, the
+            baseline in float16.
+        export: target, operator set, storage of weights, and precision of unquantized parts.
+        engine: only the backend, which determines the target, and the FP16 setting are used.
+        progress: receives each variant.
 
     Returns:
-        For each variant its size in bytes, the seconds that the export took, the largest difference
-        from Keras and the number of quantizers; of the analysis the number of INT8 layers and of
-        fused Adds.
+        Size in bytes, export time in seconds, largest difference from Keras and number of
+            quantizers
+        for each variant; numbers of INT8 layers and fused Adds from the analysis.
 
     Raises:
-        VerificationError: a graph is not what its plan says, does not agree with Keras, or the
-            analysis finds an error.
-        ExportError: a model can't be exported.
+        VerificationError: a graph deviates from its plan or from Keras, or the analysis finds an
+            error.
+        ExportError: a model cannot be exported.
         ConfigError: the target does not fit the engine's backend.
     """
     choice = choose_export(export, engine)
@@ -110,7 +105,7 @@ def export_onnx_step(
 def _export_variant(
     dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
 ) -> ExportRecord:
-    """Export one model and compare both on the test part."""
+    """Export one model and compare it with its graph on the test part."""
     from qatline.components.data.reader import load_split
     from qatline.components.export.parity import compare_with_model
     from qatline.components.training.framework import framework_of
@@ -152,12 +147,10 @@ def _export_variant(
 def _export_file(
     folder: ModelFolder, path: Path, export: ExportSettings, *, signed: bool = False, **about: Any
 ) -> tuple[Any, Any]:
-    """Export the model of a step's directory, verified against its plan.
+    """Export and verify the model of a step's directory; return the model and the report.
 
-    Return the model and the report.
-
-    With ``signed``, unsigned quantizers become signed ones of the same range: other numbers, the
-    same structure.
+    With ``signed``, unsigned quantizers become signed with the same range: the values change, the
+    structure does not.
     """
     from qatline.components.training.framework import framework_of
 
@@ -178,7 +171,7 @@ def _analyze(path: Path, exported: Exported) -> dict[str, float]:
     from qat_lib.analysis import analyze_onnx, fail_on, to_html
     from qat_lib.errors import VerificationError
 
-    # Not where the file happens to lie now: that would make every export another one.
+    # Replace the path of the temporary file: it would change the digest of every export.
     fusion = replace(analyze_onnx(path), model=CANDIDATE_VARIANT.onnx)
     exported.write_analysis(fusion.to_json(), to_html(fusion))
     errors = fail_on(fusion.findings, "error")

@@ -30,26 +30,26 @@ def finetune_qat_step(
 ) -> dict[str, float]:
     """Fine-tune the calibrated model.
 
-    Keep the best epoch only if it beats that model by more than noise.
+    The best epoch is kept only if it is significantly better than the calibrated model.
 
     Args:
         dataset: directory of the prepared data.
         baseline: directory of the FP32 baseline, for the comparison and as the teacher of the
             distillation.
         ptq: directory of the quantized and calibrated model.
-        out: existing empty directory; gets the model, plan.json, ranges.json, history.json,
-            metrics.json, predictions.npy; in ``control`` those of the control, if any.
-        qat: epochs, rate, teacher and the like.
-        seed: of shuffling and augmentation.
-        progress: told of every batch.
-        gate: the accuracy that the calibrated model must keep for fine-tuning to be skipped.
-        retrain: whether it may be skipped.
-        checkpoints: folder for the state of the trainings; None for nowhere.
+        out: existing empty directory; receives the model, plan.json, ranges.json, history.json,
+            metrics.json, predictions.npy; ``control`` receives those of the control, if any.
+        qat: epochs, learning rate, teacher and further settings.
+        seed: seed of shuffling and augmentation.
+        progress: receives every batch.
+        gate: accuracy required of the calibrated model to skip fine-tuning.
+        retrain: whether fine-tuning may be skipped.
+        checkpoints: folder for the state of the trainings; None for none.
 
     Returns:
-        Accuracy on the validation and test parts, its change against the baseline (and against
-        the control, the baseline trained for as long, if any), and the epoch whose weights were
-        kept (0: the calibrated model, see ``qatline.components.training.history.is_clear_gain``).
+        Accuracy on the validation and test parts, its change relative to the baseline (and to the
+        control, if any), and the epoch of the kept weights (0: the calibrated model, see
+        ``qatline.components.training.history.is_clear_gain``).
     """
     from qatline.components.training.checkpoints import open_checkpoint
     from qatline.components.training.control import choose_teacher, train_control
@@ -84,6 +84,7 @@ def finetune_qat_step(
                 checkpoints, "control", qat.checkpoint_epochs, progress.warn
             ),
         )
+    # Again, independent of the control: the result must not depend on a preceding training.
     framework.make_deterministic(seed)
     network = framework.load(calibrated)
     plan = calibrated.plan()
@@ -124,7 +125,7 @@ def finetune_qat_step(
 
 
 def finetune_qat_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the result depends on: of the gate the one that may skip it."""
+    """Return the settings that affect the result; of the gate only the bound for skipping."""
     if sections["retrain"].qat != "auto":
         return {**sections, "gate": _GATE, "retrain": _ALWAYS}
     gate = GateSettings(max_accuracy_drop=sections["gate"].max_accuracy_drop)

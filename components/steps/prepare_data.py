@@ -1,6 +1,6 @@
 """Step prepare_data: check, split and fingerprint images from any source.
 
-Their preprocessing is written beside them.
+Their preprocessing is written as well.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ def prepare_data_step(
 
     Args:
         out: existing empty directory.
-        data: where the images come from and how they are split.
-        seed: of the split; the same seed gives the same parts.
+        data: source of the images and their split.
+        seed: seed of the split; equal seeds give equal parts.
         progress: receives the phases ``checking images`` and ``writing <part>``, and warnings.
 
     Returns:
-        Samples of each part, number of classes, images left out, images that occur in training and
-        elsewhere.
+        Samples of each part, number of classes, skipped images, and images that occur both in
+            training
+        and elsewhere.
 
     Raises:
-        DataError: the source is missing, broken or inconsistent; the message says what to do.
-        StorageError: a source in S3 can't be fetched.
+        DataError: the source is missing, broken or inconsistent; the message contains the remedy.
+        StorageError: a source in S3 cannot be fetched.
     """
     scratch = out / ".source"
     scratch.mkdir()
@@ -70,7 +71,7 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
 
 
 def _open_folder(data: DataSettings, progress: Progress, seed: int) -> Source:
-    """Read a folder of images; one that lies elsewhere, or in an archive, is fetched first."""
+    """Read a folder of images; fetch or unpack it first if necessary."""
     location = data.path or ""
     if not is_remote_folder(location):
         return read_folder(Path(location).expanduser(), data, progress, seed=seed)

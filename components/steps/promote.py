@@ -1,4 +1,4 @@
-"""Step promote: the verdict on the QAT engine, the registry, and the report."""
+"""Step promote: verdict on the QAT engine, registration and report."""
 
 from __future__ import annotations
 
@@ -56,28 +56,26 @@ def promote_step(
         baseline: directory of train_baseline.
         ptq: directory of quantize_model.
         qat: directory of finetune_qat.
-        onnx: directory of export_onnx; its verification and its analysis are evidence.
+        onnx: directory of export_onnx; its verification and analysis are evidence.
         engines: directory of build_engine.
         evaluation: directory of evaluate; its results are evidence.
-        out: existing empty directory; receives ``verdict.json``, ``report.html``, and, if the
-            engine is promoted, ``champion.onnx``: the graph that it was built from. Where a
-            registry is named, ``registry.json`` says what became of the candidate there.
+        out: existing empty directory; receives ``verdict.json``, ``report.html``, and after a
+            promotion ``champion.onnx``, the source graph of the engine. With a registry,
+            ``registry.json`` contains the outcome.
         gate: the bounds.
-        seed: the run's seed, for the report.
-        progress: told about the parts of the work, and warned of each check that failed.
-        engine: settings of the engines, in case the candidate has to be judged again because the
-            champion changed.
+        seed: seed of the run, for the report.
+        progress: receives the phases, and a warning for each failed check.
+        engine: settings of the engines, for a repeated comparison after a change of the champion.
         registry: the registered model.
 
     Returns:
-        ``promoted`` (1 or 0), ``checks`` and ``checks_failed``, and where they were measured
-        ``accuracy``, ``accuracy_drop`` (FP32 minus the engine) and ``speedup``; where a registry
-        is named, ``registered_version``.
+        ``promoted`` (1 or 0), ``checks`` and ``checks_failed``; if measured, ``accuracy``,
+        ``accuracy_drop`` (FP32 minus the engine) and ``speedup``; with a registry,
+        ``registered_version``.
 
     Raises:
-        StepError: ``evaluation.json`` is missing or unreadable: without it there is nothing to
-            judge.
-        TrackingError: a registry is named and the store fails.
+        StepError: ``evaluation.json``, the basis of the verdict, is missing or unreadable.
+        TrackingError: a registry is configured and the store fails.
     """
     progress.update("judging", 0, 2)
     measured = Evaluation(evaluation).measurements()
@@ -119,10 +117,10 @@ def promote_step(
 
 
 def promote_state(sections: Mapping[str, Settings]) -> dict[str, str]:
-    """Return what makes each execution its own where a registry is named.
+    """Return a unique state for each execution if a registry is configured.
 
-    A verdict of yesterday must not move an alias today, and a run whose promotion was killed must
-    be able to finish it.
+    A cached verdict must not move an alias later, and a run with a killed promotion must be able to
+    complete it.
     """
     settings = sections["registry"]
     named = isinstance(settings, RegistrySettings) and settings.name is not None
@@ -130,7 +128,7 @@ def promote_state(sections: Mapping[str, Settings]) -> dict[str, str]:
 
 
 class _Judge:
-    """The gate with the evidence that no champion changes."""
+    """The gate, with the evidence that does not depend on the champion."""
 
     def __init__(self, exported: Exported, gate: GateSettings, model: str) -> None:
         self.exported = exported
@@ -169,7 +167,7 @@ def _again(
     settings: EngineSettings,
     seed: int,
 ) -> Callable[[RegisteredVersion | None], Verdict]:
-    """Return what judges the candidate against another champion."""
+    """Return a function that judges the candidate against another champion."""
 
     def again(champion: RegisteredVersion | None) -> Verdict:
         built = engines.infos().get(CANDIDATE_VARIANT.engine)
@@ -209,10 +207,7 @@ def _metrics(
 
 
 def _readable(read: Callable[[], _T], otherwise: _T) -> _T:
-    """Return what was read, or ``otherwise``.
-
-    Missing evidence makes the gate fail, not the step.
-    """
+    """Return the result of ``read``, or ``otherwise``: missing evidence only fails the gate."""
     try:
         return read()
     except StepError:

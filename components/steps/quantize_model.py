@@ -14,13 +14,13 @@ from qatline.components.settings import EngineSettings, ExportSettings, Quantiza
 from qatline.components.support.events import Progress
 
 _DIAGNOSED = 16
-"""Samples on which the costs of layers are measured."""
+"""Number of samples for measuring the costs of layers."""
 
 
 def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the result depends on.
+    """Return the settings that affect the result.
 
-    Of ``export`` and ``engine`` these are the ones that decide about the target.
+    Of ``export`` and ``engine`` these are the settings that determine the target.
     """
     from qatline.components.export.choice import target_dependencies
 
@@ -43,18 +43,18 @@ def quantize_model_step(
     Args:
         dataset: directory of the prepared data.
         baseline: directory of the FP32 baseline.
-        out: existing empty directory; gets the model, plan.json, spec.json, ranges.json,
+        out: existing empty directory; receives the model, plan.json, spec.json, ranges.json,
             metrics.json.
         quantization: mode, spec, cases, calibrator, range policy, sign of the integers, bias
             correction.
         export: only `target` is used; it determines signedness.
         engine: only `backend` and `cpu` are used; they determine target and integers.
-        seed: of anything random; the step itself draws nothing.
-        progress: told of every calibration batch.
+        seed: seed of all random generators; the step itself draws no numbers.
+        progress: receives every calibration batch.
 
     Returns:
-        Accuracy of the calibrated model on the validation and test parts, number of quantizers,
-        skipped layers and corrected biases, whether channels were equalized.
+        Accuracy of the calibrated model on the validation and test parts, numbers of quantizers,
+        skipped layers and corrected biases, and whether channels were equalized.
 
     Raises:
         SpecError, ConfigError: the spec or a case is wrong.
@@ -135,7 +135,7 @@ def quantize_model_step(
 
 
 def layer_costs(model: Any, data: Iterable[Any], layers: int) -> LayerCosts:
-    """Return what the noisiest layers of a quantized model cost."""
+    """Return the INT8 costs of the noisiest layers of a quantized model."""
     import qat_lib
 
     found = qat_lib.diagnose(model, data, samples=_DIAGNOSED, layers=layers)

@@ -43,15 +43,15 @@ def train_baseline_step(
     Args:
         dataset: directory of the prepared data.
         out: existing empty directory.
-        model: which model; a trained one is only evaluated.
-        training: epochs, rate and the like.
-        seed: of the initial weights, shuffling and augmentation.
-        progress: told of every batch.
-        registry: the registered model, whose champion training may begin with.
-        retrain: whether it does.
+        model: the model; trained ones are only evaluated.
+        training: epochs, learning rate and further settings.
+        seed: seed of the initial weights, shuffling and augmentation.
+        progress: receives every batch.
+        registry: registered model with a champion to start from.
+        retrain: whether training starts from the champion.
         quantization: its spec is planned for the model before training, so that a misspelt layer
-            costs no training.
-        checkpoints: folder for the training's state; None for nowhere.
+            name fails early.
+        checkpoints: folder for the training's state; None for none.
 
     Returns:
         Accuracy on the validation and test parts, number of parameters.
@@ -60,7 +60,7 @@ def train_baseline_step(
         ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
             data.
         SpecError: the quantization spec does not fit the model.
-        StorageError: a model or weights in S3 can't be fetched.
+        StorageError: a model or weights in S3 cannot be fetched.
     """
     from qat_lib.ptq import PtqRecipe
     from qatline.components.training.champion_start import champion_network
@@ -74,6 +74,7 @@ def train_baseline_step(
     from qatline.components.training.quantization_choice import open_cases, read_spec
 
     framework = choose_framework(model.framework)
+    # Before the model is built: its initial weights depend on the seed.
     framework.make_deterministic(seed)
     info, baseline = Dataset(dataset).info(), Baseline(out)
     network, trained = framework.open_model(
@@ -127,7 +128,7 @@ def train_baseline_step(
 
 
 def _with_local_files(model: ModelSettings) -> ModelSettings:
-    """Fetch the model and the weights that lie in S3."""
+    """Fetch a model and weights in S3; return the settings with local paths."""
     fetched: dict[str, str] = {}
     for key in ("name", "weights"):
         location = getattr(model, key) or ""
@@ -137,9 +138,9 @@ def _with_local_files(model: ModelSettings) -> ModelSettings:
 
 
 def train_baseline_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the result depends on.
+    """Return the settings that affect the result.
 
-    Who is champion matters only where training begins with it.
+    The champion matters only if training starts from it.
     """
     retrain = RetrainSettings(start=sections["retrain"].start)
     champion = sections["registry"].name if retrain.start == "champion" else None
@@ -147,7 +148,7 @@ def train_baseline_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train_baseline_state(sections: Mapping[str, Settings]) -> dict[str, str]:
-    """Return the champion where training begins with it."""
+    """Return the champion's digest if training starts from it."""
     from qatline.components.registry.access import champion_digest
 
     registry, retrain = sections["registry"], sections["retrain"]

@@ -1,1 +1,1 @@
-"""Files in a folder or in S3."""
+"""Storage of files in a folder or in S3."""

@@ -1,7 +1,7 @@
-"""Archives of files, unpacked into a folder that nothing escapes from.
+"""Safe extraction of archives into a folder.
 
-Anyone may have made an archive. Its members get names below the folder or none: no absolute name,
-no ``..``, no link. What it unpacks to is bounded by ``qat_lib.files.limits``.
+Archives are untrusted. Members must have names below the folder: no absolute names, no ``..``, no
+links. The extracted size is limited by ``qat_lib.files.limits``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qatline.components.support.disk_errors import as_storage_error, is_disk_ful
 
 Wanted = Callable[[str], bool]
 
-# RuntimeError: a member is encrypted, or packed in an unknown way (NotImplementedError is one).
+# RuntimeError: a member is encrypted or uses an unknown compression (NotImplementedError).
 _DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -37,19 +37,19 @@ _DAMAGE = (
 
 
 def unpack_files(archive: Path, folder: Path, wanted: Wanted) -> int:
-    """Unpack the wanted files of an archive into an existing empty folder.
+    """Extract the requested files of an archive into an existing empty folder.
 
     Args:
         archive: a .tar, .tar.gz, .tgz or .zip file.
         folder: the folder.
-        wanted: whether a file is unpacked, by its name.
+        wanted: returns whether to extract a file, given its name.
 
     Returns:
-        How many were.
+        The number of extracted files.
 
     Raises:
-        DataError: it is damaged, a member would lie outside of the folder, is a link or there
-            twice, or it unpacks to more than is allowed.
+        DataError: the archive is damaged, contains an unsafe name, a link or a duplicate, or
+            exceeds the size limit.
         StorageError: the disk is full.
     """
     unpack_members = _unpack_zip if archive.name.lower().endswith(".zip") else _unpack_tar
@@ -72,10 +72,10 @@ def unpack_files(archive: Path, folder: Path, wanted: Wanted) -> int:
 
 
 def safe_name(name: str) -> PurePosixPath:
-    """Return a name below a folder.
+    """Return a relative name as a path below a folder.
 
     Raises:
-        ValueError: it leads out of the folder, or is none.
+        ValueError: it is empty or leads out of the folder.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
@@ -117,26 +117,26 @@ def _unpack_tar(stream: BinaryIO, folder: Path, wanted: Wanted) -> int:
                 if content is not None:
                     _write(content, folder / name)
                     count += 1
-    # tarfile stops at the end mark, before the checksum that gzip stores behind it.
+    # tarfile stops at the end mark; reading on makes gzip verify its checksum.
     while bounded.read(1 << 20):
         pass
     return count
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose header is whole.
+    """A member with a complete header.
 
-    ``tarfile`` takes a damaged or missing header for the end of the archive, where only an empty
-    block is its end mark.
+    ``tarfile`` treats a damaged or missing header as the end of the archive, although only an empty
+    block is an end mark.
     """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        """Return the member that a header describes.
+        """Return the member described by a header.
 
         Raises:
             HeaderError: the block is the end mark.
-            ReadError: it is neither the end mark nor a header.
+            ReadError: the block is neither the end mark nor a header.
         """
         try:
             return super().frombuf(buf, encoding, errors)
@@ -150,7 +150,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _Bounded:
-    """A stream that unpacks to no more than a file of its size may."""
+    """A stream with a limit on its unpacked size, relative to the size of the file."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         self._stream = stream
@@ -168,6 +168,7 @@ class _Bounded:
 def _write(source: IO[bytes], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
+        # Mode x: a second member of the same name must not replace the first.
         with target.open("xb") as stream:
             shutil.copyfileobj(source, stream, 1 << 20)
     except FileExistsError as error:

@@ -1,7 +1,7 @@
 """Folders of files in S3 or in an archive, as local folders.
 
-A folder in S3 is every object below a prefix. Both kinds lie in the cache, named by what they were
-made of: another object, or another tag of one, is another folder.
+A folder in S3 consists of all objects with a common prefix. Local copies are stored in the cache
+and named by a digest of their sources: changed objects use another folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Told = Callable[[int, int], None]
 
 
 def is_remote_folder(location: str) -> bool:
-    """Whether a folder has to be fetched or unpacked before it can be read."""
+    """Return whether a folder must be fetched or unpacked before use."""
     return "://" in location or (is_archive(location) and not Path(location).is_dir())
 
 
@@ -39,18 +39,18 @@ def fetch_folder(
 ) -> Path:
     """Return a local copy of a folder in S3, or of an archive's files.
 
-    Files that were fetched before and have not changed since are used again; a fetch that was cut
-    short goes on where it stopped. Where all files lie in one folder, that is returned.
+    Unchanged files of earlier fetches are reused, and interrupted fetches are continued. If an
+    archive contains a single top folder, that folder is returned.
 
     Args:
         location: ``s3://bucket/folder``, or an archive in S3 or on this machine.
-        wanted: whether a file is fetched, by its name.
-        storage: default: the one that serves the location.
-        told: receives how many of how many files are there.
+        wanted: returns whether to fetch a file, given its name.
+        storage: the storage of the location by default.
+        told: receives the number of available files and of all files.
 
     Raises:
-        StorageError: nothing is there, it can't be fetched, or it changed meanwhile.
-        DataError: an archive is damaged or not safe to unpack.
+        StorageError: nothing exists there, it cannot be fetched, or it changed meanwhile.
+        DataError: an archive is damaged or unsafe.
     """
     storage = storage or open_storage(location)
     if is_archive(location):
@@ -59,7 +59,7 @@ def fetch_folder(
 
 
 def folder_digest(location: str, storage: Storage | None = None) -> str | None:
-    """Return a digest of what a folder in S3 holds, or of an archive; None for nothing."""
+    """Return a digest of a folder in S3, or of an archive; None if nothing exists."""
     storage = storage or open_storage(location)
     if is_archive(location):
         found = storage.describe(location)
@@ -90,6 +90,7 @@ def _fetched(location: str, storage: Storage, wanted: Wanted, told: Told) -> Pat
                 done += 1
                 told(done, len(files))
         except BaseException:
+            # On the first error, pending downloads must not delay its report.
             pool.shutdown(cancel_futures=True)
             raise
     return place
@@ -102,17 +103,18 @@ def _unpacked(location: str, storage: Storage, wanted: Wanted) -> Path:
         if not place.is_dir():
             archive = fetch_cached(location, storage) if "://" in location else Path(location)
             beside = place.with_name(place.name + ".unfinished")
-            shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(beside, ignore_errors=True)  # left by a killed process
             beside.mkdir()
             if unpack_files(archive, beside, wanted) == 0:
                 shutil.rmtree(beside)
                 raise StorageError(f"{location} holds no file that is read here: correct data.path")
+            # The rename marks a complete extraction: readers test only for the folder.
             beside.replace(place)
     return place
 
 
 def _only_folder(folder: Path) -> Path:
-    """Return the folder that all files of an archive lie in."""
+    """Return the innermost folder that contains all files of an archive."""
     while len(entries := list(folder.iterdir())) == 1 and entries[0].is_dir():
         folder = entries[0]
     return folder
@@ -144,7 +146,7 @@ def _digest(location: str, files: Sequence[StoredFile]) -> str:
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    """Let one process at a time make a folder of the cache."""
+    """Hold the lock of a folder in the cache, for its creation."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.with_name(place.name + ".lock").open("w") as lock:

@@ -1,8 +1,7 @@
-"""S3, and what speaks its protocol.
+"""Storage in S3 and compatible servers.
 
-boto3 reads the endpoint from ``AWS_ENDPOINT_URL_S3``, and credentials and region in its usual ways.
-MLflow's artifact store does the same as long as its own ``MLFLOW_S3_ENDPOINT_URL`` is unset, so one
-setting serves both.
+boto3 reads the endpoint from ``AWS_ENDPOINT_URL_S3``, and credentials and region as usual. MLflow's
+artifact store does the same unless ``MLFLOW_S3_ENDPOINT_URL`` is set, so that one setting suffices.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def s3_client() -> Any:
     """Return a boto3 client with standard retries and timeouts.
 
     Raises:
-        ConfigError: the address of the server, in an environment variable, holds credentials.
+        ConfigError: the server's address in an environment variable contains credentials.
         StorageError: boto3 is not installed, or its configuration is wrong.
     """
     check_variables(*S3_ENDPOINT_VARIABLES)
@@ -46,8 +45,7 @@ def s3_client() -> Any:
         read_timeout=_READ_SECONDS,
     )
     try:
-        # A session of its own: boto3's default one keeps the first credentials that the process
-        # had.
+        # A new session: boto3's default session keeps the first credentials of the process.
         return boto3.session.Session().client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the S3 client can't be set up: {error}") from error
@@ -60,7 +58,7 @@ class S3Storage:
         self._client = client
 
     def describe(self, location: str) -> StoredFile | None:
-        """Return an object's size and ETag; None if it is missing."""
+        """Return an object's size and ETag, or None if it is missing."""
         from botocore.exceptions import ClientError
 
         bucket, key = split_location(location)
@@ -76,9 +74,9 @@ class S3Storage:
         )
 
     def get(self, location: str, target: Path) -> StoredFile:
-        """Download an object and check its size and content tag.
+        """Download an object and verify its size and content tag.
 
-        A large one comes in parallel parts.
+        Large objects are downloaded in parallel parts.
         """
         bucket, key = split_location(location)
         before = self._existing(location)
@@ -88,15 +86,13 @@ class S3Storage:
                 self._client.download_file(bucket, key, str(unfinished), Config=_transfer())
                 if (size := unfinished.stat().st_size) != before.size:
                     raise StorageError(f"{location}: received {size} bytes, expected {before.size}")
+                # Parallel parts are separate requests: they may come from different versions.
                 if self._existing(location) != before:
                     raise StorageError(f"{location} changed while it was fetched: run again")
         return before
 
     def get_version(self, stored: StoredFile, target: Path) -> StoredFile:
-        """Download an object that was listed before, in one request.
-
-        A download that ends too early is begun again.
-        """
+        """Download a listed object in one request; repeat incomplete downloads."""
         bucket, key = split_location(stored.location)
         with _translated(stored.location):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +107,7 @@ class S3Storage:
                 )
 
     def _download(self, bucket: str, key: str, stored: StoredFile, target: Path) -> int:
-        """Write an object that still has its tag; return how many bytes came."""
+        """Download an object with an unchanged tag; return the number of bytes received."""
         from botocore.exceptions import (
             ClientError,
             IncompleteReadError,
@@ -132,11 +128,11 @@ class S3Storage:
                 for block in answer["Body"].iter_chunks(1 << 20):
                     stream.write(block)
             except (IncompleteReadError, ReadTimeoutError, ResponseStreamingError):
-                pass  # the size tells
+                pass  # detected by the size
             return stream.tell()
 
     def missing(self, location: str) -> str:
-        """Return why nothing is stored there, for a message."""
+        """Return the reason for a missing object, for a message."""
         from botocore.exceptions import ClientError
 
         bucket, _ = split_location(location, whole=False)
@@ -149,7 +145,7 @@ class S3Storage:
         return f"{location} does not exist, or these credentials may not see it"
 
     def put(self, source: Path, location: str) -> StoredFile:
-        """Upload a file, in parallel parts when it is large."""
+        """Upload a file, in parallel parts if it is large."""
         bucket, key = split_location(location)
         with _translated(location):
             self._client.upload_file(str(source), bucket, key, Config=_transfer())
@@ -159,7 +155,7 @@ class S3Storage:
         return stored
 
     def list(self, location: str) -> list[StoredFile]:
-        """Return every object whose key begins with the location's, page by page."""
+        """Return every object with the location's prefix, page by page."""
         bucket, prefix = split_location(location, whole=False)
         with _translated(location):
             pages = self._client.get_paginator("list_objects_v2").paginate(
@@ -176,7 +172,7 @@ class S3Storage:
             ]
 
     def remove(self, location: str) -> None:
-        """Delete an object; S3 takes the deletion of a missing one."""
+        """Delete an object; S3 ignores missing ones."""
         bucket, key = split_location(location)
         with _translated(location):
             self._client.delete_object(Bucket=bucket, Key=key)

@@ -1,6 +1,6 @@
-"""Files in a folder or in S3, behind one small protocol.
+"""Storage of files in a folder or in S3, behind one small protocol.
 
-What the libraries raise becomes a StorageError.
+Exceptions of the libraries are translated into StorageError.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LocalStorage:
     """Files in local folders, tagged by the SHA-256 of their content."""
 
     def describe(self, location: str) -> StoredFile | None:
-        """Return a file's size and SHA-256; None if it is missing."""
+        """Return a file's size and SHA-256, or None if it is missing."""
         path = Path(location)
         if not path.is_file():
             return None
@@ -46,11 +46,11 @@ class LocalStorage:
             return StoredFile(location=location, size=stream.tell(), tag=digest)
 
     def get(self, location: str, target: Path) -> StoredFile:
-        """Copy a file to ``target`` in one rename."""
+        """Copy a file to ``target`` atomically."""
         return self._copy(Path(location), target, location)
 
     def get_version(self, stored: StoredFile, target: Path) -> StoredFile:
-        """Copy a file that was described before; an error where it changed since."""
+        """Copy a file described before; raise if it changed since."""
         found = self.get(stored.location, target)
         if (found.tag, found.size) != (stored.tag, stored.size):
             target.unlink(missing_ok=True)
@@ -58,11 +58,11 @@ class LocalStorage:
         return found
 
     def missing(self, location: str) -> str:
-        """Return why nothing is stored there, for a message."""
+        """Return the reason for a missing file, for a message."""
         return f"{location} does not exist"
 
     def put(self, source: Path, location: str) -> StoredFile:
-        """Copy a file to its place in one rename."""
+        """Copy a file to its location atomically."""
         return self._copy(source, Path(location), location)
 
     def list(self, location: str) -> list[StoredFile]:
@@ -88,7 +88,7 @@ class LocalStorage:
 
 
 def open_storage(location: str) -> Storage:
-    """Return the storage that serves a location.
+    """Return the storage of a location.
 
     Raises:
         StorageError: the scheme is neither ``s3://`` nor a plain path, or boto3 is not installed.
@@ -103,14 +103,14 @@ def open_storage(location: str) -> Storage:
 
 
 def local_path(location: str, *, key: str = "data.path") -> Path:
-    """Return where a file lies here, after fetching a remote one.
+    """Return the local path of a file; fetch a remote one first.
 
     Args:
         location: a path or ``s3://bucket/key``.
-        key: the setting that holds it, for messages.
+        key: name of the setting, for messages.
 
     Raises:
-        StorageError: a remote one does not exist or can't be fetched.
+        StorageError: a remote file does not exist or cannot be fetched.
     """
     if location.startswith("s3://"):
         return fetch_cached(location, key=key)
@@ -118,15 +118,13 @@ def local_path(location: str, *, key: str = "data.path") -> Path:
 
 
 def fetch_cached(location: str, storage: Storage | None = None, *, key: str = "data.path") -> Path:
-    """Return a local copy of a remote file.
+    """Return a local copy of a remote file; reuse an unchanged copy.
 
-    One that was fetched before and has not changed since is used again.
-
-    Copies lie in ``QATLINE_CACHE`` (default: ``~/.cache/qatline``), named by tag and size, so a
-    changed object is fetched anew and two processes may fetch at once.
+    Copies are stored in ``QATLINE_CACHE`` (default: ``~/.cache/qatline``), named by tag and size.
+    Changed objects are fetched again, and concurrent fetches are safe.
 
     Raises:
-        StorageError: there is no such file, or it can't be fetched.
+        StorageError: the file does not exist or cannot be fetched.
     """
     storage = storage or open_storage(location)
     stored = existing(location, storage, key=key)
@@ -142,10 +140,10 @@ def fetch_cached(location: str, storage: Storage | None = None, *, key: str = "d
 
 
 def existing(location: str, storage: Storage, *, key: str = "data.path") -> StoredFile:
-    """Describe a file that must be there.
+    """Describe a required file.
 
     Raises:
-        StorageError: it is not, or the store can't be used.
+        StorageError: it does not exist, or the store is unusable.
     """
     stored = storage.describe(location)
     if stored is None:
@@ -154,7 +152,7 @@ def existing(location: str, storage: Storage, *, key: str = "data.path") -> Stor
 
 
 def cache_root() -> Path:
-    """Return the folder of what was fetched."""
+    """Return the folder of fetched files."""
     named = os.environ.get(CACHE_VARIABLE)
     return (
         Path(named)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
-"""How the name of an archive ends, which may stand for a folder."""
+"""Suffixes of archives; an archive can take the place of a folder."""
 
 
 def is_archive(location: str) -> bool:
-    """Whether a location is that of an archive, by its name."""
+    """Return whether a location has the suffix of an archive."""
     return location.lower().endswith(ARCHIVES)
 
 
@@ -25,28 +25,28 @@ class StoredFile:
 
 
 class Storage(Protocol):
-    """A place for files.
+    """A store of files.
 
     A location is a path or ``s3://bucket/key``. Every method raises StorageError.
     """
 
     def describe(self, location: str) -> StoredFile | None:
-        """Return what is stored there, or None."""
+        """Return the file at a location, or None."""
 
     def get(self, location: str, target: Path) -> StoredFile:
-        """Copy to the local file ``target`` atomically: whole or not at all."""
+        """Copy to the local file ``target`` atomically."""
 
     def get_version(self, stored: StoredFile, target: Path) -> StoredFile:
-        """Copy what was listed or described before; an error where it changed since."""
+        """Copy a file listed or described before; raise if it changed since."""
 
     def missing(self, location: str) -> str:
-        """Return why nothing is stored there, for a message."""
+        """Return the reason for a missing file, for a message."""
 
     def put(self, source: Path, location: str) -> StoredFile:
-        """Store the local file ``source``, replacing what was there."""
+        """Store the local file ``source``, replacing an existing one."""
 
     def list(self, location: str) -> list[StoredFile]:
-        """Return what is stored below a location, sorted by location."""
+        """Return the files below a location, sorted by location."""
 
     def remove(self, location: str) -> None:
-        """Remove a stored file; nothing happens where there is none."""
+        """Remove a stored file; missing ones are ignored."""

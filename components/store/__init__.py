@@ -1,1 +1,1 @@
-"""Finished steps on disk: written whole, found again by their content."""
+"""Storage of finished steps: atomic writes, content-based lookup."""

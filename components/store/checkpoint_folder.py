@@ -1,4 +1,4 @@
-"""The folder in which an execution keeps checkpoints, for its next attempt to find."""
+"""Folder for the checkpoints of an execution, kept for its next attempt."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from qatline.components.store.step_store import StepStore
 
 CHECKPOINTS_VARIABLE = "QATLINE_CHECKPOINTS"
 KEPT_DAYS = 30
-"""Days without a new checkpoint after which a training that nobody resumed is forgotten."""
+"""Days without a new checkpoint after which the state of an abandoned training is deleted."""
 
 
 @contextmanager
 def checkpoint_folder(step: str, key: str, store: StepStore | None) -> Iterator[Path | None]:
-    """Yield an execution's folder for checkpoints, which it makes itself; None for none.
+    """Yield the checkpoint folder of an execution, or None without one; the execution creates it.
 
-    It is below ``QATLINE_CHECKPOINTS``, else in the step store. Its name has the key of the
-    execution, so that other settings, data or code find another one. It is removed when the block
-    succeeds; those of other executions in the store, after ``KEPT_DAYS`` days.
+    It is below ``QATLINE_CHECKPOINTS``, else in the step store. Its name contains the key of the
+    execution: other settings, data or code use another folder. It is removed if the block succeeds;
+    folders of other executions in the store are removed after ``KEPT_DAYS`` days.
 
     Args:
         step: name of the step.
-        key: of the execution.
+        key: key of the execution.
         store: the step store, if any.
     """
     place = os.environ.get(CHECKPOINTS_VARIABLE)
@@ -36,17 +36,18 @@ def checkpoint_folder(step: str, key: str, store: StepStore | None) -> Iterator[
         folder = None if store is None else store.root / step / f".{key}.checkpoints"
     if folder is not None and not place:
         _sweep(folder)
+    # No try/finally: after an exception the checkpoints must remain for the next attempt.
     yield folder
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep(own: Path) -> None:
-    """Remove other executions' folders that got no checkpoint for ``KEPT_DAYS`` days."""
+    """Remove other executions' folders without a checkpoint in the last ``KEPT_DAYS`` days."""
     for folder in own.parent.glob(".*.checkpoints"):
         try:
             age = time.time() - folder.stat().st_mtime
-        except OSError:  # another process was quicker
+        except OSError:  # removed by another process
             continue
         if age > KEPT_DAYS * 86400 and folder != own:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,10 +1,10 @@
-"""Directories that steps hand on: written beside, fsynced, renamed.
+"""Publication of step directories: write to a temporary name, fsync, rename.
 
 A directory is finished only if its manifest verifies.
 
-A reader can meet a directory at any moment, even while its writer is killed. So a directory counts
-as finished only if its ``manifest.json`` is there and agrees with what lies on disk. The manifest
-is the last file to be written, and the directory gets its final name after that in one rename.
+Readers may open a directory at any time, even while its writer is killed. A directory therefore
+counts as finished only if its ``manifest.json`` exists and matches the files. The manifest is
+written last, and a single rename then gives the directory its final name.
 """
 
 from __future__ import annotations
@@ -45,20 +45,22 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
     """Give the complete directory ``tmp`` its final name, atomically and durably.
 
     Returns:
-        True when ``final`` is now what ``tmp`` was. False when another process had already
-        published a finished directory there: ``tmp`` is then removed and theirs stands.
+        True if ``final`` is the former ``tmp``. False if another process already published a
+            finished
+        directory there; ``tmp`` is then removed.
 
     Raises:
-        StorageError: the disk is full, or ``final`` is taken by something that is no finished
-            directory.
+        StorageError: the disk is full, or ``final`` exists and is not a finished directory.
     """
     try:
         _write_manifest(tmp, manifest)
+        # Contents must be durable before the name: a crash could otherwise publish empty files.
         _sync_tree(tmp)
         final.parent.mkdir(parents=True, exist_ok=True)
         if not _rename(tmp, final):
             shutil.rmtree(tmp, ignore_errors=True)
             return False
+        # Makes the rename itself durable.
         sync(final.parent)
     except OSError as error:
         shutil.rmtree(tmp, ignore_errors=True)
@@ -69,17 +71,17 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
 def materialize(source: Path, target: Path) -> None:
     """Make ``target`` a copy of the published directory ``source``.
 
-    Files are hard-linked where the file system allows it.
-
-    ``target`` may be missing, empty, or an older copy, which is replaced. It appears in one rename.
+    Files are hard-linked if the file system supports it. A missing or empty ``target`` is created,
+    an older copy is replaced. It appears in a single rename.
 
     Raises:
-        StorageError: the disk is full or the place can't be written.
+        StorageError: the disk is full or the folder is not writable.
     """
     beside = target.with_name(unfinished_name(target.name))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, beside, copy_function=_link_or_copy)
+        # A rename cannot replace a directory with content.
         if target.exists():
             shutil.rmtree(target)
         beside.rename(target)
@@ -89,9 +91,9 @@ def materialize(source: Path, target: Path) -> None:
 
 
 def _rename(tmp: Path, final: Path) -> bool:
-    """Rename; False when a finished directory is there already.
+    """Rename ``tmp``; return False if a finished directory already exists.
 
-    An empty or unfinished one gives way.
+    An empty or unfinished directory is replaced.
     """
     for _ in range(3):
         try:

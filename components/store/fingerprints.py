@@ -1,8 +1,8 @@
-"""What a step's result depends on besides its settings.
+"""Dependencies of a step's result besides its settings.
 
-Code, libraries, files that settings name, the machine.
+They are the code, the libraries, files named in the settings, and the machine.
 
-Everything here works without importing what it describes: a step that is reused must stay quick.
+No function imports the code it describes, so that reused steps remain fast.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIBRARIES = (
     *get_args(Backend),
     *FRAMEWORKS["torch"].packages,
 )
-# Settings that may hold the path of a file or a folder whose content matters.
+# Settings that may contain a path; the content of that file or folder is a dependency.
 PATH_SETTINGS = (
     ("data", "path"),
     ("model", "name"),
@@ -47,13 +47,12 @@ _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
 
 
 def code_digest(settings: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of our sources and the user's modules.
+    """Return the SHA-256 of qatline's sources and the user's modules.
 
-    The user's modules are those that ``settings`` name. A user's module brings along the modules of
-    the user's that it imports.
+    The user's modules are those named in ``settings``, with the user modules they import.
 
     Raises:
-        ConfigError: such a module can't be found.
+        ConfigError: a module cannot be found.
     """
     digest = hashlib.sha256()
     for folder in OWN_FOLDERS:
@@ -63,12 +62,12 @@ def code_digest(settings: Mapping[str, Any]) -> str:
 
 
 def user_code_digest(reference: str) -> str:
-    """Return the SHA-256 of the user's modules that ``module:attribute`` brings along.
+    """Return the SHA-256 of the user modules behind ``module:attribute``.
 
-    Empty for a name that is no such reference.
+    The result is empty if the name is not such a reference.
 
     Raises:
-        ConfigError: the module can't be found.
+        ConfigError: the module cannot be found.
     """
     modules = list(_module_references(reference))
     if not modules:
@@ -79,10 +78,7 @@ def user_code_digest(reference: str) -> str:
 
 
 def library_versions() -> dict[str, str | None]:
-    """Return the versions of the libraries that results depend on.
-
-    None for one that is not installed.
-    """
+    """Return the versions of the libraries that affect results; None for missing ones."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -95,9 +91,9 @@ def library_versions() -> dict[str, str | None]:
 def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a content digest per file, folder or object in the settings.
 
-    A file is hashed. Of a folder the names, sizes and modification times are. Of an ``s3://``
-    object the ETag and the size are asked for, of a folder there those of every object. What does
-    not exist is left out: the step says what is wrong with it.
+    Files are hashed. Folders are represented by names, sizes and modification times. ``s3://``
+    objects are represented by ETag and size, folders in S3 by those of every object. Missing paths
+    are omitted: the step reports them.
     """
     digests = {}
     for section, name in PATH_SETTINGS:
@@ -116,7 +112,7 @@ def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _remote_digest(location: str, *, is_folder: bool) -> str | None:
-    """Return a digest of an object in S3, or of what is below a folder there; None for nothing."""
+    """Return a digest of an S3 object or of a folder's objects; None if nothing exists."""
     if is_folder:
         from qatline.components.storage.remote_folder import folder_digest
 
@@ -131,7 +127,7 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's content.
 
     Raises:
-        DataError: it can't be read.
+        DataError: the file cannot be read.
     """
     try:
         with path.open("rb") as stream:
@@ -141,10 +137,7 @@ def file_digest(path: Path) -> str:
 
 
 def listing_digest(folder: Path) -> str:
-    """Return a SHA-256 of every file's path, size and modification time.
-
-    The files are those below ``folder``.
-    """
+    """Return a SHA-256 of path, size and modification time of every file below ``folder``."""
     digest = hashlib.sha256()
     try:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -158,7 +151,7 @@ def listing_digest(folder: Path) -> str:
 
 
 def machine_identity() -> str:
-    """Describe what an engine is built for: processor, GPUs and driver."""
+    """Return a digest of the hardware that engines depend on: CPU, GPUs and driver."""
     texts = [platform.machine()]
     for path, wanted in (
         (Path("/proc/cpuinfo"), ("model name", "flags", "Features", "CPU part")),
@@ -170,15 +163,13 @@ def machine_identity() -> str:
     ):
         if path.is_file():
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            # A set: /proc/cpuinfo repeats the lines for each core.
             texts += sorted({line for line in lines if line.startswith(wanted)})
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _package_files(folder: Path) -> list[Path]:
-    """Return what a package is made of.
-
-    Its sources and its data, such as the templates of the report.
-    """
+    """Return the files of a package: sources and data, such as the report's templates."""
     return sorted(
         path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
@@ -191,7 +182,7 @@ def _add_sources(digest: Any, paths: Iterable[Path], base: Path | None) -> None:
 
 
 def _module_references(value: Any) -> Iterator[str]:
-    """Yield the module of every ``module:attribute`` string, except of versioned libraries."""
+    """Yield the module of each ``module:attribute`` string, except those of versioned libraries."""
     if isinstance(value, str):
         match = _REFERENCE.fullmatch(value)
         if match and match[1].partition(".")[0] not in ("qat_lib", "qatline", *LIBRARIES, "tf"):
@@ -205,15 +196,15 @@ def _module_references(value: Any) -> Iterator[str]:
 
 
 def user_modules(modules: Iterable[str]) -> dict[str, list[Path]]:
-    """Return the user's modules that ``modules`` bring along, with their source files.
+    """Return the user modules required by ``modules``, with their source files.
 
-    Installed packages that a module imports are none of them.
+    Installed packages are not included.
 
     Args:
         modules: names such as ``my_networks`` or ``my_networks.small``.
 
     Raises:
-        ConfigError: one of ``modules`` can't be found.
+        ConfigError: one of ``modules`` cannot be found.
     """
     waiting, seen, found = {name.partition(".")[0] for name in modules}, set[str](), {}
     named = frozenset(waiting)
@@ -228,7 +219,7 @@ def user_modules(modules: Iterable[str]) -> dict[str, list[Path]]:
 
 
 def _user_sources(modules: Iterable[str]) -> list[Path]:
-    """Return the user's source files of modules and their imports."""
+    """Return the source files of user modules and their imports."""
     files: set[Path] = set()
     for sources in user_modules(modules).values():
         files.update(sources)
@@ -236,6 +227,8 @@ def _user_sources(modules: Iterable[str]) -> list[Path]:
 
 
 def _sources_of(name: str, *, required: bool) -> list[Path]:
+    # PathFinder locates a module without executing it; the standard library belongs to the Python
+    # version.
     spec = (
         None if name in sys.stdlib_module_names else importlib.machinery.PathFinder.find_spec(name)
     )
@@ -259,14 +252,14 @@ def _sources_of(name: str, *, required: bool) -> list[Path]:
 
 
 def _imported_names(path: Path) -> set[str]:
-    """Return the top-level names that a source file imports absolutely.
+    """Return the top-level names of a source file's absolute imports.
 
-    A relative import stays in its package.
+    Relative imports never leave the package.
     """
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
-        return set()  # The step that imports it reports this better.
+        return set()  # the step reports this better when it imports the file
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,7 +1,7 @@
-"""One process at a time computes a result; the others wait.
+"""Lock per result: one process computes it, others wait.
 
-The lock is the operating system's: it drops it when its holder ends, however that happens, so a
-process that was killed keeps nobody waiting.
+The operating system releases the lock when its owner exits, even if killed, so that no stale lock
+blocks other processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def this_process() -> str:
-    """Return this process's name: its run, if any, and its id."""
+    """Return the name of this process: its run, if any, and its id."""
     process = f"process {os.getpid()} on {socket.gethostname()}"
     run = os.environ.get(RUN_VARIABLE)
     return f"run {run} ({process})" if run else process
@@ -33,15 +33,15 @@ def this_process() -> str:
 
 @contextmanager
 def held(path: Path, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock file ``path``; it is deleted on release.
+    """Hold the lock file ``path``; delete it on release.
 
     Args:
-        path: the lock file; its folder is made.
-        waiting: receives the name of the holder when there is one, each time that it changes, and
-            "" when the wait is over. Not called when the lock is free.
+        path: the lock file; its folder is created.
+        waiting: receives the owner's name at each change, and "" at the end of the wait. Not called
+            if the lock is free.
 
     Raises:
-        StorageError: the disk is full or the place can't be written.
+        StorageError: the disk is full or the folder is not writable.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +51,7 @@ def held(path: Path, waiting: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        # Delete before the release: a waiting process detects it with ``_is_still_at``.
         path.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -82,13 +83,13 @@ def _acquire(path: Path, waiting: Callable[[str], None]) -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    """Try to lock a file; succeed if the file system lacks locks."""
+    """Try to lock a file; succeed if the file system does not support locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
-        # Without locks a result may be computed twice, which costs time and nothing else.
+        # Without locks a result may be computed twice: slower, but correct.
         _log.warning("this file system has no locks: %s", error)
     return True
 

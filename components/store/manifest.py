@@ -1,4 +1,4 @@
-"""A finished directory has a manifest that matches its files."""
+"""Manifest of a finished directory and its verification."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """Size in bytes and SHA-256 of a file and of its meaning."""
+    """Size of a file in bytes, SHA-256 of its bytes, and SHA-256 of its meaning."""
 
     sha256: str
     size: int
@@ -35,11 +35,11 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a finished directory holds, and which step made it.
+    """Content of a finished directory and the step that wrote it.
 
-    ``files`` maps a relative POSIX path to its entry. ``metrics`` are the step's numbers,
-    ``settings`` the config sections it ran with and ``seconds`` its run time, so that a step which
-    is reused can report them without running.
+    ``files`` maps a relative POSIX path to its entry. ``metrics`` are the step's metrics,
+    ``settings`` its config sections and ``seconds`` its run time; a reused step reports them
+    without execution.
     """
 
     files: Mapping[str, FileEntry]
@@ -51,10 +51,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and meanings of all files.
-
-        Metrics, settings and times don't enter.
-        """
+        """SHA-256 of the names and meanings of all files, without metrics, settings and times."""
         lines = (
             f"{name}\0{entry.meaning or entry.sha256}\n"
             for name, entry in sorted(self.files.items())
@@ -73,6 +70,7 @@ class Manifest:
             "settings": dict(self.settings),
             "files": {name: entry.to_dict() for name, entry in sorted(self.files.items())},
         }
+        # The seal covers metrics and settings, which the digest of the files ignores.
         return {**content, "seal": _seal(content)}
 
     @classmethod
@@ -80,7 +78,8 @@ class Manifest:
         """Read the JSON form.
 
         Raises:
-            StorageError: it is of another version, incomplete, or was changed after it was written.
+            StorageError: it has another version, is incomplete, or was modified after it was
+                written.
         """
         try:
             if data["version"] != _VERSION:
@@ -116,7 +115,7 @@ def describe(
     """Hash every file below ``directory`` and return its manifest.
 
     Raises:
-        StorageError: something in it is not a plain file, or can't be read.
+        StorageError: an entry is not a plain file, or cannot be read.
     """
     files = {}
     for path in _plain_files(directory):
@@ -134,11 +133,10 @@ def describe(
 
 
 def read_step_manifest(directory: Path) -> Manifest:
-    """Read ``directory/manifest.json`` without looking at the files it names.
+    """Read ``directory/manifest.json`` without verifying the files.
 
     Raises:
-        StorageError: there is none (the step that writes this directory did not finish), or it is
-            damaged.
+        StorageError: it is missing because the step did not finish, or it is damaged.
     """
     path = directory / MANIFEST_NAME
     if not path.exists():
@@ -156,16 +154,16 @@ def read_step_manifest(directory: Path) -> Manifest:
 
 
 def verify_directory(directory: Path, *, contents: bool = True) -> Manifest:
-    """Check that ``directory`` is finished and whole, and return its manifest.
+    """Check that ``directory`` is finished and complete, and return its manifest.
 
     Args:
         directory: the published directory.
-        contents: hash every file. With False only names and sizes are compared, which finds what is
-            missing or cut short, but not what was changed in place.
+        contents: whether to hash every file. False compares names and sizes only, which detects
+            missing and truncated files, but not modified ones.
 
     Raises:
-        StorageError: no manifest, a missing file, one that differs, or one that it does not name;
-            the message names the first.
+        StorageError: the manifest is missing, or a file is missing, modified or unexpected; the
+            message names the first one.
     """
     manifest = read_step_manifest(directory)
     found = {path.relative_to(directory).as_posix(): path for path in _plain_files(directory)}
@@ -219,7 +217,7 @@ def _meaning(path: Path) -> str | None:
 
 
 def _seal(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of all that a manifest says."""
+    """Return the SHA-256 of a manifest's content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,9 +1,9 @@
-"""A file's meaning, independent of the time and process of writing.
+"""Digest of a file's meaning, independent of the time and process of writing.
 
-Two executions of a step that compute the same write files that differ: Keras notes the time of
-saving and the memory addresses of shared objects in its archives, histories hold run times. A step
-that follows must not run again for that. Only what is known to be without meaning is left out:
-anything else that differs, differs.
+Identical executions of a step write different bytes: Keras stores the time of saving and memory
+addresses of shared objects in its archives, and histories contain run times. Subsequent steps must
+not run again because of them. Only values known to be meaningless are ignored; every other
+difference counts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SHARED = "shared_object_id"
 
 
 def meaning_digest(path: Path) -> str | None:
-    """Return the SHA-256 of a file's meaning.
+    """Return the SHA-256 of a file's meaning, or None if only its bytes define it.
 
-    None where its meaning is its content. A JSON file counts without run times and dates, a
-    ``.keras`` archive by the name and meaning of each member. Nothing is loaded or unpacked: a
-    compressed or oversized archive counts as it is.
+    JSON files are digested without run times and dates, ``.keras`` archives by the name and meaning
+    of each member. Nothing is loaded or unpacked: a compressed or oversized archive is digested as
+    bytes.
 
     Raises:
-        OSError: the file can't be read.
+        OSError: the file cannot be read.
     """
     reader = _READERS.get(path.suffix)
     return reader(path) if reader else None
@@ -58,14 +58,14 @@ def _archive_digest(path: Path) -> str | None:
                 return None
             for member in members:
                 digest.update(f"{member.filename}\0{_member_digest(archive, member)}\n".encode())
-    # Damaged, or of a kind that zipfile can't read.
+    # Damaged, or a format unsupported by zipfile.
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
         return None
     return digest.hexdigest()
 
 
 def _is_plain(members: list[zipfile.ZipInfo]) -> bool:
-    """Whether every member of the archive is stored uncompressed."""
+    """Return whether all members are uncompressed and have unique names."""
     stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
     return (
         stored

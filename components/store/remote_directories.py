@@ -1,7 +1,7 @@
 """Finished step directories in a storage: the manifest is stored last and removed first.
 
-So a folder in an object store, which knows no rename, counts as finished on the same terms as one
-on a disk: only if its ``manifest.json`` is there and agrees with what lies beside it.
+Object stores have no rename. The order gives a folder there the same guarantee as on a disk: it
+counts as finished only if its ``manifest.json`` exists and matches the files.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from qatline.components.storage.storage import Storage, open_storage
 from qatline.components.store.manifest import MANIFEST_NAME, Manifest, verify_directory
 
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-"""Environment variables that say where S3 is, the first that is set."""
+"""Environment variables with the address of S3; the first that is set applies."""
 
 
 def object_location(uri: str, environment: Mapping[str, str] | None = None) -> str:
     """Return the location of a Kubeflow artifact: a path or ``s3://bucket/key``.
 
     Args:
-        uri: Address that Kubeflow gave the artifact: ``s3://``, ``minio://`` or a path. What
-            follows a ``?`` says where the store is, which the environment does here.
-        environment: Environment variables. Default: ``os.environ``.
+        uri: Kubeflow's URI of the artifact: ``s3://``, ``minio://`` or a path. A query after ``?``
+            with the address of the store is ignored in favor of the environment.
+        environment: environment variables. Default: ``os.environ``.
 
     Raises:
-        ConfigError: It lies in a store of another kind, or in MinIO at an unknown address.
+        ConfigError: the artifact is in an unsupported store, or in MinIO at an unknown address.
     """
     values = os.environ if environment is None else environment
     location = uri.partition("?")[0]
@@ -50,15 +50,15 @@ def object_location(uri: str, environment: Mapping[str, str] | None = None) -> s
 
 
 def fetch_artifact(location: str, target: Path, storage: Storage | None = None) -> Manifest:
-    """Copy a finished folder to ``target``, and check every file of it.
+    """Copy a finished folder to ``target`` and verify every file.
 
     Args:
-        location: A path or ``s3://bucket/key``.
-        target: A missing or empty folder.
-        storage: Default: the one of the location.
+        location: a path or ``s3://bucket/key``.
+        target: a missing or empty folder.
+        storage: the storage of the location by default.
 
     Raises:
-        StorageError: The folder is not finished or not whole, or can't be fetched.
+        StorageError: the folder is not finished, is incomplete, or cannot be fetched.
     """
     storage = storage or open_storage(location)
     root = location.rstrip("/") + "/"
@@ -74,19 +74,20 @@ def fetch_artifact(location: str, target: Path, storage: Storage | None = None) 
 
 
 def store_artifact(source: Path, location: str, storage: Storage | None = None) -> None:
-    """Store a finished folder; it counts as finished only when all of it is stored.
+    """Store a finished folder; it counts as finished only after the last file.
 
     Args:
-        source: A finished folder.
-        location: A path or ``s3://bucket/key``. What another attempt left there is removed.
-        storage: Default: the one of the location.
+        source: a finished folder.
+        location: a path or ``s3://bucket/key``. Remains of earlier attempts are removed.
+        storage: the storage of the location by default.
 
     Raises:
-        StorageError: The folder is not finished or not whole, or can't be stored.
+        StorageError: the folder is not finished, is incomplete, or cannot be stored.
     """
     manifest = verify_directory(source, contents=False)
     storage = storage or open_storage(location)
     root = location.rstrip("/") + "/"
+    # First: without a manifest, readers never combine old and new files.
     storage.remove(root + MANIFEST_NAME)
     for file in storage.list(root):
         if _name_in(root, file.location) not in manifest.files:

@@ -1,11 +1,10 @@
-"""A content-addressed store of finished steps.
+"""Content-addressed store of finished steps.
 
-The same code, settings and inputs are never computed twice.
+Executions with the same code, settings and inputs are computed once.
 
-``<store>/<step>/<key>/`` is the published output of one execution. The key covers everything that
-the result depends on, so an entry never goes stale; it is only ever added, verified, or replaced
-when damaged. KFP's own cache keys on arguments and image and does not see the code of the installed
-package.
+``<store>/<step>/<key>/`` contains the published output of one execution. The key covers all
+dependencies of the result: entries are never stale, and only damaged ones are replaced. KFP's own
+cache uses arguments and image as its key and ignores the code of the installed package.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ def step_key(
     versions: Mapping[str, str | None],
     machine: str | None = None,
 ) -> str:
-    """Return one execution's key: SHA-256 of all that determines the result.
+    """Return the key of an execution: the SHA-256 of all dependencies of its result.
 
     Args:
         step: name of the step.
-        code: digest of the sources that it may run.
-        settings: the sections that it reads, as JSON values.
-        seed: its seed, or None for a step that takes none.
+        code: digest of the sources.
+        settings: sections that the step reads, as JSON values.
+        seed: seed of the step, or None if it has none.
         inputs: manifest digest of each input directory.
-        files: content digest of each file that the settings name.
-        versions: versions of the libraries that matter.
-        machine: identity of the machine, for a step whose result is bound to it.
+        files: content digest of each file named in the settings.
+        versions: versions of the libraries that affect results.
+        machine: identity of the machine, for machine-bound steps.
     """
     parts = {
         "version": _KEY_VERSION,
@@ -67,30 +66,27 @@ def step_key(
 
 
 class StepStore:
-    """A store of step results in one folder.
-
-    It is safe to share between processes of one machine.
-    """
+    """Store of step results in one folder, safe for concurrent processes of one machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @classmethod
     def from_environment(cls) -> StepStore | None:
-        """Return the store that ``QATLINE_STORE`` names, or None when it is unset."""
+        """Return the store at ``QATLINE_STORE``, or None if it is not set."""
         root = os.environ.get(STORE_VARIABLE)
         return cls(Path(root)) if root else None
 
     def path(self, step: str, key: str) -> Path:
-        """Return the entry path of a key, existing or not."""
+        """Return the path of a key's entry, existing or not."""
         return self.root / step / key
 
     def find(
         self, step: str, key: str, *, warn: Callable[[str], None] = _log.warning
     ) -> Manifest | None:
-        """Return the manifest of a finished and undamaged entry, else None.
+        """Return the manifest of a finished, undamaged entry, else None.
 
-        ``warn`` is told of damage.
+        ``warn`` receives a message about damage.
         """
         path = self.path(step, key)
         if not path.is_dir():
@@ -100,12 +96,13 @@ class StepStore:
         except StorageError as error:
             warn(f"the stored result of step {step} is damaged and is computed again: {error}")
             return None
+        # A directory copied or renamed by hand has a valid manifest, but of another execution.
         return manifest if (manifest.step, manifest.key) == (step, key) else None
 
     def hold(
         self, step: str, key: str, waiting: Callable[[str], None]
     ) -> AbstractContextManager[None]:
-        """Hold a key against other processes that would compute the same.
+        """Lock a key against other processes with the same execution.
 
         See ``qatline.components.store.key_lock``.
         """

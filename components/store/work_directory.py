@@ -12,10 +12,10 @@ from qatline.components.support.disk_errors import as_storage_error
 
 
 def work_directory(parent: Path, name: str) -> Path:
-    """Make an empty directory in ``parent`` for unfinished work; remove abandoned ones.
+    """Create an empty directory in ``parent`` for unfinished work; remove abandoned ones.
 
     Raises:
-        StorageError: the disk is full or the place can't be written.
+        StorageError: the disk is full or the folder is not writable.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -28,10 +28,11 @@ def work_directory(parent: Path, name: str) -> Path:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the work of processes of this machine that are gone."""
+    """Remove work directories of terminated processes of this machine."""
     prefix = _prefix()
     for path in parent.glob(f"{prefix}*"):
         owner = path.name.removeprefix(prefix).partition("-")[0]
+        # Process ids are valid on one host only; the prefix contains the host's name.
         if owner.isdigit() and not _is_alive(int(owner)):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -1,1 +1,1 @@
-"""What every room may import: events, credentials, disk errors, user code."""
+"""Shared helpers of all packages: events, credentials, disk errors, user code."""

@@ -1,12 +1,13 @@
-"""Refuse secrets in configs, mask them in output.
+"""Rejection of secrets in configs, and masking of secrets in output.
 
-A config is stored with its run, recorded in MLflow and compiled into the pipeline. A config value
-that contains a secret is therefore refused. Messages of libraries can't be refused; they are masked
-on their way to logs, events, the screen and the tracking store.
+A config is stored with its run, recorded in MLflow and compiled into the pipeline. Config values
+that contain secrets are therefore rejected. Messages of libraries cannot be rejected; they are
+masked before they reach logs, events, the screen and the tracking store.
 
 ``mask_values`` masks by value: it replaces the values of secret environment variables and tokens of
-well-known formats, and leaves any other text alone, so that it is safe for JSON, YAML and HTML.
-``scrub`` is for prose: it also masks what an address, a header or an assignment marks as secret.
+well-known formats. Other text is unchanged, so that the function is safe for JSON, YAML and HTML.
+``scrub`` is for prose: it also masks values marked as secret by an address, a header or an
+assignment.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from urllib.parse import quote, quote_plus, unquote
 from qat_lib.errors import ConfigError
 
 S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL")
-"""Environment variables that hold the address of an object store."""
+"""Environment variables with the address of an object store."""
 
 _MASK = "***"
 _SHORTEST_WORD = 8  # characters; shorter words and numbers occur by chance
@@ -37,19 +38,19 @@ _MODEL_TOKEN = re.compile(
     r"(?:cls|class|mask|pad|sep|bos|eos|unk|dist|distillation|register)_?token$"
 )
 _QUERY_NAMES = frozenset({"sig", "key", "auth", "authorization", "pass", "pw"})
-# Bounded: each letter of a long word is a start.
+# Bounded: every letter of a long word is a possible start, which takes quadratic time otherwise.
 _SCHEME = re.compile(r"([a-zA-Z][\w+.-]{0,31})://")
 _DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle", "sqlite")
 
-# A password may hold any character: what follows "user:" up to the last @ of a word is taken for
-# one. A path that was made of a URL has lost one slash.
+# A password may contain any character: everything between "user:" and the last @ of a word counts
+# as one. Paths made from URLs have lost one slash.
 _USERINFO = re.compile(
     r"(?:(?<=://)|(?<=http:/)|(?<=https:/))(?:[^\s/?#@:]{0,256}:\S{0,512}|[^\s/?#@]{0,512})@"
 )
 _PASSWORD = re.compile(r"[a-zA-Z][\w+.-]{0,31}://[^\s/?#@:]{0,256}:([^\s/?#@]{1,512})@")
-# "name=value", "name: value" and "'name': 'value'". What follows a slash is a file's name.
+# "name=value", "name: value" and "'name': 'value'". Names after a slash are file names.
 _NAME = re.compile(r"(?<![\w./-])([\w.-]{1,64})\\?['\"]?[ \t]{0,3}(?:=(?!=)|:(?!/))[ \t]{0,3}")
-# The words of our own messages, and references to Kubernetes secrets, such as mlflow/password, stay.
+# Excluded: words of qatline's messages, and references to Kubernetes secrets (mlflow/password).
 _VALUE = re.compile(
     r"(?P<quote>\\?['\"])[^'\"\n]*(?P=quote)|(?!expected\b|[a-z.-]+/[a-z.-]+(?![\w/]))[^\s&;,'\"#()\[\]{}<>]+"
 )
@@ -61,7 +62,7 @@ _KNOWN_FORMAT = re.compile(
     r"\b(?:gh[opsur]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_\w{30,}|xox[abp]-[\w-]{20,}"
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}\b|sk[-_](?=[\w-]{0,40}\d)[\w-]{20,}|AIza[\w-]{35}"
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+)"
-    # Anyone who has such an address can post to it.
+    # Webhook addresses are secrets: they need no further credentials.
     r"|https?://(?:[\w.-]{1,200}\.)?(?:slack\.com/services/|discord(?:app)?\.com/api/webhooks/"
     r"|webhook\.office\.com/|chat\.googleapis\.com/)[^\s'\"<>]+"
     r"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[^-]*"
@@ -73,13 +74,13 @@ def mask_values(text: str, environment: Mapping[str, str] | None = None) -> str:
 
     Secret values are those of environment variables with a secret name, such as ``DB_PASS``, and
     the passwords in addresses of other variables. Their percent-encoded and escaped forms are
-    masked too. Values shorter than 5 characters, and plain words or numbers shorter than 8, stay.
-    Plain words are masked only where they stand alone: ``postgres`` is not masked in
+    masked as well. Values shorter than 5 characters, and plain words or numbers shorter than 8, are
+    not masked. Plain words are masked only as whole words: ``postgres`` is not masked in
     ``postgresql``.
 
     Args:
-        text: The text that is about to be shown or written.
-        environment: The variables; default: ``os.environ``.
+        text: text to display or write.
+        environment: the variables; default: ``os.environ``.
     """
     for value in _secret_forms(os.environ if environment is None else environment):
         if len(value) >= _SHORTEST_WORD and not _is_word(value):
@@ -90,14 +91,14 @@ def mask_values(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return prose with every secret in it replaced by ``***``.
+    """Return prose with every secret replaced by ``***``.
 
-    In addition to the values that ``mask_values`` masks, these are user and password of a URI,
-    authorization headers, and parameters and fields with a secret name.
+    In addition to ``mask_values``, it masks user and password of a URI, authorization headers, and
+    parameters and fields with a secret name.
 
     Args:
-        text: The text that is about to be shown, logged or recorded.
-        environment: The variables; default: ``os.environ``.
+        text: text to display, log or record.
+        environment: the variables; default: ``os.environ``.
     """
     text = mask_values(text, environment)
     text = _USERINFO.sub(f"{_MASK}@", text)
@@ -106,13 +107,11 @@ def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def secret_problem(name: str, value: Any) -> str | None:
-    """Return which secret a config value holds and where it belongs.
-
-    None if it holds none.
+    """Return a message on the secret in a config value and its proper place, or None.
 
     Args:
-        name: Last part of the value's path; ``password`` makes a secret of any text.
-        value: A value of the config; only text can be secret.
+        name: last part of the value's path; ``password`` makes any text a secret.
+        value: a value of the config; only text can be secret.
     """
     if not isinstance(value, str) or not value:
         return None
@@ -131,14 +130,14 @@ def secret_problem(name: str, value: Any) -> str | None:
 
 
 def check_address(uri: str, name: str) -> None:
-    """Check that an address holds no credentials.
+    """Check that an address contains no credentials.
 
     Args:
-        uri: The address.
-        name: What the user calls it: an option, a config key or an environment variable.
+        uri: the address.
+        name: option, config key or environment variable, for the message.
 
     Raises:
-        ConfigError: It holds some; the message shows neither them nor the address.
+        ConfigError: it contains credentials; the message shows neither them nor the address.
     """
     found = _secret_in(uri)
     if found is not None:
@@ -149,26 +148,26 @@ def check_address(uri: str, name: str) -> None:
 
 
 def check_variables(*names: str) -> None:
-    """Check that the addresses in environment variables hold no credentials.
+    """Check that the addresses in environment variables contain no credentials.
 
     Raises:
-        ConfigError: One does.
+        ConfigError: an address contains credentials.
     """
     for name in names:
         check_address(os.environ.get(name, ""), name)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a name says that its value is secret.
+    """Return whether a name marks its value as secret.
 
-    ``api_key``, ``X-Amz-Signature``, but not ``class_token``.
+    Examples are ``api_key`` and ``X-Amz-Signature``, but not ``class_token``.
     """
     plain = name.lower().replace("-", "_")
     return bool(_SECRET_NAME.search(plain)) and not _MODEL_TOKEN.search(plain)
 
 
 def _secret_in(text: str) -> str | None:
-    """Return, in words, which secret an address in ``text`` holds."""
+    """Return a description of the secret in an address, or None."""
     for match in _SCHEME.finditer(text):
         scheme, rest = match[1].lower(), text[match.end() :]
         if _has_credentials(scheme, rest):
@@ -181,9 +180,9 @@ def _secret_in(text: str) -> str | None:
 def _has_credentials(scheme: str, rest: str) -> bool:
     authority = re.split(r"[/?#\s]", rest, maxsplit=1)[0]
     if "@" in authority:
-        # A database takes its password from elsewhere, the name of its user only from here.
+        # Databases accept passwords from other sources, but user names only from the address.
         return ":" in authority.rpartition("@")[0] or not scheme.startswith(_DATABASES)
-    # A password that is not percent-encoded may hold the characters that end an authority.
+    # A password without percent-encoding may contain characters that end an authority.
     return ":" in authority and "@" in rest
 
 
@@ -221,7 +220,7 @@ def _advice(uri: str, name: str) -> str:
 def _holds_secret_value(text: str) -> bool:
     """Return whether a text is or contains a secret of the environment.
 
-    A word such as ``postgres``, a password of many development machines, may be part of a text by
+    Plain words such as ``postgres``, a common development password, may be part of a text by
     chance.
     """
     forms = _secret_forms(os.environ)
@@ -229,7 +228,7 @@ def _holds_secret_value(text: str) -> bool:
 
 
 def _secret_forms(environment: Mapping[str, str]) -> list[str]:
-    """Return the secrets in variables as they may appear in a text, longest first."""
+    """Return the secrets of variables in all forms they may have in a text, longest first."""
     forms: set[str] = set()
     for value in _secret_values(environment):
         encoded = {quote(value, safe=""), quote(value), quote_plus(value)}

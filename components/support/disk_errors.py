@@ -1,4 +1,4 @@
-"""Messages for errors of the file system, such as a full disk."""
+"""Messages for file system errors, such as a full disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AFTER_FULL = (
     "Free some space, or choose another place for the runs; what was finished before is kept, so "
     "qatline resume goes on from there."
 )
-# HDF5, TensorFlow, ONNX and SQLite report it in their own exceptions, by text only.
+# HDF5, TensorFlow, ONNX and SQLite report a full disk in their own exceptions, as text only.
 _TEXTS = (
     "No space left on device",
     "File too large",
@@ -23,7 +23,7 @@ _TEXTS = (
 
 
 def as_storage_error(error: BaseException, place: Path) -> StorageError:
-    """Translate a file system error; a full disk has its own message."""
+    """Translate a file system error; full disks have a separate message."""
     if isinstance(error, StorageError):
         return error
     if not is_disk_full(error):
@@ -40,7 +40,7 @@ def as_storage_error(error: BaseException, place: Path) -> StorageError:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether ``error`` or one of its causes reports a full disk."""
+    """Return whether ``error`` or one of its causes reports a full disk."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

@@ -1,15 +1,17 @@
 """Events of a running step: JSON lines appended to a file.
 
-The launcher names the file in ``QATLINE_EVENTS``; without it (on a cluster, in a unit test) events
-go nowhere. Each line is written with one ``write`` to a file opened for appending, so that two
-steps can share it and a reader never sees half a line of a living writer.
+The launcher sets the file in ``QATLINE_EVENTS``; without it (on a cluster, in a unit test) events
+are discarded. Each line is written by a single ``write`` to a file opened for appending: two steps
+can share the file, and readers see partial lines only of killed writers.
 
     {"event": "step_started",  "step": "finetune_qat", "time": 1718000000.0}
-    {"event": "waiting",       ..., "holder": "run 2026..."}    which computes the same at present;
-    "": no longer {"event": "progress",      ..., "phase": "training", "current": 3, "total": 40,
-    "metrics": {"loss": 0.2}} {"event": "warning",       ..., "message": "..."}
-    {"event": "step_finished", ..., "status": "executed" | "reused", "seconds": 12.5, "metrics":
-    {...}} {"event": "error",         ..., "type": "DataError", "message": "...", "exit_code": 1}
+    {"event": "waiting",       ..., "holder": "run 2026..."}    runs the same step; "" at the end
+    {"event": "progress",      ..., "phase": "training", "current": 3, "total": 40,
+                               "metrics": {"loss": 0.2}}
+    {"event": "warning",       ..., "message": "..."}
+    {"event": "step_finished", ..., "status": "executed" | "reused", "seconds": 12.5,
+                               "metrics": {...}}
+    {"event": "error",         ..., "type": "DataError", "message": "...", "exit_code": 1}
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Progress(Protocol):
         """Report that ``current`` of ``total`` units of ``phase`` are done, with metrics."""
 
     def warn(self, message: str) -> None:
-        """Tell the user something that does not stop the step."""
+        """Report a problem that does not stop the step."""
 
 
 class NullProgress:
@@ -52,10 +54,7 @@ class NullProgress:
 
 
 class EventProgress:
-    """Progress as events, at most ten updates a second.
-
-    The first and last of a phase are never left out.
-    """
+    """Progress as events, at most ten per second; the first and last of a phase are always sent."""
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -90,9 +89,9 @@ class EventProgress:
 def emit(event: str, step: str, **fields: Any) -> None:
     """Append one event to the file ``QATLINE_EVENTS``, if set.
 
-    The variable holds the file's path. An event that can't be written (a full disk, say) is dropped
-    with a line in the log: reporting must not end the work that it reports on. Secrets are masked;
-    numbers that are not finite become null, as JSON has none.
+    Events that cannot be written, for example on a full disk, are logged and dropped: reporting
+    must not abort the reported work. Secrets are masked; non-finite numbers become null, since JSON
+    cannot represent them.
     """
     path = os.environ.get(EVENTS_VARIABLE)
     if not path:
@@ -108,7 +107,7 @@ def emit(event: str, step: str, **fields: Any) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             size = os.fstat(descriptor).st_size
-            # A killed process, or a disk that was full for a while, may have left half a line.
+            # A killed process or a temporarily full disk may have left a partial line.
             whole = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
             os.write(descriptor, (line if whole else f"\n{line}").encode())
         finally:

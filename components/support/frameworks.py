@@ -1,4 +1,4 @@
-"""What each framework offers, known without an import of it."""
+"""Features of each framework, available without importing it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class FrameworkTraits:
     """Title, packages and features of a framework.
 
     Attributes:
-        title: its name in messages.
-        packages: versions by package, for packages that every other run does without.
+        title: name in messages.
+        packages: versions of additional packages by name.
         features: optional features; ``"model files"``: models and weights in its own file formats.
     """
 
@@ -37,4 +37,4 @@ FRAMEWORKS: Mapping[str, FrameworkTraits] = {
         title="PyTorch", packages={"torch": ">=2.9,<3", "onnxscript": ">=0.5,<1"}
     ),
 }
-"""Traits by name of the framework (``qat_lib.options.Framework``)."""
+"""Traits by framework (``qat_lib.options.Framework``)."""

@@ -1,9 +1,9 @@
-"""The container images of the steps.
+"""Container images of the steps.
 
-Two, so that the engine step carries no TensorFlow. They are read once, when a pipeline is compiled:
-a component's image is part of the compiled file. Use immutable tags or digests; Kubeflow's cache
-compares the image by name and does not see what is behind a tag. The names keep the word "python":
-kfp.local warns about any other.
+There are two, so that the engine steps do not need TensorFlow. They are read once at the
+compilation of a pipeline: a component's image is part of the compiled file. Use immutable tags or
+digests; Kubeflow's cache compares images by name and does not detect a changed tag. The names
+contain the word "python", since kfp.local warns about other names.
 """
 
 from __future__ import annotations

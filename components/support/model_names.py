@@ -1,7 +1,4 @@
-"""The names under which MLflow takes a model.
-
-Its registry and its logged models have rules of their own.
-"""
+"""Valid names of models in MLflow's registry and of logged models."""
 
 from __future__ import annotations
 
@@ -11,20 +8,19 @@ _LONGEST = 200  # characters; the registry's tables hold 256
 
 
 def registered_name(name: str) -> str:
-    """Return ``name`` as MLflow's registry takes it.
+    """Return ``name`` as a valid name for MLflow's registry.
 
-    Letters, digits and ``_ . -``, and no dot in front.
+    It consists of letters, digits and ``_ . -`` and does not start with a dot.
 
-    The registry refuses ``/`` and ``:``, and what is no plain file name, such as ``..``.
+    The registry rejects ``/`` and ``:``, and names that are not plain file names, such as ``..``.
     """
     return re.sub(r"[^\w.-]+", "_", name).lstrip(".")[:_LONGEST] or "model"
 
 
 def logged_name(name: str) -> str:
-    """Return ``name`` as a logged model takes it.
+    """Return ``name`` as a valid name of a logged model.
 
-    Without dots, slashes, colons, percent signs and quotes.
-
-    Keras calls its own networks by names with dots: ``mobilenetv2_1.00_224``.
+    It contains no dots, slashes, colons, percent signs or quotes. Keras's networks have dots in
+    their names, such as ``mobilenetv2_1.00_224``.
     """
     return re.sub(r"[/:.%\"']", "_", name) or "model"

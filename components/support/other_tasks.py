@@ -1,7 +1,7 @@
-"""The way out for models that are not classifiers.
+"""Advice for models other than classifiers.
 
-It stands by itself, as readers of data, trainers and commands refuse such models and must not import
-each other for it.
+A separate module, since readers of data, trainers and commands reject such models and must not
+import each other.
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ OTHER_TASKS = (
     "qat_lib.calibrate, fit, qat_lib.export_onnx, qat_lib.engines.build_engine, then qatline "
     'check-engine. See docs/library.md, "Models that are not classifiers".'
 )
-"""Shortest way to an INT8 engine for any other model; ends the messages that refuse one."""
+"""Path to an INT8 engine for other models; the end of every message that rejects one."""

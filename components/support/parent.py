@@ -1,9 +1,8 @@
-"""End a step when its launcher ends, for whatever reason.
+"""Termination of a step with its launcher, even if killed.
 
-Between the launcher and the step's process KFP puts a shell, which outlives a launcher that is
-killed with SIGKILL: the step would go on alone, and a resumed run would meet it. So the step
-watches the launcher itself, through a process descriptor, which can't be mistaken when a number is
-used again.
+KFP starts a shell between the launcher and the step's process. The shell survives a launcher killed
+with SIGKILL: the step would continue alone and collide with a resumed run. The step therefore
+watches the launcher through a process descriptor, which is safe against reused process ids.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 
 def die_with_launcher() -> None:
-    """End this process when its launcher ends.
+    """Terminate this process when its launcher ends.
 
-    Outside a KFP executor nothing is done. The launcher is the process named in
-    ``QATLINE_LAUNCHER_PID``, else the nearest ancestor that is no shell. If it is gone already, the
-    process ends at once.
+    Outside a KFP executor nothing is done. The launcher is the process in ``QATLINE_LAUNCHER_PID``,
+    else the nearest ancestor other than a shell. If it has already ended, this process terminates
+    at once.
     """
     if not os.environ.get(KFP_EXECUTOR_VARIABLE):
         return
@@ -38,12 +37,13 @@ def die_with_launcher() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     named = os.environ.get(LAUNCHER_VARIABLE, "")
     launcher = int(named) if named.isdigit() else _nearest_non_shell(os.getppid())
+    # The end of process 1 ends the whole container: there is nothing to watch.
     if launcher > 1:
         follow(launcher)
 
 
 def follow(process: int) -> None:
-    """End this process when another one ends; at once if it is gone already."""
+    """Terminate this process when another one ends, or at once if it has already ended."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:

@@ -1,6 +1,6 @@
 """Standard output and standard error without secrets.
 
-Printed text of libraries ends up in logs that are kept.
+Libraries print to logs that are kept.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from qatline.components.support.credentials import scrub
 
 
 class ScrubbedStream:
-    """A text stream that masks secrets in each text that is written.
+    """A text stream that masks secrets in every written text.
 
-    All other attributes are those of the stream.
+    All other attributes are those of the underlying stream.
 
     Args:
-        stream: The stream to write to.
-        clean: Returns a text without its secrets.
+        stream: the underlying stream.
+        clean: returns a text without secrets.
     """
 
     def __init__(self, stream: Any, clean: Callable[[str], str] = scrub) -> None:
@@ -27,12 +27,12 @@ class ScrubbedStream:
         self._clean = clean
 
     def write(self, text: str) -> int:
-        """Write ``text`` without its secrets."""
+        """Write ``text`` without secrets."""
         self._stream.write(self._clean(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each line without its secrets."""
+        """Write each line without secrets."""
         for line in lines:
             self.write(line)
 
@@ -41,13 +41,10 @@ class ScrubbedStream:
 
 
 def scrub_output(stdout: Callable[[str], str] = scrub) -> None:
-    """Put a ``ScrubbedStream`` in front of this process's stdout and stderr.
-
-    A second call does nothing.
+    """Wrap this process's stdout and stderr in a ``ScrubbedStream``; repeated calls have no effect.
 
     Args:
-        stdout: Returns a text for stdout without its secrets; ``mask_values`` where stdout is read
-            by programs.
+        stdout: masks a text for stdout; use ``mask_values`` if programs read stdout.
     """
     for name, clean in (("stdout", stdout), ("stderr", scrub)):
         stream = getattr(sys, name)

@@ -1,4 +1,4 @@
-"""A training's state as one file: numbers, texts, lists, mappings and arrays, without pickle."""
+"""State of a training as one file without pickle: numbers, texts, lists, mappings and arrays."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 _TREE, _ARRAYS = "state.json", "arrays.bin"
-# RuntimeError: a flag says that a member is encrypted, or packed in an unknown way.
+# RuntimeError: a member is flagged as encrypted or with an unknown compression.
 _DAMAGE = (zipfile.BadZipFile, KeyError, TypeError, EOFError, zlib.error, RuntimeError)
 
 
 def write_state(target: Path | BinaryIO, state: Any) -> None:
-    """Write a state, each of its parts with a checksum.
+    """Write a state with a checksum for each part.
 
     Args:
         target: the file.
         state: None, bool, int, float, str, an array, or lists and mappings of them.
 
     Raises:
-        OSError: it can't be written.
-        TypeError: the state holds something else.
+        OSError: the file cannot be written.
+        TypeError: the state contains another type.
     """
     arrays: list[np.ndarray] = []
     tree = json.dumps(_packed(state, arrays))
@@ -37,11 +37,11 @@ def write_state(target: Path | BinaryIO, state: Any) -> None:
 
 
 def read_state(source: Path | BinaryIO) -> Any:
-    """Read what ``write_state`` wrote; tuples come back as lists.
+    """Read a file of ``write_state``; tuples become lists.
 
     Raises:
-        OSError: it can't be read.
-        ValueError: it is damaged, or no such file.
+        OSError: the file cannot be read.
+        ValueError: it is damaged or has another format.
     """
     try:
         with zipfile.ZipFile(source) as archive:
@@ -53,13 +53,14 @@ def read_state(source: Path | BinaryIO) -> Any:
 
 
 def _packed(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Return a value as JSON has it; its arrays are appended to ``arrays``."""
+    """Return a value as JSON types; append its arrays to ``arrays``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray | np.generic):
         arrays.append(np.asarray(value))
         return {"array": [value.dtype.name, list(value.shape)]}
     if isinstance(value, Mapping):
+        # Pairs instead of an object: JSON would turn integer keys into texts.
         pairs = [[key, _packed(each, arrays)] for key, each in value.items()]
         return {"pairs": pairs}
     if isinstance(value, list | tuple):
@@ -68,13 +69,13 @@ def _packed(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 class _Unpacking:
-    """Reads arrays from a file's content, one after the other."""
+    """Reads consecutive arrays from a file's content."""
 
     def __init__(self, content: bytes) -> None:
         self._content, self._place = content, 0
 
     def value(self, packed: Any) -> Any:
-        """Return what was packed."""
+        """Return the original value."""
         if isinstance(packed, list):
             return [self.value(each) for each in packed]
         if not isinstance(packed, dict):

@@ -1,4 +1,4 @@
-"""What a fine-tuning may be asked for: settings and command line derive theirs from this."""
+"""Options of fine-tuning, the common source of settings and command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Optimizer: TypeAlias = Literal["adam", "adamw", "sgd"]
 Augmentation: TypeAlias = Literal["none", "shift", "flip_crop"]
 """Random changes of training images: ``qatline.components.data.tf_pipeline.build_dataset``."""
 Teacher: TypeAlias = Literal["control", "baseline"]
-"""Whose outputs are soft targets: the FP32 model trained as long as QAT, or as it came."""
+"""Source of soft targets: the FP32 control trained like QAT, or the initial FP32 model."""
 
 LARGEST_BATCH = 65_536
 MOST_EPOCHS = 10_000

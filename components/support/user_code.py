@@ -1,6 +1,6 @@
-"""Import what a config names as ``module:attribute``.
+"""Import of user code named as ``module:attribute`` in a config.
 
-Code of the user's, which may fail in any way.
+User code may fail in any way.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from qat_lib.support.foreign_errors import describe_error
 
 
 def find_user_modules() -> None:
-    """Let Python find the user's modules in the working directory, behind installed packages.
+    """Make the user's modules in the working directory importable, after installed packages.
 
-    A checkout of qatline comes after them: its folders ``components`` and ``pipelines`` do not hide
-    the user's.
+    A checkout of qatline follows them: its folders ``components`` and ``pipelines`` do not hide the
+    user's.
     """
     here, checkout = os.getcwd(), str(Path(__file__).resolve().parents[2])
     if here in sys.path:
@@ -34,14 +34,14 @@ def find_user_modules() -> None:
 
 
 def import_callable(setting: str, reference: str) -> Any:
-    """Return the function or class that ``reference`` names.
+    """Return the function or class named by ``reference``.
 
     Args:
         setting: key of the config, for the message.
         reference: ``module:attribute``, on the Python path.
 
     Raises:
-        ConfigError: there is none, or its module can't be imported.
+        ConfigError: it does not exist, or its module cannot be imported.
     """
     module_name, _, attribute = reference.partition(":")
     expected = "Expected module:attribute, on the Python path."
@@ -65,10 +65,10 @@ def import_callable(setting: str, reference: str) -> Any:
 
 
 def call(setting: str, reference: str, function: Any, **arguments: Any) -> Any:
-    """Call what ``import_callable`` returned.
+    """Call the result of ``import_callable``.
 
     Raises:
-        ConfigError: it fails.
+        ConfigError: the call fails.
     """
     try:
         return function(**arguments)
@@ -87,22 +87,22 @@ def call_with(
     *,
     any_keyword: bool = False,
 ) -> Any:
-    """Call a function with its parameters from ``given``, and all ``options``.
+    """Call a function with its parameters from ``given``, and with all ``options``.
 
     Args:
         setting: key of the config, for the message.
-        reference: what names the function, for the message.
+        reference: name of the function, for the message.
         function: the function or class.
-        given: arguments that it may take.
-        options: arguments that it must take; they win.
-        any_keyword: whether a function that takes any keyword gets all of ``given``.
+        given: optional arguments, passed if the function has such parameters.
+        options: required arguments, with priority over ``given``.
+        any_keyword: whether a function with ``**kwargs`` receives all of ``given``.
 
     Raises:
-        ConfigError: it fails.
+        ConfigError: the call fails.
     """
     try:
         accepted = inspect.signature(function).parameters
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         accepted = MappingProxyType({})
     takes_all = any_keyword and any(
         one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values()

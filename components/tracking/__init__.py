@@ -1,1 +1,1 @@
-"""MLflow: what a step records, and where."""
+"""Tracking of steps and runs in MLflow."""

@@ -1,8 +1,8 @@
-"""The SQLite file of a tracking store: complete, or not there.
+"""Atomic creation of a tracking store's SQLite file.
 
-MLflow creates its tables in place and needs seconds for it. A process that is killed meanwhile
-leaves a file that no later MLflow can open. So the file is made in a folder beside its place and
-renamed when it is complete.
+MLflow creates its tables in place within seconds. A process killed meanwhile leaves a file
+that no later MLflow can open. The file is therefore created in a temporary folder and renamed when
+it is complete.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ def database_uri(path: Path) -> str:
 
 
 def database_path(uri: str) -> Path | None:
-    """Return the file that a SQLite URI names.
-
-    None for any other URI and for a database in memory.
-    """
+    """Return the file of a SQLite URI; None for other URIs and in-memory databases."""
     if not uri.startswith("sqlite"):
         return None
     from sqlalchemy.engine import make_url
@@ -50,7 +47,7 @@ def database_path(uri: str) -> Path | None:
 
 
 def has_content(database: Path) -> bool:
-    """Return whether a database exists; an empty file is none."""
+    """Return whether a database exists; empty files do not count."""
     return database.is_file() and database.stat().st_size > 0
 
 
@@ -58,13 +55,13 @@ def has_content(database: Path) -> bool:
 def prepared_database(path: Path) -> Iterator[None]:
     """Hold the lock of a complete database at ``path``.
 
-    Another process's lock is awaited for two minutes. A missing database is created first. A file
-    without any run that is not complete is replaced. One that holds runs is never touched.
+    The lock is awaited for two minutes. A missing database is created first, and an incomplete one
+    without runs is replaced. A file that contains runs is never modified.
 
     Raises:
-        TrackingError: the place holds something that this MLflow can't use, or another process
-            does not release the lock.
-        OSError: the place can't be written; what SQLAlchemy raises comes as it is too.
+        TrackingError: this MLflow cannot use the existing file, or another process does not release
+            the lock.
+        OSError: the folder is not writable. Errors of SQLAlchemy are not translated either.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
@@ -74,9 +71,9 @@ def prepared_database(path: Path) -> Iterator[None]:
 
 
 def lock_holders(path: Path) -> str:
-    """Return the processes that have locked a file, with advice; empty where unknown.
+    """Return the processes that hold a lock on a file, with advice; empty if unknown.
 
-    A stopped process keeps its locks, so others wait for it in vain.
+    A stopped process keeps its locks: waiting for it is futile.
     """
     try:
         file = path.stat().st_ino
@@ -121,7 +118,7 @@ def _acquire(lock: TextIO, path: Path) -> None:
 
 def _prepare(path: Path) -> None:
     beside = path.with_name(f".{path.name}.new")
-    shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed: the lock is ours
+    shutil.rmtree(beside, ignore_errors=True)  # left by a killed process: this one owns the lock
     head = _newest_revision()
     found = _look(path)
     missing = sorted(_known_tables() - found.tables)
@@ -152,9 +149,13 @@ def _prepare(path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What a file holds.
+    """Content of a database file.
 
-    The revision of its schema, its tables, whether its creation ended, and whether anybody used it.
+    Attributes:
+        revision: revision of the schema.
+        tables: names of the tables.
+        complete: whether the creation was completed.
+        holds_data: whether it contains more than MLflow's initial rows.
     """
 
     revision: str | None = None
@@ -167,7 +168,7 @@ def _look(path: Path) -> _Found:
     if not path.exists() or path.stat().st_size == 0:
         return _Found()
     try:
-        # A journal that a killed process left is rolled back here, by SQLite itself.
+        # Opening for writing lets SQLite roll back the journal of a killed process.
         with closing(
             sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=20)
         ) as connection:
@@ -223,7 +224,7 @@ def _newest_revision() -> str | None:
 
 
 def _known_tables() -> set[str]:
-    """Return the names of the tables of the installed MLflow."""
+    """Return the table names of the installed MLflow."""
     from mlflow.store.db.base_sql_model import Base
     from mlflow.store.model_registry.dbmodels import models as _registry  # noqa: F401
     from mlflow.store.tracking.dbmodels import models as _tracking  # noqa: F401
@@ -236,6 +237,6 @@ def _create(path: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     store = SqlAlchemyStore(database_uri(path), DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)
-    # Nothing may keep the file open under this name once it has its own.
+    # Close the file before the rename: no connection may refer to the temporary name.
     store.engine.dispose()
     sync(path)

@@ -1,6 +1,6 @@
-"""One run in MLflow, a step's or the whole pipeline's, and the entries that it takes.
+"""MLflow run of a step or of the whole pipeline, and its entries.
 
-A new kind of entry is one class in this module. Importing the module imports no MLflow.
+A new kind of entry is one class in this module. Importing the module does not import MLflow.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from qatline.components.support.credentials import scrub
 from qatline.components.support.model_names import logged_name
 from qatline.components.tracking.store import Contact, translated
 
+# Limits of MLflow: characters of a data set's digest, entries of a request.
 _DIGEST_LIMIT = 36
 _PARAMS_A_BATCH = 100
 _METRICS_A_BATCH = 1000
@@ -28,12 +29,12 @@ _Point = tuple[str, float, int]
 class MlflowRun:
     """Writer of one MLflow run.
 
-    Texts are scrubbed of secrets; large lists go in batches. Values that the run contains already
-    are not written again, so a record can be repeated.
+    Texts are scrubbed of secrets; large lists are written in batches. Existing values are not
+    written again, so that recording is idempotent.
 
     Args:
         client: an ``MlflowClient``.
-        run_id: the run to write to.
+        run_id: id of the run.
         at: time of the metrics and of the end, in milliseconds; default: the time of the call.
     """
 
@@ -62,43 +63,43 @@ class MlflowRun:
             self.client.set_terminated(self.run_id, status, self.at)
 
     def data(self) -> Any:
-        """Return the params, metrics and tags that the store has."""
+        """Return the stored params, metrics and tags."""
         return self.client.get_run(self.run_id).data
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:
         with translated(what):
-            # MLflow itself would wait for an unreachable server, call by call.
+            # Fail early: MLflow would wait for an unreachable server in every call.
             self._contact.check()
             yield
 
 
 class Entry(Protocol):
-    """Something to record in a run."""
+    """A record for a run."""
 
     @property
     def what(self) -> str:
         """Name of the entry in messages."""
 
     def write(self, run: MlflowRun) -> None:
-        """Write the entry to a run, whose ``record`` translates the errors."""
+        """Write the entry to a run; ``MlflowRun.record`` translates the errors."""
 
 
 @dataclass(frozen=True)
 class Params:
-    """Settings, flat and with their prefixes.
+    """Flat settings with their prefixes.
 
-    A param that the run has already keeps its value, since params are immutable.
+    Existing params keep their values, since params are immutable.
     """
 
     values: Mapping[str, Any]
     what: ClassVar[str] = "the settings"
 
     def write(self, run: MlflowRun) -> None:
-        """Write the params that the run does not have yet."""
+        """Write the params that the run lacks."""
         from mlflow.entities import Param
 
-        # One param that exists with another value would make the store refuse the whole batch.
+        # The store refuses a whole batch if one param exists with another value.
         known = run.data().params
         items = [Param(k, scrub(str(v))) for k, v in self.values.items() if k not in known]
         for batch in _batches(items, _PARAMS_A_BATCH):
@@ -129,7 +130,7 @@ class Metrics:
     what: ClassVar[str] = "the metrics"
 
     def write(self, run: MlflowRun) -> None:
-        """Write the numbers that differ from those of the run."""
+        """Write the numbers that differ from the stored ones."""
         _write_points(run, [(name, value, 0) for name, value in self.values.items()])
 
 
@@ -137,8 +138,8 @@ class Metrics:
 class Curves:
     """Curves ``<prefix>/<name>`` with one point per epoch.
 
-    Each mapping has the values of an epoch and its number under ``epoch``. The prefix is ``epoch``
-    on a step's run and the step's name on the pipeline's.
+    Each mapping contains the values of an epoch and its number as ``epoch``. The prefix is
+    ``epoch`` on a step's run and the step's name on the pipeline's run.
     """
 
     epochs: Sequence[Mapping[str, float]]
@@ -146,7 +147,7 @@ class Curves:
     what: ClassVar[str] = "the metrics"
 
     def write(self, run: MlflowRun) -> None:
-        """Write the points that the run does not have yet."""
+        """Write the points that the run lacks."""
         points: list[_Point] = []
         for index, epoch in enumerate(self.epochs):
             step = int(epoch.get("epoch", index))
@@ -158,7 +159,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Artifact:
-    """One file, below ``folder`` of the run's artifacts."""
+    """A file, below ``folder`` of the run's artifacts."""
 
     path: Path
     folder: str = ""
@@ -175,7 +176,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class DatasetInput:
-    """The data set that a step read or made."""
+    """The data set read or created by a step."""
 
     info: DatasetInfo
     what: ClassVar[str] = "the data set"
@@ -199,7 +200,7 @@ class DatasetInput:
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """An ONNX model with the signature of its graph, which nothing runs for that."""
+    """An ONNX model with the signature of its graph; the model is not executed."""
 
     path: Path
 
@@ -215,7 +216,7 @@ class OnnxModel:
 
         model, versions = onnx.load(str(self.path)), library_versions()
         source = run.client.get_run(run.run_id)
-        # By itself MLflow takes the experiment of the process's active run, of which there is none.
+        # MLflow would use the experiment of the process's active run, but there is none.
         made = run.client.create_logged_model(
             source.info.experiment_id,
             name=logged_name(self.path.stem),
@@ -236,7 +237,7 @@ class OnnxModel:
 def onnx_signature(model: Any) -> Any:
     """Return the input and output names, types and shapes of a loaded graph.
 
-    -1 for a free dimension. Nothing is run.
+    Free dimensions are -1. The model is not executed.
     """
     import numpy as np
     import onnx
@@ -252,13 +253,14 @@ def onnx_signature(model: Any) -> Any:
             specs.append(TensorSpec(kind, shape, value.name))
         return Schema(specs)
 
+    # Older exporters list initializers among the graph's inputs.
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
     return ModelSignature(inputs=schema(inputs), outputs=schema(model.graph.output))
 
 
 def _write_points(run: MlflowRun, points: Sequence[_Point]) -> None:
-    """Write the points that an earlier record of the same run did not leave."""
+    """Write the points that earlier records of the run do not contain."""
     from mlflow.entities import Metric
 
     measured = int(time.time() * 1000) if run.at is None else run.at

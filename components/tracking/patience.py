@@ -1,8 +1,8 @@
-"""Patience with a store that is busy.
+"""Retries of requests to a busy store.
 
-A database that is locked, or out of connections for a moment, makes MLflow answer "temporarily
-unavailable" (its server: 503). MLflow's client repeats a request to a server for some seconds, one
-to a database not at all.
+If a database is locked or temporarily out of connections, MLflow responds "temporarily unavailable"
+(its server: 503). MLflow's client repeats requests to a server for some seconds, but never requests
+to a database.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 from qatline.components.support.disk_errors import is_disk_full
 
 PATIENCE = 12.0
-"""Seconds after which a busy store counts as one that fails."""
+"""Seconds after which a busy store counts as failed."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
 _BUSY = "too many 503 error responses"
@@ -30,16 +30,16 @@ def patient(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _T:
-    """Return what a request returns; repeat it, with growing pauses, while the store is busy.
+    """Return the result of a request; repeat it with growing pauses while the store is busy.
 
     Args:
-        request: may be made twice: a store that says that it is busy has done nothing.
-        seconds: how long it is repeated.
-        clock: the time in seconds.
+        request: may be called repeatedly: a busy store rejects a request without effect.
+        seconds: maximum duration of the repetition.
+        clock: returns the time in seconds.
         sleep: waits.
 
     Raises:
-        Exception: what the request raises, at last.
+        Exception: the last error of the request.
     """
     deadline, pause = clock() + seconds, _FIRST_PAUSE
     while True:
@@ -48,11 +48,12 @@ def patient(
         except Exception as error:
             if not is_busy(error) or clock() + pause > deadline:
                 raise
+        # The jitter spreads the retries of steps that collided.
         sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether an error of MLflow says that the store is busy; a full disk is something else."""
+    """Return whether an MLflow error means a busy store; a full disk does not count."""
     unavailable = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE"
     return (unavailable or _BUSY in str(error)) and not is_disk_full(error)

@@ -1,16 +1,16 @@
-"""The one MLflow run of a pipeline run, which every step's run is a child of.
+"""MLflow run of a pipeline run, the parent of every step's run.
 
-On this machine the launcher makes it. On a cluster nobody comes before the first step: whichever
-step needs it finds it by the id of the pipeline run, or makes it. The environment says which one:
+On one machine the launcher creates it. On a cluster nothing runs before the first step: any
+step finds it by the id of the pipeline run, or creates it. The environment selects the run:
 
     MLFLOW_RUN_ID            the KFP backend's own MLflow plugin is on, and owns both runs
     QATLINE_PARENT_RUN_ID    the MLflow run itself
     QATLINE_PIPELINE_RUN_ID  the id of the pipeline run, such as the label pipeline/runid of a pod
-    QATLINE_PIPELINE_NAME    what the run is called (default: "pipeline run" and the id)
-    QATLINE_USER             who started it (default: the user of the process)
+    QATLINE_PIPELINE_NAME    name of the run (default: "pipeline run" and the id)
+    QATLINE_USER             user that started it (default: the user of the process)
 
-MLflow has no compare-and-set, but one thing in a run can be written only once: a param. Two steps
-that start at once may both make a run; a param of each run says which run leads, and all agree on
+MLflow has no compare-and-set, but a param can be written only once. Two steps that start
+simultaneously may both create a run; a param of each run names the leading run, and all agree on
 the run that names itself.
 """
 
@@ -39,7 +39,7 @@ from qatline.components.tracking.tracker import (
 )
 
 RUN_TAG = "qatline.pipeline_run"
-"""Tag of the MLflow run: the id of the pipeline run."""
+"""Tag of the MLflow run with the id of the pipeline run."""
 
 NAME_VARIABLE = "QATLINE_PIPELINE_NAME"
 USER_VARIABLE = "QATLINE_USER"
@@ -58,23 +58,23 @@ def find_or_create_parent(
     tags: Mapping[str, str] | None = None,
     start_time: int | None = None,
 ) -> str:
-    """Return the MLflow run of a pipeline run; make it if there is none.
+    """Return the MLflow run of a pipeline run; create it if it is missing.
 
-    Any number of processes may call this at once: all get the same run.
+    Concurrent calls of any number of processes return the same run.
 
     Args:
         client: an ``MlflowClient``.
-        experiment_id: where the run is.
+        experiment_id: experiment of the run.
         pipeline_run_id: id of the pipeline run: KFP's, or the name of a run's folder.
         name: name of a new run; default: ``pipeline run`` and the beginning of the id.
         tags: tags of a new run.
-        start_time: when a new run began, in milliseconds; default: now.
+        start_time: start of a new run, in milliseconds; default: now.
 
     Returns:
         The id of the MLflow run.
 
     Raises:
-        TrackingError: the store is away or refuses.
+        TrackingError: the store is unreachable or refuses.
     """
 
     def create() -> None:
@@ -91,7 +91,7 @@ def find_or_create_parent(
                 continue
             if leader := _elect(client, found):
                 return leader
-            time.sleep(random.uniform(0, _PAUSE * attempt))  # others are at it, too
+            time.sleep(random.uniform(0, _PAUSE * attempt))  # let concurrent elections finish
     raise TrackingError(
         f"the MLflow run of pipeline run {pipeline_run_id} can't be agreed on: expected one within "
         f"{_ATTEMPTS} attempts. Start the run again."
@@ -99,17 +99,18 @@ def find_or_create_parent(
 
 
 def pipeline_run(client: Any) -> tuple[str | None, str | None]:
-    """Return the MLflow run of the pipeline that the environment names.
+    """Return the MLflow run of the pipeline that the environment selects.
 
     Args:
         client: an ``MlflowClient``.
 
     Returns:
         Its id and its experiment's id. The run is None outside a pipeline run, the experiment None
-        where the environment names none.
+            if
+        the environment names none.
 
     Raises:
-        TrackingError: the store is away or refuses.
+        TrackingError: the store is unreachable or refuses.
     """
     experiment = _experiment(client)
     if parent := os.environ.get(PARENT_VARIABLE):
@@ -126,20 +127,20 @@ def close_parent(
 ) -> str | None:
     """Close the MLflow run of a pipeline run, and the children that pods left open.
 
-    The environment names the store, as for a step. A run of the KFP backend's own plugin is the
-    plugin's to close and stays as it is, and so does a run that nothing was recorded for.
+    The environment selects the store, as for a step. A run owned by the KFP backend's plugin is
+    left to the plugin. Nothing is done if the run was never recorded.
 
     Args:
         pipeline_run_id: id of the pipeline run: KFP's, or the name of a run's folder.
         status: ``FINISHED``, ``FAILED`` or ``KILLED``.
-        reason: why it failed, for the description.
+        reason: reason of the failure, for the description.
         tags: tags to add.
 
     Returns:
         The id of the MLflow run, None without one.
 
     Raises:
-        TrackingError: the store is away or refuses.
+        TrackingError: the store is unreachable or refuses.
     """
     if tracking_mode() == "off" or os.environ.get(RUN_ID_VARIABLE):
         return None
@@ -149,6 +150,7 @@ def close_parent(
         if not _candidates(client, experiment, pipeline_run_id):
             return None
         run = MlflowRun(client, find_or_create_parent(client, experiment, pipeline_run_id))
+        # A step still open when the pipeline has ended cannot have finished.
         left = "KILLED" if status == "KILLED" else "FAILED"
         close_children(client, experiment, run.run_id, left)
     if tags:
@@ -167,23 +169,23 @@ def children(client: Any, experiment: str, parent: str) -> Sequence[Any]:
 
 
 def close_children(client: Any, experiment: str, parent: str, status: str) -> None:
-    """Close the runs of steps that ended without a word."""
+    """Close the runs of steps left open by killed processes."""
     for child in children(client, experiment, parent):
         if child.info.status == "RUNNING":
             client.set_terminated(child.info.run_id, status)
 
 
 def source_tags() -> dict[str, str]:
-    """Return the tags of a new run: who started it, from where.
+    """Return the tags of a new run: user and source.
 
-    MLflow's own contain the address of the git repository, which may hold a token.
+    MLflow's default tags contain the URL of the git repository, possibly with a token.
     """
     from mlflow.tracking.context.registry import resolve_tags
 
     tags = {name: scrub(str(value)) for name, value in resolve_tags().items()}
     if user := os.environ.get(USER_VARIABLE):
         tags["mlflow.user"] = user
-    # By itself MLflow names the script of the process, whichever it is.
+    # MLflow's default source is the script of the process.
     return {**tags, "mlflow.source.name": "qatline", "mlflow.source.type": "JOB"}
 
 
@@ -197,28 +199,29 @@ def _experiment(client: Any) -> str | None:
 def _candidates(client: Any, experiment: str, pipeline_run_id: str) -> list[Any]:
     wanted = f"tags.`{RUN_TAG}` = '{pipeline_run_id}'"
     found = patient(lambda: client.search_runs([experiment], filter_string=wanted, max_results=100))
-    # The search also meets the runs of steps that carry the tag.
+    # The search also returns runs of steps with the tag.
     return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
 
 
 def _elect(client: Any, candidates: Sequence[Any]) -> str | None:
-    """Return the run that leads, or None if the choice has to be repeated.
+    """Return the leading run, or None if the election must be repeated.
 
-    A run that names itself leads for ever. One becomes leader only after all others that are there
-    have been made to name it: so of two that are made at once, whoever looks second sees the first.
+    A run that names itself leads permanently. It does so only after all other existing runs name
+    it: of two runs created simultaneously, the second election sees the first run.
     """
     named: dict[str, str | None] = {}
     for run in candidates:
         named[run.info.run_id] = run.data.params.get(_LEADER)
     for run_id, leader in named.items():
         if leader == run_id:
-            # A step that came later made its own run before it saw this one.
+            # A later step created its own run before it saw this one.
             _withdraw(client, [other for other in named if other != run_id])
             return run_id
     free = [run for run in candidates if named[run.info.run_id] is None]
     if not free:
         _withdraw(client, list(named))
         return None
+    # A deterministic choice: concurrent elections propose the same run.
     chosen: str = min(free, key=_age).info.run_id
     for run_id in named:
         if run_id != chosen and named[run_id] is None and not _name(client, run_id, chosen):
@@ -234,19 +237,19 @@ def _age(run: Any) -> tuple[int, str]:
 
 
 def _name(client: Any, run_id: str, leader: str) -> bool:
-    """Write into a run, once for all, who leads; return whether it now says so."""
+    """Write the leader into a run, permanently; return whether the run names it."""
     from mlflow.exceptions import MlflowException
 
     try:
         patient(lambda: client.log_param(run_id, _LEADER, leader))
-    except MlflowException:  # another process has named one, or has removed the run
+    except MlflowException:  # another process named one, or removed the run
         found = patient(lambda: client.get_run(run_id))
         return bool(found.data.params.get(_LEADER) == leader)
     return True
 
 
 def _withdraw(client: Any, run_ids: Sequence[str]) -> None:
-    """Remove runs that don't lead, which other processes may do as well."""
+    """Remove runs that do not lead; other processes may do so as well."""
     from mlflow.exceptions import MlflowException
 
     for run_id in run_ids:

@@ -1,7 +1,7 @@
-"""The MLflow run of a step, which the environment chooses.
+"""MLflow run of a step, selected by the environment.
 
-A step of a cluster opens its run in its own process. On one machine the launcher writes it when the
-step has ended, from what the step left in the store, so that no step spends seconds on MLflow.
+On a cluster, a step opens its run in its own process. On one machine, the launcher records the run
+after the step from its result in the store, so that steps do not spend seconds on MLflow.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]
     Within the block ``MLFLOW_RUN_ID`` is the step's run, for the model registry.
 
     Args:
-        step: name of the step, which is the name of a new run.
-        warn: receives one message when tracking is optional and fails.
+        step: name of the step and of a new run.
+        warn: receives one message if tracking is optional and fails.
 
     Raises:
         TrackingError: tracking is required and the store is unreachable or refuses.
     """
     mode = tracking_mode()
     if mode == "off" or os.environ.get(LAUNCHER_VARIABLE):
-        if mode == "required":  # no step starts that can't be recorded
+        if mode == "required":  # do not start a step that cannot be recorded
             probe(os.environ.get(URI_VARIABLE, ""))
         yield StepTracker()
         return
@@ -63,7 +63,7 @@ def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]
         try:
             own.end(status)
         except TrackingError as error:
-            # An exception of the body is the better message.
+            # Never replace an exception of the body.
             if mode == "required" and status == "FINISHED":
                 raise
             warn(str(error))
@@ -74,12 +74,12 @@ def open_run(
 ) -> tuple[MlflowRun, MlflowRun | None]:
     """Open the run of a step, and that of its pipeline if there is one.
 
-    See ``qatline.components.tracking.tracker`` for the environment that chooses them.
+    See ``qatline.components.tracking.tracker`` for the variables that select them.
 
     Args:
-        step: name of the step, which is the name of a new run.
-        times: when the step ran, if that is past.
-        tags: tags of a new run, which has them from the beginning.
+        step: name of the step and of a new run.
+        times: start and end of a step that has already ended.
+        tags: tags of a new run, set at its creation.
 
     Raises:
         TrackingError: the store is unreachable or refuses.

@@ -1,4 +1,4 @@
-"""The tracking store itself: is it there, and is its database ready."""
+"""Tracking store: availability and preparation of its database."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from qatline.components.tracking.database import database_path, lock_holders, pr
 
 PROBE_SECONDS = 3.0
 CONTACT_SECONDS = 5.0
-"""A store that answered within this time is not probed again before a call."""
+"""Seconds during which a responding store is not probed again."""
 
-# Otherwise MLflow 3 opens an experiment in its view for language models, without the metrics.
+# MLflow 3 would display an experiment in its view for language models, without the metrics.
 _METRICS_VIEW = {"mlflow.experimentKind": "custom_model_development"}
 _AWAY = frozenset({502, 503, 504})
 _DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
-# MLflow's own default is seven tries of up to two minutes with growing pauses. System metrics are
-# noise here, and a uv project that happens to lie around is not what a logged model needs.
+# MLflow's default is seven tries of up to two minutes with growing pauses. System metrics are
+# noise here, and a uv project in the working directory is unrelated to a logged model.
 _CLIENT_DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
@@ -46,7 +46,7 @@ _CLIENT_DEFAULTS = {
 
 
 class Contact:
-    """The contact with a tracking store: probed before a call if it did not answer lately.
+    """Contact with a tracking store, probed before a call unless it responded recently.
 
     Args:
         uri: the tracking URI.
@@ -57,10 +57,10 @@ class Contact:
         self._answered = -CONTACT_SECONDS
 
     def check(self) -> None:
-        """Check that the store is there.
+        """Check that the store is reachable.
 
         Raises:
-            TrackingError: nothing answers.
+            TrackingError: the store does not respond.
         """
         if time.monotonic() - self._answered >= CONTACT_SECONDS:
             probe(self._uri)
@@ -68,11 +68,11 @@ class Contact:
 
 
 def open_client(uri: str) -> Any:
-    """Return an ``MlflowClient`` whose calls give up within a minute.
+    """Return an ``MlflowClient`` with calls that give up within a minute.
 
     Raises:
-        ConfigError: the URI holds credentials.
-        TrackingError: nothing answers there, or MLflow is not installed.
+        ConfigError: the URI contains credentials.
+        TrackingError: the store does not respond, or MLflow is not installed.
     """
     probe(uri)
     with translated(f"the tracking store {scrub(uri)} can't be used", uri):
@@ -86,7 +86,7 @@ def _client(uri: str) -> Any:
     if _scheme(uri) in _DATABASE_PORTS:
         from sqlalchemy import create_engine
 
-        # MLflow would try a wrong password ten times, for more than three minutes.
+        # Connect once first: MLflow retries a wrong password ten times, for over three minutes.
         engine = create_engine(uri)
         with engine.connect():
             pass
@@ -95,23 +95,23 @@ def _client(uri: str) -> Any:
 
 
 def limit_waiting() -> None:
-    """Set MLflow's retries and timeouts in the environment, where the user has not."""
+    """Set MLflow's retries and timeouts in the environment unless the user has set them."""
     for name, value in _CLIENT_DEFAULTS.items():
         os.environ.setdefault(name, value)
 
 
 def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
-    """Check within ``seconds`` that something answers at the tracking URI.
+    """Check within ``seconds`` that a store responds at the tracking URI.
 
     MLflow itself would retry for minutes.
 
-    Any answer of a server counts but that of a gateway which says that nobody is behind it: a
-    server may want credentials, or serve ``/health`` elsewhere. A database must accept a
-    connection. Files are not probed.
+    Any response of a server counts, except a gateway's report of a missing backend: a server may
+    require credentials, or serve ``/health`` elsewhere. A database must accept a connection. Files
+    are not probed.
 
     Raises:
-        ConfigError: the URI, or the address of the object store behind it, holds credentials.
-        TrackingError: nothing answers.
+        ConfigError: the URI, or the address of the object store behind it, contains credentials.
+        TrackingError: the store does not respond.
     """
     check_address(uri, "the tracking URI")
     check_variables(*S3_ENDPOINT_VARIABLES)
@@ -122,8 +122,8 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     else:
         return
     outcome: list[str] = []
-    # The timeout of urlopen covers neither name resolution nor several addresses in turn; waiting
-    # does.
+    # The timeout of urlopen covers neither name resolution nor several addresses in turn: limit
+    # the whole probe by waiting for a thread.
     thread = threading.Thread(target=lambda: outcome.append(ask(uri, seconds)), daemon=True)
     thread.start()
     thread.join(seconds)
@@ -139,18 +139,16 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
 def ensure_store(uri: str, experiment: str, artifact_location: str | None = None) -> str:
     """Prepare the tracking store for concurrent steps, and return the experiment's id.
 
-    A new SQLite database is created here, under a lock, and appears complete or not at all: two
-    processes that create it at once would break each other's migration. Call it once, before the
-    first step.
+    A new SQLite database is created under a lock and appears atomically: two processes that create
+    it simultaneously would break each other's migration. Call it once, before the first step.
 
     Args:
         uri: the tracking URI, such as ``sqlite:////runs/mlflow.db`` or ``https://mlflow.example``.
-        experiment: name of the experiment, which is made when it is missing.
-        artifact_location: where a new experiment keeps its artifacts; an existing one keeps its
-            own.
+        experiment: name of the experiment, created if missing.
+        artifact_location: artifact location of a new experiment; existing ones keep theirs.
 
     Raises:
-        TrackingError: the store can't be reached, opened or used.
+        TrackingError: the store cannot be reached, opened or used.
     """
     probe(uri)
     with translated(f"the tracking store {scrub(uri)} can't be used", uri), _complete(uri):
@@ -175,7 +173,7 @@ def _new_experiment(client: Any, name: str, artifact_location: str | None) -> st
     except Exception as error:
         if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
             raise
-        # Another process was quicker.
+        # Another process created it first.
         return str(client.get_experiment_by_name(name).experiment_id)
 
 
@@ -184,8 +182,8 @@ def translated(what: str, uri: str = "") -> Iterator[None]:
     """Translate errors of MLflow and its libraries into a TrackingError without secrets.
 
     Args:
-        what: The failed action, for the message.
-        uri: The store, whose lock's holder the message names; default: ``MLFLOW_TRACKING_URI``.
+        what: the failed action, for the message.
+        uri: the store, for the owner of its lock in the message; default: ``MLFLOW_TRACKING_URI``.
     """
     try:
         yield
@@ -193,7 +191,7 @@ def translated(what: str, uri: str = "") -> Iterator[None]:
         raise
     except ImportError as error:
         raise TrackingError(f"{what}: {missing_hint(error) or error}") from error
-    except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
+    except Exception as error:  # MLflow passes on errors of SQLAlchemy, requests and boto3
         reason = _reason(error)
         path = database_path(uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
         if "database is locked" in reason and path and (holders := lock_holders(path)):
@@ -202,7 +200,7 @@ def translated(what: str, uri: str = "") -> Iterator[None]:
 
 
 def _scheme(uri: str) -> str:
-    """Return ``postgresql`` of ``postgresql+psycopg2://...``."""
+    """Return the scheme without a driver: ``postgresql`` for ``postgresql+psycopg2://...``."""
     scheme, colon, _ = uri.partition("://")
     return scheme.partition("+")[0] if colon else ""
 
@@ -221,7 +219,7 @@ def _reason(error: Exception) -> str:
 
 
 def _ask(uri: str, seconds: float) -> str:
-    """Return why the server is away, or "" when it answers."""
+    """Return the reason if the server is unreachable, else an empty string."""
     try:
         parts = urlsplit(uri)
         host = parts.netloc.rpartition("@")[2]
@@ -236,7 +234,7 @@ def _ask(uri: str, seconds: float) -> str:
 
 
 def _knock(uri: str, seconds: float) -> str:
-    """Return why a database takes no connection, or "" when it does."""
+    """Return the reason if a database refuses connections, else an empty string."""
     try:
         parts = urlsplit(uri)
         port = parts.port or _DATABASE_PORTS[_scheme(uri)]

@@ -1,7 +1,7 @@
-"""Record what a step computed, as the table of the steps says.
+"""Records of a step's results, as declared by the step table.
 
-The launcher records the steps that it finds in the store in the same way, so that a run looks the
-same whether its steps were executed or reused.
+The launcher records cached steps in the same way, so that a run looks the same whether its steps
+were executed or reused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qatline.components.tracking.tracker import StepTracker
 
 MAX_PARAM = 500
 DESCRIPTION_TAG = "mlflow.note.content"
-"""Tag that MLflow's UI shows as the description of a run."""
+"""Tag displayed by MLflow's UI as the description of a run."""
 
 KEY_TAG = "qatline.key"
 """Tag of a step's run: the key of its result in the step store."""
@@ -46,8 +46,8 @@ def log_settings(
 ) -> None:
     """Record settings and seed as flat params, metadata as tags.
 
-    The tags hold the key, versions and git state. The run of the pipeline gets the settings, too:
-    on a cluster nobody else has them all.
+    The tags contain the key, versions and git state. The settings are recorded in the pipeline's
+    run as well: on a cluster no single process has all of them.
     """
     params: dict[str, Any] = {}
     for name, section in sections.items():
@@ -58,12 +58,10 @@ def log_settings(
 
 
 def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Manifest) -> None:
-    """Record a finished output directory's metrics and files.
-
-    The table of the steps says which.
+    """Record a finished output directory's metrics and files, as declared by the step table.
 
     Raises:
-        StepError: a file that should be JSON is not.
+        StepError: a JSON file is malformed.
         TrackingError: the store refuses.
     """
     outputs = STEP_BY_NAME[step].tracked
@@ -106,16 +104,16 @@ def _rows(directory: Path, outputs: TrackedOutputs) -> dict[str, float]:
 
 
 def _without_rows(metrics: Mapping[str, float], rows: Mapping[str, float]) -> dict[str, float]:
-    """Leave out what the rows say, which Kubeflow gets with another spelling."""
+    """Return the metrics without those of the rows, spelled with underscores for Kubeflow."""
     spelled = {name.replace("/", "_") for name in rows}
     return {name: value for name, value in metrics.items() if name not in spelled}
 
 
 def flatten(value: Any, prefix: str) -> dict[str, Any]:
-    """Return nested mappings as ``{"prefix.key.key": scalar}``; a list becomes compact JSON.
+    """Return nested mappings as ``{"prefix.key.key": scalar}``; lists become compact JSON.
 
-    A text beyond 500 characters ends in "...": the store would cut it anyway, and the whole is in
-    an artifact.
+    Texts beyond 500 characters end in "...": the store would truncate them, and an artifact
+    contains the full text.
     """
     if isinstance(value, Mapping):
         return {
@@ -146,7 +144,7 @@ def environment_tags() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    """Return a git command's output, or "" without git or a repository."""
+    """Return a git command's output, or an empty string without git or a repository."""
     try:
         done = subprocess.run(
             ["git", *arguments], capture_output=True, text=True, timeout=5, check=False
@@ -169,10 +167,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _named(value: Any, names: tuple[str, ...]) -> dict[str, str]:
-    """Return a JSON object's values below the keys, flattened to text.
-
-    Nulls are left out.
-    """
+    """Return a JSON object's values below the keys, flattened to text, without nulls."""
     chosen = (
         {name: value[name] for name in names if name in value} if isinstance(value, Mapping) else {}
     )

@@ -1,21 +1,21 @@
-"""Tracking of a step as the step sees it, and the environment that configures it.
+"""Tracking interface of a step, and the environment that configures it.
 
-The environment is the contract, the same that the MLflow plugin of the KFP backend follows:
+The environment is the contract, shared with the MLflow plugin of the KFP backend:
 
     QATLINE_TRACKING         off | optional | required. Default: required when
                              MLFLOW_TRACKING_URI is set, else off
     MLFLOW_TRACKING_URI      the tracking store
-    MLFLOW_RUN_ID            the run that the backend's plugin made for this task: it is resumed, and
-                             its parent is the run of the whole pipeline
-    QATLINE_PARENT_RUN_ID    else the run of the whole pipeline: a child of it is made
+    MLFLOW_RUN_ID            the run created by the backend's plugin for this task: it is resumed,
+                             and its parent is the run of the whole pipeline
+    QATLINE_PARENT_RUN_ID    else the run of the whole pipeline: a child of it is created
     QATLINE_PIPELINE_RUN_ID  else the id of the pipeline run, on a cluster the one of KFP: its run is
-                             found, or made by the first step; see qatline.components.tracking.pipeline_run
-    QATLINE_LAUNCHER_PID     a launcher on this machine: it records the step when the step has ended
+                             found, or created by the first step; see
+                             qatline.components.tracking.pipeline_run
+    QATLINE_LAUNCHER_PID     a launcher on this machine: it records the step after its end
     MLFLOW_EXPERIMENT_ID     the experiment of that, or of a plain run; MLFLOW_EXPERIMENT_NAME
-                             names one that is made where it is missing
+                             names one that is created if it is missing
 
-This module imports no MLflow, so that a step that is reused, or one that is not tracked, stays
-quick.
+This module does not import MLflow: reused and untracked steps start quickly.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ _MODES = ("off", "optional", "required")
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Start and end of a step that has ended, in milliseconds since 1970."""
+    """Start and end of a finished step, in milliseconds since 1970."""
 
     started: int
     ended: int
 
 
 class Recorder(Protocol):
-    """A run that takes entries."""
+    """A run that records entries."""
 
     def record(self, entry: Entry) -> None:
-        """Write an entry; raise TrackingError when the store fails."""
+        """Write an entry; raise TrackingError if the store fails."""
 
 
 class StepTracker:
-    """Record of a step: in its own run and in that of the whole pipeline.
+    """Record of a step, in its own run and in that of the whole pipeline.
 
     Args:
-        own: the step's run; None where nothing is tracked.
+        own: the step's run; None without tracking.
         pipeline: the pipeline's run; None outside a pipeline.
-        warn: receives the first failure, after which nothing more is recorded; without it a failure
-            is raised.
+        warn: receives the first failure, after which recording stops; without it failures are
+            raised.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class StepTracker:
 
 
 def tracking_mode(environment: Mapping[str, str] | None = None) -> str:
-    """Return off, optional or required, as the environment says.
+    """Return ``off``, ``optional`` or ``required``, as configured by the environment.
 
     Raises:
-        ConfigError: ``QATLINE_TRACKING`` is something else.
+        ConfigError: ``QATLINE_TRACKING`` has another value.
     """
     values = os.environ if environment is None else environment
     mode = values.get(MODE_VARIABLE) or ("required" if values.get(URI_VARIABLE) else "off")

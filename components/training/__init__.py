@@ -1,1 +1,1 @@
-"""Models made and trained."""
+"""Construction and training of models."""

@@ -1,4 +1,4 @@
-"""Labelled arrays as what a training reads."""
+"""Labelled arrays as training data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from qatline.components.data.tf_pipeline import build_dataset
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayData:
-    """Two parts in memory, as a model takes them.
+    """Training and validation parts in memory.
 
     Attributes:
-        training: what to train on.
-        validating: what to choose the best epoch by.
+        training: samples for training.
+        validating: samples for the selection of the best epoch.
         classes: number of the model's outputs.
     """
 
@@ -25,7 +25,7 @@ class ArrayData:
 
     @property
     def samples(self) -> int:
-        """Number of samples to train on."""
+        """Number of training samples."""
         return len(self.training.labels)
 
     def train(

@@ -1,4 +1,4 @@
-"""Training that begins with the champion's FP32 weights."""
+"""Training that starts from the champion's FP32 weights."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def champion_network(
     *,
     warn: Callable[[str], None],
 ) -> Any | None:
-    """Return the FP32 network that the champion was quantized from.
+    """Return the FP32 network of the champion.
 
     Args:
         settings: the registered model.
-        framework: what loads the network.
-        info: description of the data, which it must fit.
-        warn: told why training begins from scratch instead.
+        framework: framework that loads the network.
+        info: description of the data; the network must fit it.
+        warn: receives the reason if training starts from scratch instead.
 
     Returns:
-        The network; None where there is no champion, or its network does not fit.
+        The network, or None without a champion or if its network does not fit.
 
     Raises:
-        TrackingError: the store fails, and tracking is required.
+        TrackingError: the store fails and tracking is required.
     """
     registry = run_registry(settings, warn)
     champion = current_champion(registry) if registry is not None else None

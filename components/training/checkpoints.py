@@ -1,4 +1,4 @@
-"""Checkpoints of a training, whole or not at all, and how it goes on from one."""
+"""Atomic checkpoints of a training, and resumption from them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from qatline.components.workers.workers import Workers
 
 
 class Resumable(Protocol):
-    """A part of a training that changes while it runs."""
+    """Part of a training with mutable state."""
 
     def get_state(self) -> Any:
-        """Return a copy of all that changes, as ``write_state`` takes it."""
+        """Return a copy of the mutable state in the format of ``write_state``."""
 
     def set_state(self, state: Any) -> None:
-        """Put back what ``get_state`` returned."""
+        """Restore the result of ``get_state``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The file that keeps a training's state after every so many epochs.
+    """File with a training's state, written every few epochs.
 
     Attributes:
-        folder: of one execution: other settings, data or code mean another folder.
-        name: of the training within it; an execution may have several.
+        folder: folder of one execution; other settings, data or code use another folder.
+        name: name of the training; an execution may have several.
         every: epochs between two checkpoints; 0 for none. The last epoch always has one.
-        warn: told of a checkpoint that can't be read or written.
+        warn: receives a warning if a checkpoint cannot be read or written.
     """
 
     folder: Path
@@ -40,16 +40,17 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self.folder / f"{self.name}.state"
 
     def read(self) -> dict[str, Any] | None:
-        """Return the state that was written last; None for none, or a damaged one."""
+        """Return the last written state, or None if it is missing or damaged."""
         sweep_unfinished(self.folder)
         if not self.every or not self.path.is_file():
             return None
         try:
             state = read_state(self.path)
+            # The file may have been copied from another execution.
             if state["of"] != self._identity:
                 raise ValueError(f"it is of {state['of']}")
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -58,13 +59,13 @@ class Checkpoint:
         return dict(state)
 
     def is_due(self, epoch: int, epochs: int) -> bool:
-        """Whether an epoch, counted from 1, ends with a checkpoint."""
+        """Return whether an epoch, counted from 1, ends with a checkpoint."""
         return bool(self.every) and (epoch % self.every == 0 or epoch == epochs)
 
     def write(self, state: Mapping[str, Any]) -> bool:
-        """Write a state; return False, with a warning, where that fails.
+        """Write a state; on failure, warn and return False.
 
-        The training goes on then, and the former checkpoint stays.
+        A failed write keeps the previous checkpoint, and training continues.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -84,16 +85,16 @@ class Checkpoint:
 
 
 class Resumption:
-    """A training's parts, and its checkpoint.
+    """Parts of a training and its checkpoint.
 
     Args:
-        checkpoint: where the state is kept; None for nowhere.
-        parts: what changes, by name.
-        epochs: of the training.
-        workers: that train together: worker 0 reads and writes for all.
+        checkpoint: checkpoint of the training; None to store no state.
+        parts: mutable parts by name.
+        epochs: number of epochs.
+        workers: workers of the training; worker 0 reads and writes for all.
 
     Attributes:
-        epoch: epochs that the checkpoint has behind it; 0 without one.
+        epoch: epochs completed by the checkpoint; 0 without one.
     """
 
     def __init__(
@@ -107,18 +108,19 @@ class Resumption:
         self._checkpoint = checkpoint if workers.index == 0 else None
         self._parts, self._epochs = parts, epochs
         state = self._checkpoint.read() if self._checkpoint is not None else None
+        # All workers must resume at the same epoch; the others may not see the folder of worker 0.
         self._state = workers.share(state)
         self.epoch: int = self._state["epoch"] if self._state is not None else 0
 
     def restore(self) -> None:
-        """Set the parts to the checkpoint's state, if there is one."""
+        """Restore the parts from the checkpoint, if any."""
         if self._state is not None:
             for name, part in self._parts.items():
                 part.set_state(self._state[name])
-        self._state = None  # twice a model's size
+        self._state = None  # frees memory of twice the model's size
 
     def end_epoch(self, epoch: int) -> None:
-        """Write a checkpoint where an epoch, counted from 1, ends with one."""
+        """Write a checkpoint if an epoch, counted from 1, ends with one."""
         checkpoint = self._checkpoint
         if checkpoint is None or not checkpoint.is_due(epoch, self._epochs):
             return
@@ -129,7 +131,7 @@ class Resumption:
 def open_checkpoint(
     folder: Path | None, name: str, every: int, warn: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return a training's checkpoint below a step's folder of them; None without a folder."""
+    """Return a training's checkpoint in a step's checkpoint folder; None without a folder."""
     if folder is None:
         return None
     return Checkpoint(folder=folder, name=name, every=every, warn=warn)

@@ -1,4 +1,4 @@
-"""The control of QAT: the FP32 model trained for as long, the same way."""
+"""Control experiment of QAT: the FP32 model with the same additional training."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def train_control(
     progress: Progress,
     checkpoint: Checkpoint | None = None,
 ) -> Any:
-    """Train the baseline on as QAT trains the quantized model, and write it.
+    """Continue the training of the baseline with the schedule of QAT, and write the result.
 
-    Order, augmentation, schedule and the choice of the epoch are those of QAT; there is no
-    teacher.
+    Order, augmentation, schedule and selection of the epoch are those of QAT; there is no teacher.
 
     Args:
-        framework: that of the models.
+        framework: framework of the models.
         reference: directory of the baseline.
         dataset: directory of the prepared data.
-        tuned: directory of QAT; the control goes into its folder ``control``.
-        qat: the settings of both.
-        seed: of shuffling and augmentation.
-        progress: told of every batch.
-        checkpoint: where the training's state is kept; None for nowhere.
+        tuned: directory of QAT; the control is written to its folder ``control``.
+        qat: settings of both trainings.
+        seed: seed of shuffling and augmentation.
+        progress: receives every batch.
+        checkpoint: checkpoint of the training; None for none.
 
     Returns:
         The control.
     """
     control = tuned.control()
     control.path.mkdir()
+    # Before the model is loaded: layers such as Dropout draw their seeds then.
     framework.make_deterministic(seed)
     model = framework.load(reference)
     history = finetune(
@@ -77,7 +77,7 @@ def train_control(
 def choose_teacher(
     framework: Framework, reference: Baseline, control: Any, qat: QATSettings
 ) -> Any:
-    """Return the model whose outputs are soft targets; None without distillation."""
+    """Return the model that provides soft targets; None without distillation."""
     if not qat.distillation:
         return None
     return control if qat.teacher == "control" else framework.load(reference)

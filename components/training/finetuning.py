@@ -1,4 +1,4 @@
-"""Quantization-aware fine-tuning, as the pipeline's step and the command line do it."""
+"""Quantization-aware fine-tuning, shared by the pipeline's step and the command line."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def finetune(
     oscillation: Oscillation | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> list[Epoch]:
-    """Fine-tune a calibrated model in place; end with the best epoch's weights.
+    """Fine-tune a calibrated model in place and keep the best epoch's weights.
 
-    For a result that can be repeated, call the framework's ``make_deterministic`` before the model is
-    loaded: layers such as Dropout draw their seeds then.
+    For reproducible results, call the framework's ``make_deterministic`` before loading the model:
+    layers such as Dropout draw their seeds at that time.
 
-    An epoch counts as better than the model as it came only if its gain is more than noise (see
-    ``qatline.components.training.history.is_clear_gain``).
+    An epoch replaces the initial model only if its gain exceeds the noise; see
+    ``qatline.components.training.history.is_clear_gain``.
 
     Args:
         model: a quantized and calibrated classifier.
         data: directory of the prepared data, or another source of batches.
-        qat: epochs, batch size, optimizer, rate, weight of the teacher's outputs.
-        seed: of shuffling and augmentation.
-        progress: told of every batch.
-        teacher: the model in floating point whose outputs serve as soft targets, or None.
-        framework: that of the model; None for Keras.
-        oscillation: where to note which quantized weights oscillated, or None.
-        checkpoint: where the state is kept; None for nowhere.
+        qat: epochs, batch size, optimizer, learning rate, weight of the teacher's outputs.
+        seed: seed of shuffling and augmentation.
+        progress: receives every batch.
+        teacher: floating-point model that provides soft targets, or None.
+        framework: framework of the model; None for Keras.
+        oscillation: receives the shares of oscillating weights, or None.
+        checkpoint: checkpoint of the training; None for none.
 
     Returns:
-        One record an epoch, from epoch 0, the model as it came.
+        One record per epoch, starting with epoch 0, the initial model.
     """
     chosen = framework or choose_framework("keras")
     return chosen.fit(
@@ -68,5 +68,5 @@ def finetune(
 
 
 def final_epoch(history: Sequence[Epoch]) -> Epoch:
-    """Return the epoch whose weights were kept; epoch 0 is before training."""
+    """Return the epoch of the kept weights; epoch 0 is the model before training."""
     return next(epoch for epoch in history if epoch.kept)

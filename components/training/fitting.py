@@ -1,6 +1,6 @@
 """Training and prediction of Keras models.
 
-Seeded, deterministic, with progress and a history.
+Training is seeded and deterministic, reports progress and records a history.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ def fit(
     oscillation: Oscillation | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> list[Epoch]:
-    """Train a model in place, with cosine decay to zero, and leave it uncompiled.
+    """Train a model in place with cosine decay to zero, and leave it uncompiled.
 
     Args:
-        model: any classifier; whether it gives logits or probabilities is seen from its last layer.
+        model: any classifier; its last layer decides between logits and probabilities.
         data: directory of the prepared data, or another source of batches.
-        schedule: epochs, batch size, optimizer and rate.
+        schedule: epochs, batch size, optimizer and learning rate.
         seed: seed of shuffling and augmentation.
-        progress: told of every batch.
+        progress: receives every batch.
         label_smoothing: in [0, 1).
-        keep_best: whether to end with the weights of the epoch with the least validation loss;
-            where none is better than the model as it came by more than chance explains, with those
+        keep_best: whether to restore the weights of the epoch with the lowest validation loss. The
+            initial weights are restored if no epoch is significantly better
             (``history.is_clear_gain``).
-        teacher: a trained model of the same outputs whose probabilities serve as soft targets
+        teacher: trained model with the same outputs whose probabilities serve as soft targets
             (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1), or None.
-        distillation: weight of the soft targets, in [0, 1]; the labels have the rest.
-        oscillation: where to note which quantized weights oscillated, or None.
-        checkpoint: where the state is kept, and taken from if it is there; None for nowhere.
+        distillation: weight of the soft targets, in [0, 1]; the labels have the remaining weight.
+        oscillation: receives the shares of oscillating weights, or None.
+        checkpoint: checkpoint to write, and to resume from if it exists; None for none.
 
     Returns:
-        One record an epoch. With ``keep_best`` the first record is epoch 0, the model as it came,
-        and each says with ``kept`` whether its weights are the final ones.
+        One record per epoch. With ``keep_best`` the first record is epoch 0, the initial model, and
+        ``kept`` marks the record of the final weights.
     """
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
@@ -96,6 +96,7 @@ def fit(
     )
     parts: dict[str, Resumable] = {"model": trained, "recipe": recipe, "history": record}
     saved = Resumption(checkpoint, parts, schedule.epochs, workers)
+    # Workers build their models independently: start all from the weights of worker 0.
     trained.set_weights(workers.share(trained.get_weights()))
     if keep_best and not saved.epoch:
         record.start()
@@ -111,8 +112,8 @@ def fit(
         loop.run(train, sizes, schedule.epochs, saved)
         recipe.finish()
     record.restore_kept()
-    # Else its file would hold the optimizer's variables, and a loss that only this package can
-    # load.
+    # A compiled model would be saved with the optimizer's variables and a private loss class,
+    # which only this package can load.
     model.optimizer, model.compiled = None, False
     return record.rows
 
@@ -120,7 +121,7 @@ def fit(
 def _batches(
     source: TrainingData, schedule: TrainingSettings | QATSettings, seed: int, workers: Workers
 ) -> Any:
-    """Return the batches of an epoch, or this worker's rows of them."""
+    """Return the batches of an epoch, or this worker's share of each batch."""
     return source.train(
         schedule.batch_size,
         shuffle_seed=seed,
@@ -132,7 +133,7 @@ def _batches(
 def _plain_batches(
     source: TrainingData, schedule: TrainingSettings | QATSettings
 ) -> Callable[[], Any]:
-    """Return what gives batches of the training part as they are."""
+    """Return a function that returns unaugmented batches of the training part."""
     size = schedule.batch_size
 
     def batches() -> Any:
@@ -146,7 +147,7 @@ class CompiledModel:
     """A compiled Keras model in training; see ``qatline.components.training.history.Trained``.
 
     Args:
-        model: the model; its loss is that of one sample each.
+        model: the model; its loss returns one value per sample.
     """
 
     def __init__(self, model: Any) -> None:
@@ -154,15 +155,15 @@ class CompiledModel:
 
     @property
     def learning_rate(self) -> float:
-        """Rate of the next step."""
+        """Learning rate of the next step."""
         return float(self._model.optimizer.learning_rate)
 
     def inference(self) -> AbstractContextManager[None]:
-        """Return a context for ``outputs`` of many batches."""
+        """Return a context for repeated calls of ``outputs``."""
         return folded_weights(self._model)
 
     def outputs(self, x: Any) -> np.ndarray:
-        """Return the outputs of inference on a batch."""
+        """Return the inference outputs of a batch."""
         return np.asarray(self._model.predict_on_batch(x))
 
     def losses(self, y: Any, outputs: np.ndarray) -> np.ndarray:
@@ -170,19 +171,20 @@ class CompiledModel:
         return np.asarray(keras.ops.convert_to_numpy(self._model.loss.call(y, outputs)))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the values of all variables of the model, seeds included, and of the optimizer."""
+        """Return all variables of the model, including random seeds, and of the optimizer."""
         found: dict[str, list[np.ndarray]] = {}
         for name, variables in self._variables().items():
             found[name] = [np.array(keras.ops.convert_to_numpy(each)) for each in variables]
         return found
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``get_state`` returned."""
+        """Restore the result of ``get_state``."""
         for name, variables in self._variables().items():
             for variable, value in zip(variables, state[name], strict=True):
                 variable.assign(value)
 
     def _variables(self) -> dict[str, list[Any]]:
+        # Metrics are not part of a training's state.
         measured = {id(variable) for variable in self._model.metrics_variables}
         own = [each for each in self._model.variables if id(each) not in measured]
         return {"model": own, "optimizer": list(self._model.optimizer.variables)}
@@ -198,7 +200,7 @@ class CompiledModel:
 
 
 def predict(model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the model's outputs in inference, batch after batch: ``(samples, classes)``."""
+    """Return the inference outputs of all batches, ``(samples, classes)``."""
     run = tf.function(lambda x: model(x, training=False))
     outputs = []
     with folded_weights(model):
@@ -232,15 +234,12 @@ def _compile(
 
 
 def _is_soft(y: Any, classes: int) -> bool:
-    """Whether targets are one number for each class.
-
-    ``(samples, classes)``, where labels have one a sample.
-    """
+    """Return whether targets have shape ``(samples, classes)`` instead of one label per sample."""
     return tuple(y.shape)[1:] == (classes,)
 
 
 def _is_top1(y_true: Any, y_pred: Any) -> Any:
-    """Return 1.0 where the largest output is the label's, or the largest soft target's."""
+    """Return 1.0 for each sample whose largest output is at the label or largest soft target."""
     soft = _is_soft(y_true, y_pred.shape[1])
     labels = keras.ops.argmax(y_true, axis=1) if soft else keras.ops.reshape(y_true, (-1,))
     hits = keras.ops.equal(
@@ -250,7 +249,7 @@ def _is_top1(y_true: Any, y_pred: Any) -> Any:
 
 
 class _Loss(keras.losses.Loss):
-    """Cross-entropy of integer labels with label smoothing; Keras's takes one-hot labels."""
+    """Cross-entropy of integer labels with label smoothing; Keras's requires one-hot labels."""
 
     def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
         super().__init__(name="cross_entropy")
@@ -269,6 +268,6 @@ class _Loss(keras.losses.Loss):
 
 
 def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
-    """Return a map that blends labels with the teacher's probabilities."""
+    """Return a function that blends labels with the teacher's probabilities."""
     probabilities = gives_probabilities(teacher)
     return soft_targets(teacher, classes, weight, probabilities=probabilities)

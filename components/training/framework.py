@@ -1,4 +1,4 @@
-"""What the steps need of a framework, and which one is asked for."""
+"""Interface between the steps and a framework, and its selection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TrainingData(Protocol):
-    """What a training reads: the parts ``train`` and ``validation``, in batches."""
+    """Source of a training's data: the parts ``train`` and ``validation``, in batches."""
 
     @property
     def classes(self) -> int:
@@ -33,7 +33,7 @@ class TrainingData(Protocol):
 
     @property
     def samples(self) -> int:
-        """Number of samples to train on."""
+        """Number of training samples."""
 
     def train(
         self,
@@ -43,9 +43,9 @@ class TrainingData(Protocol):
         augment: str,
         worker: tuple[int, int] = (0, 1),
     ) -> Any:
-        """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time.
+        """Return the ``tf.data.Dataset`` of an epoch; each iteration shuffles it again.
 
-        With ``worker=(index, workers)`` it has the rows of one worker of each batch; see
+        With ``worker=(index, workers)`` it contains one worker's rows of each batch; see
         ``qatline.components.data.tf_pipeline.build_dataset``.
         """
 
@@ -55,7 +55,7 @@ class TrainingData(Protocol):
 
 @dataclass(kw_only=True)
 class Oscillation:
-    """Filled by a training: what its quantized weights did.
+    """Oscillation of quantized weights, filled in by a training.
 
     Attributes:
         oscillating: share of oscillating weights by quantizer, in [0, 1].
@@ -67,30 +67,30 @@ class Oscillation:
 
 
 class Framework(Protocol):
-    """A framework that makes, trains, quantizes and exports models.
+    """A framework that builds, trains, quantizes and exports models.
 
-    What a model is, only the framework knows. Images come in batches as the data has them,
-    float32 ``(samples, height, width, channels)``.
+    The type of a model is private to the framework. Images have the layout of the data: float32
+    batches of shape ``(samples, height, width, channels)``.
 
     Attributes:
         traits: its title, packages and optional features.
-        layer_check: how a user compares an exported file with its model layer by layer.
+        layer_check: command or call that compares an exported file with its model layer by layer.
     """
 
     traits: FrameworkTraits
     layer_check: str
 
     def make_deterministic(self, seed: int) -> None:
-        """Seed everything random, and make kernels deterministic."""
+        """Seed all random generators and make kernels deterministic."""
 
     def open_model(
         self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
     ) -> tuple[Any, bool]:
-        """Return the model that ``settings`` name, and whether it is trained already.
+        """Return the model selected by ``settings``, and whether it is already trained.
 
         Raises:
             ConfigError: the name, its options or its weights are wrong.
-            UnsupportedModelError: the model does not fit the data, or can't be loaded safely.
+            UnsupportedModelError: the model does not fit the data, or cannot be loaded safely.
         """
 
     def name(self, model: Any) -> str:
@@ -100,7 +100,7 @@ class Framework(Protocol):
         """Return the number of its parameters."""
 
     def gives_probabilities(self, model: Any) -> bool:
-        """Whether its outputs went through a softmax, rather than being logits."""
+        """Return whether the outputs are softmax probabilities instead of logits."""
 
     def fit(
         self,
@@ -120,16 +120,16 @@ class Framework(Protocol):
         """Train a model in place; see ``qatline.components.training.fitting.fit``."""
 
     def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""
+        """Return the inference outputs of all batches, float32 ``(samples, classes)``."""
 
     def bare(self, model: Any) -> Any:
-        """Return a model as ``qat_lib.PtqRecipe`` takes it."""
+        """Return the model in the form that ``qat_lib.PtqRecipe`` expects."""
 
     def inputs(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Iterable[Any]:
-        """Return batches of the data as the bare model takes them."""
+        """Return batches of the data in the form that the bare model expects."""
 
     def with_bare(self, model: Any, bare: Any) -> Any:
-        """Return a model with another bare one, such as its quantized form."""
+        """Return the model with another bare model, such as its quantized form."""
 
     def quantizers(self, model: Any) -> Mapping[str, RangeOwner]:
         """Return the quantizers of a model by name."""
@@ -141,7 +141,7 @@ class Framework(Protocol):
         """Return the model in a step's directory, with its plan, if any.
 
         Raises:
-            StepError, UnsupportedModelError: it is missing or damaged.
+            StepError, UnsupportedModelError: the model is missing or damaged.
         """
 
     def export_onnx(
@@ -149,8 +149,8 @@ class Framework(Protocol):
     ) -> ExportReport:
         """Export a model; see ``qat_lib.export_onnx``.
 
-        With ``signed``, unsigned quantizers become signed ones of the same range: other numbers,
-        the same structure.
+        With ``signed``, unsigned quantizers become signed with the same range: the values change,
+        the structure does not.
         """
 
     def check_parity(self, model: Any, path: Path, images: np.ndarray) -> ParityReport:
@@ -158,7 +158,7 @@ class Framework(Protocol):
 
 
 def choose_framework(name: FrameworkName) -> Framework:
-    """Return a framework; what it needs is imported.
+    """Import and return a framework.
 
     Raises:
         MissingPackageError: a package is not installed.

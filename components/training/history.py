@@ -1,4 +1,4 @@
-"""A record of each epoch, and which epoch's weights are kept."""
+"""Record of each epoch, and selection of the weights to keep."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from qatline.components.artifacts.models import Epoch
 from qatline.components.support.events import Progress
 
 CLEAR = 1.645
-"""Standard errors that a mean of nothing but chance exceeds in 5 % of all cases (normal
+"""Bound in standard errors that a mean of pure noise exceeds in 5 % of all cases (normal
 distribution)."""
 
 
 def is_clear_gain(before: np.ndarray, after: np.ndarray) -> bool:
-    """Whether losses fell by more than chance explains.
+    """Return whether losses fell significantly: one-sided test of paired differences at 5 %.
 
-    A one-sided test of their paired differences at 5 %.
-
-    A network whose quantization cost nothing shall not be exchanged for one that is luckier on a
-    few images.
+    Without the test, a network quantized without loss would be replaced by one that is accidentally
+    better on a few images.
 
     Args:
         before: loss of each sample before, ``(samples,)``.
@@ -34,7 +32,7 @@ def is_clear_gain(before: np.ndarray, after: np.ndarray) -> bool:
 
 
 def gain_and_bound(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-    """Return by how much a mean loss fell, and what chance explains of it.
+    """Return the decrease of a mean loss and its significance bound.
 
     The bound is ``CLEAR`` standard errors of the paired differences; infinite for one sample.
     """
@@ -44,43 +42,43 @@ def gain_and_bound(before: np.ndarray, after: np.ndarray) -> tuple[float, float]
 
 
 class Trained(Protocol):
-    """What is trained, as its history sees it."""
+    """A model in training, as required by its history."""
 
     @property
     def learning_rate(self) -> float:
-        """Rate of the next step."""
+        """Learning rate of the next step."""
 
     def inference(self) -> AbstractContextManager[None]:
-        """Return a context for ``outputs`` of many batches."""
+        """Return a context for repeated calls of ``outputs``."""
 
     def outputs(self, x: Any) -> np.ndarray:
-        """Return the outputs of inference on a batch, ``(samples, classes)``."""
+        """Return the inference outputs of a batch, ``(samples, classes)``."""
 
     def losses(self, y: Any, outputs: np.ndarray) -> np.ndarray:
         """Return the loss of each sample, ``(samples,)``."""
 
     def get_weights(self) -> Any:
-        """Return a copy of all that training changes."""
+        """Return a copy of all trained state."""
 
     def set_weights(self, weights: Any) -> None:
-        """Put back what ``get_weights`` returned."""
+        """Restore the result of ``get_weights``."""
 
 
 class History:
-    """Records each epoch, reports every batch, and remembers the weights to keep.
+    """Records each epoch, reports every batch and stores the weights to keep.
 
-    Its methods ``on_...`` are those of Keras's callbacks.
+    The methods ``on_...`` follow Keras's callbacks.
 
     Args:
-        trained: what is trained.
+        trained: the model in training.
         validation: batches of inputs and labels.
         steps: batches of an epoch.
         epochs: number of epochs.
-        progress: told of every batch.
+        progress: receives every batch.
         keep_best: see ``qatline.components.training.fitting.fit``.
-        samples: of an epoch and one worker, for its speed; None for no speed.
-        candidate: context in which an epoch's weights are those that it is judged by, such as an
-            average; by default they are as trained.
+        samples: samples per epoch and worker, for the reported speed; None for no speed.
+        candidate: context that sets the weights to evaluate an epoch by, such as an average; by
+            default the trained weights.
     """
 
     started: float
@@ -106,7 +104,7 @@ class History:
         self.done = 0
 
     def start(self) -> None:
-        """Record the model as it came, as epoch 0."""
+        """Record the initial model as epoch 0."""
         self._add(0, None)
 
     def on_epoch_begin(self, *_: Any) -> None:
@@ -114,7 +112,7 @@ class History:
         self.started = time.monotonic()
 
     def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
-        """Tell the progress."""
+        """Report the progress."""
         self.done += 1
         self.progress.update("training", self.done, self.steps * self.epochs, **_training(logs))
 
@@ -124,7 +122,7 @@ class History:
             self._add(epoch + 1, logs)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the records, and the weights to keep."""
+        """Return the records and the weights to keep."""
         return {
             "rows": [row.model_dump(exclude_unset=True) for row in self.rows],
             "at_first": self.at_first,
@@ -133,7 +131,7 @@ class History:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``get_state`` returned."""
+        """Restore the result of ``get_state``."""
         self.rows = [Epoch(**row) for row in state["rows"]]
         self.at_first, self.done = state["at_first"], state["done"]
         self.kept = None if state["kept"] is None else tuple(state["kept"])
@@ -157,7 +155,7 @@ class History:
             self.kept = (loss, len(self.rows) - 1, self.trained.get_weights())
 
     def _validate(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return each validation sample's loss, and whether its label came first."""
+        """Return each validation sample's loss, and whether its prediction is correct."""
         losses, hits = [], []
         with self.trained.inference():
             for x, y in self.validation:
@@ -167,26 +165,28 @@ class History:
         return np.concatenate(losses), np.concatenate(hits)
 
     def _speed(self, seconds: float) -> dict[str, float]:
-        """Return the images that one of several workers trained on in a second."""
+        """Return the images per second of each of several workers."""
         if self._samples is None or not seconds:
             return {}
         return {"images_per_second_per_worker": self._samples / seconds}
 
     def _gain(self, losses: np.ndarray) -> dict[str, float]:
-        """Return the test that decides about an epoch's weights."""
+        """Return gain and bound of the test that selects an epoch's weights."""
         if self.at_first is None:
             return {}
         gain, bound = gain_and_bound(self.at_first, losses)
+        # JSON has no infinity, the bound of a single sample.
         return {"gain": gain, "gain_bound": bound} if np.isfinite(gain + bound) else {}
 
     def _is_better(self, losses: np.ndarray) -> bool:
         if self.at_first is None or self.kept is None:
+            # The first record is the initial model: later epochs are compared with its losses.
             self.at_first = losses
             return True
         return bool(losses.mean() < self.kept[0]) and is_clear_gain(self.at_first, losses)
 
     def restore_kept(self) -> None:
-        """Put the weights to keep back, and mark their record."""
+        """Restore the weights to keep and mark their record."""
         if self.kept is not None:
             _, index, weights = self.kept
             self.trained.set_weights(weights)
@@ -197,5 +197,5 @@ class History:
 
 
 def _training(logs: Any) -> dict[str, float]:
-    """Return the recorded figures of the training part from the logs."""
+    """Return the recorded training metrics from the logs."""
     return {name: float(logs[name]) for name in ("loss", "accuracy") if name in (logs or {})}

@@ -1,4 +1,4 @@
-"""Keras, as the steps use it; see ``qatline.components.training.framework``."""
+"""Keras front end of the steps; see ``qatline.components.training.framework``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KerasFramework:
     def open_model(
         self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
     ) -> tuple[Any, bool]:
-        """Return the model that ``settings`` name, and whether it is trained already."""
+        """Return the model selected by ``settings``, and whether it is already trained."""
         return model_source.open_model(settings, image_shape, classes)
 
     def name(self, model: Any) -> str:
@@ -40,11 +40,11 @@ class KerasFramework:
         return str(model.name)
 
     def parameters(self, model: Any) -> int:
-        """Return the number of its weights, trained or not."""
+        """Return the number of its weights, trainable or not."""
         return int(model.count_params())
 
     def gives_probabilities(self, model: Any) -> bool:
-        """Whether its last layer is a softmax."""
+        """Return whether the last layer is a softmax."""
         return model_source.gives_probabilities(model)
 
     def fit(
@@ -58,7 +58,7 @@ class KerasFramework:
         return fitting.fit(model, data, schedule, **options)
 
     def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the outputs of inference."""
+        """Return the inference outputs."""
         return fitting.predict(model, batches)
 
     def bare(self, model: Any) -> Any:
@@ -74,7 +74,7 @@ class KerasFramework:
         return batches
 
     def with_bare(self, model: Any, bare: Any) -> Any:  # noqa: ARG002
-        """Return the other model itself."""
+        """Return the other model unchanged."""
         return bare
 
     def quantizers(self, model: Any) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
-"""The training loop of Keras models: epochs, batches, one traced step.
+"""Training loop of Keras models: epochs, batches, one traced step.
 
-``model.fit`` does the same for one worker, and fails with several (keras issue 20585). With one
-worker both give the same weights, bit for bit.
+``model.fit`` does the same for one worker but fails with several (keras issue 20585). With one
+worker both produce the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from qatline.components.training.checkpoints import Resumption
 from qatline.components.workers.workers import Workers, synchronized_batch_norms
 
 ORDERS_PER_EPOCH = 2
-"""Orders of the data that an epoch draws: ``model.fit`` makes a second iterator and drops it."""
+"""Shuffled orders drawn per epoch: ``model.fit`` creates a second iterator and discards it."""
 
 
 class KerasLoop:
-    """Trains a compiled model.
+    """Training loop of a compiled model.
 
     Args:
         model: the model; its loss is the mean over a batch.
-        is_right: returns 1.0 for each sample whose largest output is its label's, else 0.0.
-        callbacks: told of epochs and batches, in order.
-        workers: that train together, each on its rows of every batch. Default: one.
-        part_rows: rows of a part, where a batch's gradients are sums over parts that follow one
-            another; None, the default, takes it whole. Of several workers each takes its rows
-            whole.
+        is_right: returns 1.0 for each correctly classified sample, else 0.0.
+        callbacks: receive epochs and batches, in order.
+        workers: workers that train together, each on its rows of every batch. Default: one.
+        part_rows: rows per part if a batch's gradients are accumulated over consecutive parts;
+            None, the default, processes a batch at once. With several workers each processes its
+            rows at once.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class KerasLoop:
     def run(
         self, batches: Any, sizes: Sequence[int], epochs: int, saved: Resumption | None = None
     ) -> None:
-        """Train, from the first epoch or from a checkpoint's.
+        """Train from the first epoch or from a checkpoint.
 
         Args:
-            batches: ``tf.data.Dataset`` of an epoch, which each iteration shuffles anew.
+            batches: ``tf.data.Dataset`` of an epoch; each iteration shuffles it again.
             sizes: samples of each batch of an epoch, over all workers.
             epochs: number of epochs.
             saved: the checkpoint, if any.
         """
         saved = saved or Resumption(None, {}, epochs)
-        # Before layers are frozen: each trained variable has its slots from the start.
+        # Before layers are frozen: every trainable variable needs its slots from the start.
         self._model.optimizer.build(self._model.trainable_variables)
         self._callbacks.on_train_begin()
         self._resume(batches, saved)
@@ -75,15 +75,17 @@ class KerasLoop:
         self._callbacks.on_train_end()
 
     def _resume(self, batches: Any, saved: Resumption) -> None:
-        """Make model, callbacks and order of the data what they were after a checkpoint's epoch."""
+        """Restore model, callbacks and order of the data after a checkpoint's epoch."""
         if saved.epoch:
-            self._callbacks.on_epoch_begin(saved.epoch - 1)  # freezes what was frozen by then
+            self._callbacks.on_epoch_begin(saved.epoch - 1)  # repeats earlier freezes
             saved.restore()
+            # Creating an iterator advances the shuffle's generator: skip the orders of completed
+            # epochs.
             for _ in range(saved.epoch * ORDERS_PER_EPOCH):
                 iter(batches)
 
     def _run_epoch(self, batches: Any, sizes: Sequence[int]) -> dict[str, Any]:
-        """Train on every batch once; return loss and accuracy over the epoch."""
+        """Train on every batch once; return loss and accuracy of the epoch."""
         for total in self._sums.values():
             total.assign(0.0)
         train, logs = self._step(), {}
@@ -92,13 +94,13 @@ class KerasLoop:
             self._callbacks.on_train_batch_begin(step)
             try:
                 logs = train(iterator, tf.constant(size))
-            except tf.errors.OutOfRangeError:  # fewer batches than the data promised
+            except tf.errors.OutOfRangeError:  # fewer batches than announced
                 break
             self._callbacks.on_train_batch_end(step, logs)
         return logs
 
     def _step(self) -> Any:
-        """Return the traced step; Keras reads what is trainable while it traces."""
+        """Return the traced step for the current trainable flags; tracing fixes them."""
         state = tuple(layer.trainable for layer in layers_of(self._model))
         if state not in self._steps:
             step = tf.function(self._train, reduce_retracing=True, jit_compile=self._compiled())
@@ -106,7 +108,8 @@ class KerasLoop:
         return self._steps[state]
 
     def _compiled(self) -> bool:
-        """Whether XLA compiles the step, as ``model.fit`` decides; never one of unequal parts."""
+        """Return whether XLA compiles the step, as in ``model.fit``; never for unequal parts."""
+        # XLA requires static shapes; the last part of a batch may be smaller.
         return bool(self._model.jit_compile) and self._part_rows is None
 
     def _train(self, x: Any, y: Any, size: Any) -> dict[str, Any]:
@@ -117,7 +120,7 @@ class KerasLoop:
         return self._figures(tf.cast(size, tf.float32), loss, right)
 
     def _gradients(self, x: Any, y: Any, size: Any) -> tuple[list[Any], Any, Any]:
-        """Return gradients, loss and number of right answers of a batch, over all workers."""
+        """Return gradients, loss and number of correct predictions of a batch, over all workers."""
         if self._workers.alone:
             whole = self._part_rows is None
             return self._own_gradients(x, y) if whole else self._accumulated(x, y)
@@ -128,19 +131,20 @@ class KerasLoop:
         with split_batch(self._workers.maximum, of_rows):
             gradients, loss, right = self._own_gradients(x, y, scale)
         right *= of_mean / of_rows
+        # ``all_reduce`` accepts no None: sum the existing gradients and restore the gaps below.
         known = [tf.convert_to_tensor(each) for each in gradients if each is not None]
         *sums, loss, right = self._workers.total([*known, loss, right])
         found = iter(sums)
         return [None if each is None else next(found) for each in gradients], loss, right
 
     def _accumulated(self, x: Any, y: Any) -> tuple[list[Any], Any, Any]:
-        """Return what ``_own_gradients`` does, summed over the parts of the batch."""
+        """Return the result of ``_own_gradients``, summed over the parts of the batch."""
         weights, rows = self._model.trainable_weights, tf.shape(x)[0]
 
         def add(start: Any, sums: list[Any], loss: Any, right: Any) -> tuple[Any, ...]:
             part = slice(start, tf.minimum(start + self._part_rows, rows))
             share = tf.cast(part.stop - start, tf.float32) / tf.cast(rows, tf.float32)
-            # Ranges that follow the data follow each part, as batch norms do.
+            # Moving ranges are updated for each part, like batch norms.
             with split_batch(tf.identity, share):
                 gradients, lost, hits = self._own_gradients(x[part], y[part], share)
             added = []
@@ -157,9 +161,9 @@ class KerasLoop:
     def _own_gradients(
         self, x: Any, y: Any, scale: Any | None = None
     ) -> tuple[list[Any], Any, Any]:
-        """Return gradients, loss times ``scale``, and number of right answers of these rows.
+        """Return gradients, loss times ``scale``, and number of correct predictions of these rows.
 
-        Without ``scale`` the loss is as it is.
+        Without ``scale`` the loss is not scaled.
         """
         model, optimizer = self._model, self._model.optimizer
         with tf.GradientTape() as tape:
@@ -179,6 +183,6 @@ class KerasLoop:
 
 
 def batch_sizes(samples: int, batch_size: int) -> list[int]:
-    """Return the samples of each batch of an epoch; the last may have fewer."""
+    """Return the samples of each batch of an epoch; the last may be smaller."""
     rest = samples % batch_size
     return [batch_size] * (samples // batch_size) + ([rest] if rest else [])

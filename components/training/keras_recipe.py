@@ -1,4 +1,4 @@
-"""A recipe in a training of Keras: callbacks, and the weights that an epoch is judged by."""
+"""Training recipe in Keras: callbacks and evaluation weights."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from qatline.components.training.recipe import FollowsTraining, Recipe
 
 
 class KerasRecipe(FollowsTraining):
-    """What a recipe adds to ``model.fit``.
+    """Additions of a recipe to ``model.fit``.
 
     Args:
         model: the model.
-        recipe: what to do.
+        recipe: the recipe.
         batches: returns batches of the training part, without augmentation.
-        oscillation: where to note what the quantized weights did, or None.
+        oscillation: receives the shares of oscillating weights, or None.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class KerasRecipe(FollowsTraining):
             self._average = helpers.WeightAverage(recipe.ema)
 
     def prepare(self, optimizer: Any) -> None:
-        """Set the rate of learned ranges."""
+        """Set the learning rate of learned ranges."""
         helpers.scale_range_rate(optimizer, self._model, self._recipe.range_rate)
 
     def callbacks(self) -> list[Any]:
-        """Return the callbacks; the average comes last, after all that moves weights."""
+        """Return the callbacks; the average is last, after every change of the weights."""
         found: list[Any] = []
         if self._recipe.freeze_batch_norm is not None:
             found.append(helpers.FreezeBatchNorm(self._recipe.freeze_batch_norm))
@@ -52,12 +52,13 @@ class KerasRecipe(FollowsTraining):
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
-        """Give the model the weights that an epoch is judged by, within the block."""
+        """Set the evaluation weights of an epoch within the block."""
         with nullcontext() if self._average is None else self._average.averaged():
             if not self._recipe.reestimate_batch_norm:
                 yield
                 return
             variables = statistics(self._model)
+            # Evaluation must not affect the training: restore the running statistics afterwards.
             before = [variable.numpy() for variable in variables]
             helpers.reestimate_batch_norm(self._model, self._batches())
             try:
@@ -67,7 +68,7 @@ class KerasRecipe(FollowsTraining):
                     variable.assign(value)
 
     def finish(self) -> None:
-        """Note what the weights did."""
+        """Record the oscillation of the weights."""
         if self._noted is not None and self._oscillation is not None:
             self._noted.oscillating.update(self._oscillation.shares)
             self._noted.frozen.update(self._oscillation.frozen_shares)

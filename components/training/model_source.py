@@ -1,6 +1,6 @@
-"""Where a Keras model comes from.
+"""Sources of Keras models.
 
-A reference network, keras.applications, the user's own function, or a file.
+Supported are reference networks, keras.applications, the user's own functions, and files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ APPLICATIONS = "keras.applications:"
 def open_model(
     settings: ModelSettings, input_shape: tuple[int, int, int], classes: int
 ) -> tuple[Any, bool]:
-    """Return the model that ``settings`` name, and whether it is trained already.
+    """Return the model selected by ``settings``, and whether it is already trained.
 
     Args:
         settings: the model section.
@@ -27,7 +27,7 @@ def open_model(
 
     Raises:
         ConfigError: the name, its options or its weights are wrong.
-        UnsupportedModelError: the model does not fit the data, is subclassed, or can't be loaded
+        UnsupportedModelError: the model does not fit the data, is subclassed, or cannot be loaded
             safely.
     """
     if settings.name.endswith(".keras"):
@@ -80,10 +80,11 @@ def _application(settings: ModelSettings, input_shape: tuple[int, int, int], cla
 
 
 def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
-    """Build with ImageNet's weights, with a new classifier for other classes."""
+    """Build a model with ImageNet weights and a new classifier for other classes."""
     import keras
 
     options = {**options, "weights": "imagenet"}
+    # keras.applications rejects ImageNet weights with another number of classes.
     if classes == 1000:
         return builder(**options)
     body = builder(**{**options, "include_top": False, "pooling": "avg"})
@@ -101,7 +102,7 @@ def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], clas
 
 
 def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:
-    """Check that a model takes the images and gives each class's number.
+    """Check that a model accepts the images and returns one value per class.
 
     Raises:
         UnsupportedModelError: it does not, or it is subclassed.
@@ -116,6 +117,7 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
         )
     (source,), (result,) = graph.inputs, graph.outputs
     expected, received = graph.shapes[source][1:], tuple(input_shape)
+    # Dimensions of None accept any size.
     taken = tuple(r if e is None else e for e, r in zip(expected, received, strict=False))
     if len(expected) != len(received) or taken != received:
         raise UnsupportedModelError(
@@ -133,7 +135,7 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
 
 
 def gives_probabilities(model: Any) -> bool:
-    """Whether the model's output went through a softmax, rather than being logits."""
+    """Return whether the model's outputs are softmax probabilities instead of logits."""
     import keras
 
     from qat_lib import LayerGraph
@@ -141,7 +143,7 @@ def gives_probabilities(model: Any) -> bool:
     graph = LayerGraph(model)
     (result,) = graph.outputs
     call = graph.producer(result)
-    # A quantized model names its output with one.
+    # A quantized model ends in an Identity layer that keeps the name of the output.
     while isinstance(call.operation, keras.layers.Identity):
         call = graph.producer(call.inputs[0])
     layer = getattr(call.operation, "layer", call.operation)

@@ -1,4 +1,4 @@
-"""What a training reads, and predictions of a part, in any framework."""
+"""Data and predictions of a training, in any framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qatline.components.training.framework import Framework, TrainingData
 
 
 class PreparedData:
-    """The data set that the step prepare_data left.
+    """The data set written by the step prepare_data.
 
     Args:
         path: its directory.
@@ -33,7 +33,7 @@ class PreparedData:
         augment: str,
         worker: tuple[int, int] = (0, 1),
     ) -> Any:
-        """Return the batches of an epoch, or one worker's rows of them."""
+        """Return the batches of an epoch, or one worker's rows of each."""
         return tf_dataset(
             self._path,
             "train",
@@ -49,14 +49,14 @@ class PreparedData:
 
 
 def open_data(data: Path | TrainingData) -> TrainingData:
-    """Return a source of batches: ``data``, or the data set there."""
+    """Return ``data`` itself, or the data set in that directory."""
     return PreparedData(data) if isinstance(data, Path) else data
 
 
 def predict_split(
     framework: Framework, model: Any, dataset: Path, split: str, batch_size: int = 256
 ) -> np.ndarray:
-    """Return the outputs on one part: float32 ``(samples, classes)``."""
+    """Return the outputs for one part, float32 ``(samples, classes)``."""
     return framework.predict(model, (x for x, _ in numpy_batches(dataset, split, batch_size)))
 
 
@@ -69,7 +69,7 @@ def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
     """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1].
 
     Raises:
-        DataError: the outputs hold NaN.
+        DataError: the outputs contain NaN.
     """
     check_outputs(outputs, f"the model on the {split} part")
     _, labels = load_split(dataset, split, raw=True)

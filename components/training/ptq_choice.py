@@ -1,4 +1,4 @@
-"""Whether the calibrated model needs no fine-tuning."""
+"""Decision whether the calibrated model needs fine-tuning."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _VALIDATION = "validation_accuracy"
 
 
 def ptq_suffices(baseline: Baseline, calibrated: Quantized, gate: GateSettings) -> str:
-    """Return why fine-tuning may be skipped; empty where it may not.
+    """Return the reason for skipping fine-tuning; empty if fine-tuning is required.
 
-    The test part decides nothing here: the gate judges the engine on it afterwards.
+    The test part is not used: the gate judges the engine on it later.
 
     Args:
         baseline: the FP32 model.
         calibrated: the calibrated model.
-        gate: the largest loss of accuracy.
+        gate: settings with the maximum accuracy drop.
     """
     before, after = baseline.metrics().get(_VALIDATION), calibrated.metrics().get(_VALIDATION)
     if before is None or after is None or before - after > gate.max_accuracy_drop:

@@ -1,6 +1,6 @@
-"""From the quantization settings to what ``quantize_model`` takes.
+"""Conversion of the quantization settings to arguments of ``quantize_model``.
 
-The spec and the custom Q/DQ cases.
+The arguments are the spec and the custom Q/DQ cases.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from qatline.components.support.user_code import call, import_callable
 
 
 def read_spec(settings: QuantizationSettings) -> QuantizationSpec | None:
-    """Return the spec that the settings hold or name, or None.
+    """Return the spec that the settings contain or name, or None.
 
     Raises:
-        SpecError: it is wrong.
+        SpecError: the spec is wrong.
     """
     if settings.spec is None:
         return None
@@ -29,10 +29,10 @@ def read_spec(settings: QuantizationSettings) -> QuantizationSpec | None:
 
 
 def open_cases(settings: QuantizationSettings) -> list[Any]:
-    """Return the custom Q/DQ cases that the settings name, made without arguments.
+    """Return the custom Q/DQ cases of the settings, created without arguments.
 
     Raises:
-        ConfigError: there is no such case.
+        ConfigError: a case does not exist.
     """
     return [_open_case(name) for name in settings.cases]
 
@@ -43,12 +43,10 @@ def known_cases() -> list[str]:
 
 
 def check_case_name(name: str) -> None:
-    """Check that a case is the library's own or ``module:Class``.
-
-    Nothing is imported.
+    """Check that a case is a library case or ``module:Class``, without importing it.
 
     Raises:
-        ConfigError: it is neither; the nearest name is given.
+        ConfigError: it is neither; the message suggests the nearest name.
     """
     module, colon, class_name = name.partition(":")
     if name in known_cases() or (

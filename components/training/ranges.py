@@ -1,4 +1,4 @@
-"""What every quantizer's range is, and what calibration observed of its tensor."""
+"""Ranges of quantizers, with the calibration statistics of their tensors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def describe_ranges(
     """Return tensor, range and, with a calibration report, histogram of each quantizer.
 
     Args:
-        quantizers: the quantizers of a model by name.
+        quantizers: quantizers of a model by name.
         plan: its QuantizationPlan.
         report: a CalibrationReport, or None.
 
     Returns:
-        The range of each quantizer by its name; histograms have 128 bins.
+        The range of each quantizer by name; histograms have 128 bins.
     """
     entries = {entry.name: entry for entry in plan.quantizers}
     seen = report.tensors if report is not None else {}
@@ -48,7 +48,7 @@ def describe_ranges(
 def with_oscillation(
     ranges: Mapping[str, QuantizerRange], oscillation: Oscillation
 ) -> dict[str, QuantizerRange]:
-    """Return ranges with the shares of oscillating and of held weights, where measured."""
+    """Return ranges with the shares of oscillating and frozen weights, if measured."""
     described = dict(ranges)
     for name, share in oscillation.oscillating.items():
         shares = {"oscillating": share, "held": oscillation.frozen[name]}
@@ -57,7 +57,7 @@ def with_oscillation(
 
 
 def _coarse(statistics: Any) -> RangeHistogram:
-    """Merge the fine bins into 128 that span what was seen."""
+    """Merge fine bins into 128 bins over the observed range."""
     centers = (statistics.edges[:-1] + statistics.edges[1:]) / 2
     upper = statistics.observed_max or 1.0
     counts, edges = np.histogram(

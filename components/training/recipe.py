@@ -1,4 +1,4 @@
-"""What a fine-tuning does besides following its schedule, in any framework."""
+"""Additions to the schedule of a fine-tuning, in any framework."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.training.framework import TrainingData
 
 REESTIMATION_SAMPLES = 4096
-"""Samples that the statistics of batch norms are measured again on, at most."""
+"""Maximum number of samples for the re-estimation of batch norm statistics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Averages, and what stops moving when; by default nothing.
+    """Averaging and freezing during a training; disabled by default.
 
     Attributes:
         ema: decay of the weights' moving average; 0 for none.
         freeze_batch_norm: first epoch, counted from 0, with frozen batch norms; None for never.
-        reestimate_batch_norm: whether batch norms are measured again after each epoch.
+        reestimate_batch_norm: whether to re-estimate batch norm statistics after each epoch.
         freeze_ranges: first epoch, counted from 0, with frozen ranges; None for never.
-        range_rate: rate of learned ranges over that of the weights.
-        freeze_oscillating: frequency of oscillation from which a weight is frozen; None for never.
+        range_rate: learning rate of learned ranges relative to the weights.
+        freeze_oscillating: oscillation frequency that freezes a weight; None for never.
     """
 
     ema: float = 0.0
@@ -35,7 +35,7 @@ class Recipe:
 
 
 class FollowsTraining:
-    """What a recipe follows during a training, as part of a checkpoint.
+    """State of a recipe during a training, as part of a checkpoint.
 
     Attributes:
         _oscillation: measures oscillation, or None.
@@ -46,11 +46,11 @@ class FollowsTraining:
     _average: Any = None
 
     def get_state(self) -> dict[str, Any]:
-        """Return what average and measurement have noted; None where there is none."""
+        """Return the state of average and oscillation; None for a disabled one."""
         return {name: part and part.get_state() for name, part in self._followers().items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``get_state`` returned, once training has begun."""
+        """Restore the result of ``get_state`` after the training has begun."""
         for name, part in self._followers().items():
             if part is not None:
                 part.set_state(state[name])
@@ -60,7 +60,7 @@ class FollowsTraining:
 
 
 def recipe_of(schedule: TrainingSettings | QATSettings) -> Recipe:
-    """Return what a section of the config asks for; of the baseline's nothing."""
+    """Return the recipe of a config section; empty for the baseline's training."""
     if isinstance(schedule, TrainingSettings):
         return Recipe()
     return Recipe(
@@ -74,7 +74,7 @@ def recipe_of(schedule: TrainingSettings | QATSettings) -> Recipe:
 
 
 def reestimation_batches(data: TrainingData, batch_size: int) -> int:
-    """Return how many batches of the training part to measure batch norms on."""
+    """Return the number of training batches for re-estimating batch norms."""
     return math.ceil(min(data.samples, REESTIMATION_SAMPLES) / batch_size)
 
 

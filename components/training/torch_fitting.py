@@ -1,8 +1,8 @@
-"""Training and prediction of PyTorch networks, on the schedule of ``qatline.components.training.fitting``.
+"""Training and prediction of PyTorch networks, on the schedule of the Keras front end.
 
-One config means one training in both frameworks: reader, augmentation, decay of the rate, loss,
-weight decay and the constants of the optimizers are those of Keras. Only the order of later epochs
-is another one.
+One config means the same training in both frameworks: reader, augmentation, decay of the learning
+rate, loss, weight decay and optimizer constants match ``qatline.components.training.fitting``. Only
+the order of the data differs after the first epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from qatline.components.training.torch_recipe import TorchTrainingRecipe
 from qatline.components.training.torch_state import to_arrays, to_tensors
 
 ADAMW_DECAY = 0.004
-"""Keras's weight decay of AdamW where none is given."""
+"""Keras's default weight decay of AdamW."""
 
 
 def seed_everything(seed: int) -> None:
@@ -49,7 +49,7 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed)
     tf.random.set_seed(seed)
     torch.manual_seed(seed)
-    # Some kernels of GPUs have no deterministic form: a warning then, instead of an error.
+    # Some GPU kernels have no deterministic variant: warn instead of failing.
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
@@ -67,9 +67,9 @@ def fit_network(
     oscillation: Oscillation | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> list[Epoch]:
-    """Train a network in place, with cosine decay to zero, and leave it in inference mode.
+    """Train a network in place with cosine decay to zero, and leave it in inference mode.
 
-    Arguments and result are those of ``qatline.components.training.fitting.fit``.
+    Arguments and result match ``qatline.components.training.fitting.fit``.
     """
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
@@ -92,10 +92,10 @@ def fit_network(
     parts: dict[str, Resumable] = {"model": training, "recipe": recipe, "history": record}
     saved = Resumption(checkpoint, parts, schedule.epochs)
     if saved.epoch:
-        recipe.begin_epoch(saved.epoch - 1)  # freezes what was frozen by then
+        recipe.begin_epoch(saved.epoch - 1)  # repeats freezing before the state is set
         saved.restore()
         for _ in range(saved.epoch):
-            iter(train)  # each draws the order of an epoch
+            iter(train)  # skips the order of a completed epoch
     elif keep_best:
         record.start()
     for epoch in range(saved.epoch, schedule.epochs):
@@ -113,7 +113,7 @@ def fit_network(
 def _plain_batches(
     network: TorchNetwork, source: TrainingData, schedule: TrainingSettings | QATSettings
 ) -> Callable[[], Iterator[torch.Tensor]]:
-    """Return what gives inputs of the training part as they are."""
+    """Return a function that yields unaugmented inputs of the training part."""
     size = schedule.batch_size
 
     def batches() -> Iterator[torch.Tensor]:
@@ -126,7 +126,7 @@ def _plain_batches(
 
 
 def predict_network(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""
+    """Return the inference outputs of all batches, float32 ``(samples, classes)``."""
     outputs = []
     with in_inference(network.module), torch.no_grad(), folded_weights(network.module):
         for x in batches:
@@ -135,7 +135,7 @@ def predict_network(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.
 
 
 class NumpyBatches:
-    """Batches of a ``tf.data.Dataset`` as arrays, from the start each time.
+    """Restartable NumPy batches of a ``tf.data.Dataset``.
 
     Args:
         dataset: the data set.
@@ -153,10 +153,10 @@ class Training:
 
     Args:
         network: the network.
-        schedule: epochs, optimizer and rate.
+        schedule: epochs, optimizer and learning rate.
         steps: batches of an epoch.
         loss: the loss.
-        soft: where targets come from besides labels, or None.
+        soft: source of soft targets, or None.
     """
 
     def __init__(
@@ -173,6 +173,7 @@ class Training:
         default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
         self._decay = schedule.weight_decay or default
         ranges = [p for p in range_parameters(network.module) if p.requires_grad]
+        # Identities, since tensors compare element by element.
         known = {id(parameter) for parameter in ranges}
         self._parameters, self._ranges = [], ranges
         for parameter in network.module.parameters():
@@ -184,16 +185,16 @@ class Training:
 
     @property
     def learning_rate(self) -> float:
-        """Rate of the next step: half a cosine to zero."""
+        """Learning rate of the next step: half a cosine to zero."""
         share = min(self._done / self._total, 1.0)
         return self._peak * 0.5 * (1.0 + math.cos(math.pi * share))
 
     def inference(self) -> AbstractContextManager[None]:
-        """Return a context for ``outputs`` of many batches."""
+        """Return a context for repeated calls of ``outputs``."""
         return folded_weights(self._network.module)
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
-        """Return the outputs of inference on a batch."""
+        """Return the inference outputs of a batch."""
         return predict_network(self._network, [x])
 
     def losses(self, y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
@@ -212,7 +213,7 @@ class Training:
         self._network.module.load_state_dict(to_tensors(weights))
 
     def get_state(self) -> dict[str, Any]:
-        """Return a copy of weights, optimizer, number of steps and random state."""
+        """Return a copy of weights, optimizer state, number of steps and random state."""
         return {
             "weights": self.get_weights(),
             "optimizer": to_arrays(self._optimizer.state_dict()),
@@ -221,7 +222,7 @@ class Training:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``get_state`` returned."""
+        """Restore the result of ``get_state``."""
         self.set_weights(state["weights"])
         self._optimizer.load_state_dict(to_tensors(state["optimizer"]))
         self._done = state["done"]
@@ -235,12 +236,12 @@ class Training:
     ) -> dict[str, float]:
         """Train on every batch once; return the epoch's loss and accuracy.
 
-        A sample left over at the end is left out.
+        A last batch of a single sample is skipped.
         """
         seen, loss, hits = 0, 0.0, 0.0
         figures: dict[str, float] = {}
         for index, (x, y) in enumerate(batches):
-            # Of one sample left over, batch norm may have a single value, which PyTorch refuses.
+            # With one sample, a batch norm may have a single value per channel: PyTorch raises.
             if len(y) > 1 or self._batch_size == 1 or not seen:
                 losses, right = self._step(x, y)
                 after_step()
@@ -250,7 +251,7 @@ class Training:
         return figures
 
     def _step(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-        """Train on one batch; return its summed losses and right labels."""
+        """Train on one batch; return its summed loss and number of correct predictions."""
         self._network.module.zero_grad()
         loss, hits = 0.0, 0.0
         parts = _parts(len(y), self._part_rows)
@@ -258,14 +259,14 @@ class Training:
             lost, right = self._add_gradients(x[part], y[part], len(y))
             loss, hits = loss + lost, hits + right
         for each in self._ranges if len(parts) > 1 else ():
-            # LSQ divides by the root of the number of values, which are fewer in a part.
+            # LSQ scales by the root of the number of values: parts have fewer values than a batch.
             if each.grad is not None:
                 each.grad.div_(math.sqrt(len(parts)))
         self._update()
         return loss, hits
 
     def _add_gradients(self, x: np.ndarray, y: np.ndarray, rows: int) -> tuple[float, float]:
-        """Add the gradients of a batch of ``rows`` that come from some of them."""
+        """Add the gradients of these rows, weighted for a batch of ``rows``."""
         images = self._network.tensor(x)
         labels = torch.from_numpy(np.array(y)).to(images.device)
         targets = self._loss.targets(labels)
@@ -278,18 +279,19 @@ class Training:
         return float(losses.detach().sum()), float(hits.sum())
 
     def _update(self) -> None:
-        """Decay the weights and take a step, at the current rate."""
+        """Decay the weights and take a step at the current learning rate."""
         rate = self.learning_rate
         with torch.no_grad():
             for parameter in self._parameters if self._decay else ():
-                if parameter.requires_grad:  # else it is frozen by now
+                if parameter.requires_grad:  # frozen parameters do not decay
+                    # Decoupled decay before the step, as in Keras.
                     parameter.mul_(1.0 - rate * self._decay)
         self._optimizer.step_at(rate)
         self._done += 1
 
 
 def _parts(rows: int, size: int | None) -> list[slice]:
-    """Return the parts of a batch; a single row left over belongs to the part before."""
+    """Return the parts of a batch; a single remaining row joins the previous part."""
     ends = list(range(size, rows, size)) if size is not None else []
     if ends and size != 1 and rows - ends[-1] == 1:
         ends.pop()

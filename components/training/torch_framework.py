@@ -1,4 +1,4 @@
-"""PyTorch, as the steps use it; see ``qatline.components.training.framework``."""
+"""PyTorch front end of the steps; see ``qatline.components.training.framework``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TorchFramework:
-    """PyTorch; a model is a ``TorchNetwork``, whose images have their channels first."""
+    """PyTorch front end; a model is a ``TorchNetwork`` with channels-first images."""
 
     traits = FRAMEWORKS["torch"]
     layer_check = "qat_lib.torch.check_parity(module, path, images, layers=True)"
@@ -38,19 +38,19 @@ class TorchFramework:
     def open_model(
         self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
     ) -> tuple[TorchNetwork, bool]:
-        """Return the network that ``settings`` name, and whether it is trained already."""
+        """Return the network selected by ``settings``, and whether it is already trained."""
         return torch_network.open_network(settings, image_shape, classes)
 
     def name(self, model: TorchNetwork) -> str:
-        """Return the name of what builds it."""
+        """Return the name of its builder."""
         return model.recipe.name.rpartition(":")[2]
 
     def parameters(self, model: TorchNetwork) -> int:
-        """Return the number of its parameters; statistics of batch norm are none."""
+        """Return the number of its parameters, without batch norm statistics."""
         return sum(parameter.numel() for parameter in model.module.parameters())
 
     def gives_probabilities(self, model: TorchNetwork) -> bool:
-        """Whether its last operation is a softmax."""
+        """Return whether the last operation is a softmax."""
         return torch_network.ends_in_softmax(model)
 
     def fit(
@@ -64,7 +64,7 @@ class TorchFramework:
         return torch_fitting.fit_network(model, data, schedule, **options)
 
     def predict(self, model: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the outputs of inference."""
+        """Return the inference outputs."""
         return torch_fitting.predict_network(model, batches)
 
     def bare(self, model: TorchNetwork) -> Any:
@@ -92,7 +92,7 @@ class TorchFramework:
         torch_network.save_network(model, folder)
 
     def load(self, folder: ModelFolder) -> TorchNetwork:
-        """Return the network, built by its name, with the state of ``model.pt``."""
+        """Return the network, built by name, with the state of ``model.pt``."""
         return torch_network.load_network(folder)
 
     def export_onnx(
@@ -104,7 +104,7 @@ class TorchFramework:
         signed: bool,
         **about: Any,
     ) -> Any:
-        """Export a network; the file takes NCHW."""
+        """Export a network; the file expects NCHW."""
         if signed:
             for quantizer in qat_lib.torch.model_quantizers(model.module).values():
                 quantizer.unsigned = False

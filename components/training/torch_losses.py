@@ -1,4 +1,4 @@
-"""Loss and soft targets of a training in PyTorch; those of ``qatline.components.training.fitting``."""
+"""Loss and soft targets in PyTorch; they match ``qatline.components.training.fitting``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 from qatline.components.training.torch_network import TorchNetwork, ends_in_softmax
 
 EPSILON = 1e-7
-"""Keras's: least distance of a probability from 0 and 1."""
+"""Minimum distance of a probability from 0 and 1, as in Keras."""
 
 
 class Loss:
@@ -17,7 +17,7 @@ class Loss:
     Args:
         classes: number of outputs.
         smoothing: label smoothing, in [0, 1).
-        probabilities: whether outputs are probabilities, not logits.
+        probabilities: whether outputs are probabilities instead of logits.
     """
 
     def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
@@ -35,6 +35,7 @@ class Loss:
     def _logarithms(self, outputs: torch.Tensor) -> torch.Tensor:
         if not self.probabilities:
             return functional.log_softmax(outputs, dim=1)
+        # Keras normalizes and clips probabilities as well: both frameworks return the same loss.
         whole = outputs / outputs.sum(dim=1, keepdim=True)
         return whole.clamp(EPSILON, 1.0 - EPSILON).log()
 
@@ -43,8 +44,8 @@ class SoftTargets:
     """Labels blended with a teacher's probabilities.
 
     Args:
-        teacher: a trained network of the same outputs.
-        weight: weight of its probabilities, in [0, 1]; the labels have the rest.
+        teacher: a trained network with the same outputs.
+        weight: weight of its probabilities, in [0, 1]; the labels have the remaining weight.
     """
 
     def __init__(self, teacher: TorchNetwork, weight: float) -> None:
@@ -52,7 +53,7 @@ class SoftTargets:
         self._probabilities = ends_in_softmax(teacher)
 
     def blend(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the targets of a batch."""
+        """Return the blended targets of a batch."""
         with torch.no_grad():
             outputs = self._module(x)
         soft = outputs if self._probabilities else functional.softmax(outputs, dim=1)

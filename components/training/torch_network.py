@@ -1,4 +1,4 @@
-"""A PyTorch network of the pipeline, written and read without code."""
+"""PyTorch network of the pipeline, stored without code."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from qatline.components.support.user_code import call_with, import_callable
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TorchNetwork:
-    """A module, and how its float form is built again.
+    """A module with the recipe of its float form.
 
     Attributes:
         module: the module, quantized or not.
-        recipe: what builds its float form.
+        recipe: builder of its float form.
     """
 
     module: nn.Module
@@ -40,23 +40,23 @@ class TorchNetwork:
 
     @cached_property
     def traced(self) -> fx.GraphModule:
-        """The module's graph; it shares the module's parameters."""
+        """Graph of the module; it shares the module's parameters."""
         return trace_module(self.module, 1)
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """Device of its parameters."""
         return next((p.device for p in self.module.parameters()), torch.device("cpu"))
 
     @property
     def example(self) -> torch.Tensor:
-        """Two images of zeros as the module takes them."""
+        """Two images of zeros in the module's layout."""
         height, width, channels = self.recipe.image_shape
         return torch.zeros(2, channels, height, width, device=self.device)
 
     def tensor(self, images: np.ndarray) -> torch.Tensor:
-        """Return images ``(samples, height, width, channels)`` as the module takes them."""
-        # A copy: arrays of tf.data can't be written to, which PyTorch expects of its own.
+        """Return images ``(samples, height, width, channels)`` in the module's layout."""
+        # A copy: arrays of tf.data are read-only, and PyTorch requires writable memory.
         first = np.moveaxis(images, -1, 1).astype(np.float32, order="C", copy=True)
         return torch.from_numpy(first).to(self.device)
 
@@ -64,7 +64,7 @@ class TorchNetwork:
 def open_network(
     settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
 ) -> tuple[TorchNetwork, bool]:
-    """Return the network that ``settings`` name, and whether it is trained already.
+    """Return the network selected by ``settings``, and whether it is already trained.
 
     Args:
         settings: the model section.
@@ -73,7 +73,7 @@ def open_network(
 
     Raises:
         ConfigError: the name, its options or its weights are wrong.
-        UnsupportedModelError: the module does not fit the data, or torch.fx can't trace it.
+        UnsupportedModelError: the module does not fit the data, or torch.fx cannot trace it.
     """
     recipe = TorchRecipe(
         name=settings.name,
@@ -107,10 +107,10 @@ def build_network(recipe: TorchRecipe) -> TorchNetwork:
 
 
 def check_network(network: TorchNetwork) -> None:
-    """Check that a network takes the images and gives each class's number.
+    """Check that a network accepts the images and returns one value per class.
 
     Raises:
-        UnsupportedModelError: it does not, or torch.fx can't trace it.
+        UnsupportedModelError: it does not, or torch.fx cannot trace it.
     """
     recipe, module = network.recipe, network.module
     height, width, channels = recipe.image_shape
@@ -140,7 +140,7 @@ def check_network(network: TorchNetwork) -> None:
 
 
 def ends_in_softmax(network: TorchNetwork) -> bool:
-    """Whether the outputs went through a softmax, rather than being logits."""
+    """Return whether the outputs are softmax probabilities instead of logits."""
     graph = ModuleGraph(network.traced)
     (result,) = graph.outputs
     call = graph.producer(result)
@@ -150,7 +150,7 @@ def ends_in_softmax(network: TorchNetwork) -> bool:
 
 
 def save_network(network: TorchNetwork, folder: ModelFolder) -> None:
-    """Write ``model.pt``, the state, and ``network.json``, how it is built."""
+    """Write the state as ``model.pt`` and the recipe as ``network.json``."""
     state = {name: value.cpu() for name, value in network.module.state_dict().items()}
     torch.save(state, folder.file(folder.MODELS["torch"]))
     folder.write_recipe(network.recipe)
@@ -161,14 +161,14 @@ def load_network(folder: ModelFolder) -> TorchNetwork:
 
     Raises:
         StepError: a file is missing or damaged.
-        ConfigError, UnsupportedModelError: the float form can't be built any more.
+        ConfigError, UnsupportedModelError: the float form can no longer be built.
     """
     network, plan = build_network(folder.recipe()), folder.plan()
     if plan is not None:
         network = replace(network, module=apply_plan(network.traced, plan))
     file = folder.model_file
     try:
-        # No code: only tensors are taken from the file.
+        # weights_only: a pickle from the store must not execute code.
         state = torch.load(file, map_location="cpu", weights_only=True)
         network.module.load_state_dict(state)
     except (
@@ -201,7 +201,7 @@ def _build(recipe: TorchRecipe) -> Any:
 
 
 def _on_best_device(network: TorchNetwork) -> TorchNetwork:
-    """Move a network to the GPU where there is one."""
+    """Move a network to the GPU, if available."""
     if not torch.cuda.is_available():
         return network
     return replace(network, module=cast("nn.Module", network.module.to(torch.device("cuda"))))

@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch with Keras's constants, at a rate that is given step by step."""
+"""PyTorch optimizers with Keras's constants and an explicit learning rate per step."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ import torch
 from torch import nn
 
 EPSILON = 1e-7
-"""Keras's."""
+"""Keras's default."""
 
 
 class Optimizer(Protocol):
-    """What takes the steps of a training."""
+    """Optimizer of a training."""
 
     def step_at(self, rate: float) -> None:
         """Take a step at a learning rate."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it knows of the steps before, as PyTorch's optimizers do."""
+        """Return the state of the optimizer, in PyTorch's format."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what ``state_dict`` returned."""
+        """Restore the result of ``state_dict``."""
 
 
 class _Wrapped:
-    """An optimizer of PyTorch within."""
+    """Base of wrappers of a PyTorch optimizer."""
 
     _optimizer: torch.optim.Optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it knows of the steps before."""
+        """Return the state of the optimizer."""
         state: dict[str, Any] = self._optimizer.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what ``state_dict`` returned."""
+        """Restore the result of ``state_dict``."""
         self._optimizer.load_state_dict(state)
 
 
 class Adam(_Wrapped):
-    """Adam with Keras's constants, without weight decay of its own.
+    """Adam with Keras's constants and without weight decay.
 
     Args:
-        parameters: what it changes.
-        ranges: learned ranges, which it changes as well.
-        range_rate: rate of the ranges over that of the parameters.
+        parameters: parameters to optimize.
+        ranges: learned ranges to optimize.
+        range_rate: learning rate of the ranges relative to the parameters.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Adam(_Wrapped):
 
 
 class Momentum(_Wrapped):
-    """Gradient descent with Nesterov's momentum as Keras has it.
+    """Gradient descent with Nesterov momentum, as in Keras.
 
-    Its velocity holds each gradient times the rate of its own step; that of ``torch.optim.SGD``
-    takes the rate of now for all.
+    The velocity accumulates each gradient times the learning rate of its own step;
+    ``torch.optim.SGD`` applies the current rate to the whole velocity.
 
     Args:
-        parameters: what it changes.
-        ranges: learned ranges, which it changes as well.
-        range_rate: rate of the ranges over that of the parameters.
+        parameters: parameters to optimize.
+        ranges: learned ranges to optimize.
+        range_rate: learning rate of the ranges relative to the parameters.
     """
 
     def __init__(
@@ -86,6 +86,8 @@ class Momentum(_Wrapped):
         ranges: Sequence[nn.Parameter] = (),
         range_rate: float = 1.0,
     ) -> None:
+        # With lr=1 and gradients scaled in ``step_at``, torch's velocity contains the rate of each
+        # step.
         self._parts = ((parameters, 1.0), (ranges, range_rate))
         self._optimizer = torch.optim.SGD(
             [*parameters, *ranges], lr=1.0, momentum=0.9, nesterov=True
@@ -106,6 +108,6 @@ def make_optimizer(
     ranges: Sequence[nn.Parameter] = (),
     range_rate: float = 1.0,
 ) -> Optimizer:
-    """Return the optimizer of a config's ``optimizer``."""
+    """Return the optimizer selected by the config's ``optimizer``."""
     kind = Momentum if name == "sgd" else Adam
     return kind(parameters, ranges, range_rate)

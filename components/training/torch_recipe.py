@@ -1,4 +1,4 @@
-"""A recipe in a training of PyTorch; see ``qatline.components.training.keras_recipe``."""
+"""Training recipe in PyTorch; see ``qatline.components.training.keras_recipe``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qatline.components.training.recipe import FollowsTraining, Recipe
 
 
 class TorchTrainingRecipe(FollowsTraining):
-    """What a recipe adds to a training loop.
+    """Additions of a recipe to a training loop.
 
     Args:
         module: the module.
-        recipe: what to do.
+        recipe: the recipe.
         batches: returns inputs of the training part, without augmentation.
-        oscillation: where to note what the quantized weights did, or None.
+        oscillation: receives the shares of oscillating weights, or None.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class TorchTrainingRecipe(FollowsTraining):
             self._average = helpers.WeightAverage(module, recipe.ema)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Set the module training, but for what is frozen by now."""
+        """Set the module to training mode, except for frozen parts."""
+        # ``train()`` also reactivates frozen batch norms: freeze them again in each epoch.
         self._module.train()
         if _has_come(self._recipe.freeze_batch_norm, epoch):
             helpers.freeze_batch_norm(self._module)
@@ -51,7 +52,7 @@ class TorchTrainingRecipe(FollowsTraining):
             helpers.freeze_ranges(self._module)
 
     def end_step(self) -> None:
-        """Follow a step; the average comes last, after all that moves weights."""
+        """Update the followers after a step; the average is last, after all weight changes."""
         if self._oscillation is not None:
             self._oscillation.step()
         if self._average is not None:
@@ -59,12 +60,13 @@ class TorchTrainingRecipe(FollowsTraining):
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
-        """Give the module the weights that an epoch is judged by, within the block."""
+        """Set the evaluation weights of an epoch within the block."""
         with nullcontext() if self._average is None else self._average.averaged():
             if not self._recipe.reestimate_batch_norm:
                 yield
                 return
             norms = helpers.batch_norms(self._module)
+            # Evaluation must not affect the training: restore the running statistics afterwards.
             before = [{k: v.clone() for k, v in norm.state_dict().items()} for norm in norms]
             helpers.reestimate_batch_norm(self._module, self._batches())
             try:
@@ -74,7 +76,7 @@ class TorchTrainingRecipe(FollowsTraining):
                     norm.load_state_dict(state)
 
     def finish(self) -> None:
-        """Note what the weights did; what was frozen may train again."""
+        """Record the oscillation of the weights; make frozen parameters trainable again."""
         if self._average is not None:
             self._average.finish()
         for parameter in self._trained:

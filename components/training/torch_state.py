@@ -1,4 +1,4 @@
-"""PyTorch's states as arrays, which a checkpoint can hold."""
+"""PyTorch states as arrays for checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 def to_arrays(state: Any) -> Any:
     """Return a copy of a state with arrays in place of its tensors.
 
-    NumPy has no bfloat16: such a tensor becomes float32, which holds each of its values.
+    NumPy has no bfloat16: such tensors become float32, without loss.
     """
     if isinstance(state, torch.Tensor):
         kept = state.float() if state.dtype == torch.bfloat16 else state

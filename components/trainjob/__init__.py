@@ -1,1 +1,1 @@
-"""A training step on several pods: a TrainJob of Kubeflow Trainer, its launcher, its workers."""
+"""Training steps on several pods: TrainJob of Kubeflow Trainer, launcher, workers."""

@@ -1,7 +1,7 @@
 """Copies of a training's checkpoints in the object store, where they outlive the pod.
 
-A checkpoint is one file that is replaced in one rename. Its copy is one object, which a store
-replaces whole or not at all; so whoever starts next finds the last one that was stored completely.
+A checkpoint is one file, replaced by a rename. The store replaces its copy,
+one object, atomically. The next attempt therefore finds the last completely stored checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qat_lib.errors import StorageError
 from qatline.components.storage.archives import safe_name
 from qatline.components.storage.storage import Storage, open_storage
 
-_PAUSE = 5.0  # seconds between two looks
+_PAUSE = 5.0  # seconds between two scans
 
 _log = logging.getLogger(__name__)
 
@@ -27,16 +27,15 @@ _log = logging.getLogger(__name__)
 def mirrored_checkpoints(
     folder: Path, location: str, *, storage: Storage | None = None, pause: float = _PAUSE
 ) -> Iterator[None]:
-    """Fetch a folder's files from a storage, and keep their copies there up to date.
+    """Fetch a folder's files from a storage, and mirror changes to it within the block.
 
-    They are removed from the storage when the block succeeds. A storage that fails stops nothing:
-    it is logged.
+    The copies are removed if the block succeeds. Failures of the storage are logged and ignored.
 
     Args:
-        folder: A missing or empty folder.
-        location: A path or ``s3://bucket/key``.
-        storage: Default: the one of the location.
-        pause: Seconds between two looks at the folder.
+        folder: a missing or empty folder.
+        location: a path or ``s3://bucket/key``.
+        storage: the storage of the location by default.
+        pause: seconds between two scans of the folder.
     """
     mirror = _Mirror(folder, location, storage or open_storage(location))
     mirror.fetch()
@@ -81,12 +80,12 @@ class _Mirror:
             _log.info("the checkpoint %s of an earlier attempt is there", name)
 
     def store(self) -> None:
-        """Store the files that changed since the last look."""
+        """Store the files changed since the last scan."""
         for path in self._files():
             name = self._name(path)
             try:
                 self._store(path, name)
-            except FileNotFoundError:  # it was removed, and that is all right
+            except FileNotFoundError:  # removed meanwhile, for example by the training
                 continue
             except OSError as error:
                 _log.warning("the checkpoint %s can't be stored: %s", name, error)
@@ -100,7 +99,7 @@ class _Mirror:
 
     def _store(self, path: Path, name: str) -> None:
         with tempfile.TemporaryDirectory(dir=self._folder.parent) as place:
-            # The file may be replaced while it is stored, part by part: this is the one it is now.
+            # The training may replace the file during the upload: a hard link keeps this version.
             held = Path(place) / "held"
             os.link(path, held)
             version = _version(held)

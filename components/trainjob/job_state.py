@@ -1,4 +1,4 @@
-"""What a TrainJob's status says: whether it has ended, and how."""
+"""State of a TrainJob from its status."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ class JobState:
 
     Args:
         phase: ``complete`` and ``failed`` are final.
-        message: Why it failed or waits, in Kubernetes's words.
-        pods: Numbers of its pods by what they are: ``active``, ``ready``, ``succeeded``,
-            ``failed``.
+        message: Kubernetes's reason for a failure or wait.
+        pods: number of pods by state: ``active``, ``ready``, ``succeeded``, ``failed``.
     """
 
     phase: Phase
@@ -35,10 +34,10 @@ class JobState:
 
 
 def read_job_state(job: Mapping[str, Any]) -> JobState:
-    """Return the state that a TrainJob's conditions say; without any it waits.
+    """Return the state from a TrainJob's conditions; without conditions it is waiting.
 
     Args:
-        job: The object, as the API gives it.
+        job: the object returned by the API.
     """
     status = job.get("status") or {}
     found: dict[str, str] = {}
@@ -53,6 +52,7 @@ def read_job_state(job: Mapping[str, Any]) -> JobState:
         return JobState(phase="complete", message=found["Complete"], pods=pods)
     if "Suspended" in found:
         return JobState(phase="waiting", message=found["Suspended"], pods=pods)
+    # Trainer sets no condition for a running job: the pods of its JobSet show it.
     running = any(pods.get(name) for name in ("active", "ready", "succeeded"))
     return JobState(phase="running" if running else "waiting", message="", pods=pods)
 

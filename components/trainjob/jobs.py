@@ -1,4 +1,4 @@
-"""TrainJobs in the cluster: find, create, delete."""
+"""TrainJobs in the cluster: search, creation, deletion."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _REFUSED = frozenset({400, 403, 422})
 
 
 class TrainJobs:
-    """TrainJobs of the pod's namespace.
+    """TrainJobs in the pod's namespace.
 
     Args:
-        api: The Kubernetes API.
+        api: the Kubernetes API.
     """
 
     def __init__(self, api: KubernetesApi) -> None:
@@ -28,10 +28,10 @@ class TrainJobs:
         self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{api.namespace}/trainjobs"
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """Return a TrainJob; None if there is none of the name.
+        """Return a TrainJob, or None if it does not exist.
 
         Raises:
-            KubernetesError: Trainer is not installed, or the server refuses or is away.
+            KubernetesError: Trainer is not installed, or the server is unreachable or refuses.
         """
         try:
             found: dict[str, Any] = self._request("GET", f"{self._path}/{name}")
@@ -42,14 +42,14 @@ class TrainJobs:
         return found
 
     def create(self, make: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
-        """Create a TrainJob and return it; one of its name that is there is returned instead.
+        """Create a TrainJob and return it, or return an existing one of the same name.
 
         Args:
-            make: Returns the object for one of ``FORMS``. The first that the installed Trainer
-                knows is taken: it answers with an error to fields that it doesn't know.
+            make: returns the object for one of ``FORMS``. The first form supported by the installed
+                Trainer is used; unknown fields are reported as errors.
 
         Raises:
-            KubernetesError: Trainer is not installed, or the server refuses or is away.
+            KubernetesError: Trainer is not installed, or the server is unreachable or refuses.
         """
         for form in FORMS:
             body = make(form)
@@ -57,6 +57,7 @@ class TrainJobs:
                 query = {"fieldValidation": "Strict"}
                 created: dict[str, Any] = self._request("POST", self._path, body=body, query=query)
             except KubernetesError as error:
+                # Conflict: an earlier request succeeded although its response was lost.
                 if error.code == 409:
                     return self._request_existing(body["metadata"]["name"], error)
                 if form != FORMS[-1] and f'unknown field "spec.{form}"' in str(error):
@@ -66,11 +67,12 @@ class TrainJobs:
         raise AssertionError("the last form returns or raises")
 
     def delete(self, name: str) -> None:
-        """Delete a TrainJob and its pods; nothing happens where there is none.
+        """Delete a TrainJob and its pods, if it exists.
 
         Raises:
-            KubernetesError: The server refuses or is away.
+            KubernetesError: the server is unreachable or refuses.
         """
+        # Foreground: the TrainJob remains visible until its pods are gone.
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
         try:
             self._request("DELETE", f"{self._path}/{name}", body=options)
@@ -82,7 +84,7 @@ class TrainJobs:
         """Return the TrainJobs of a pipeline run.
 
         Raises:
-            KubernetesError: Trainer is not installed, or the server refuses or is away.
+            KubernetesError: Trainer is not installed, or the server is unreachable or refuses.
         """
         answer = self._request("GET", self._path, query={"labelSelector": f"{RUN_LABEL}={run}"})
         return list(answer.get("items") or ())
@@ -97,7 +99,7 @@ class TrainJobs:
         try:
             return self._api.request(method, path, **content)
         except KubernetesError as error:
-            # Where the server knows the kind, it answers with a Status object.
+            # For known kinds, the server returns a Status object.
             if error.code == 404 and not error.status:
                 raise KubernetesError(
                     f"The cluster has no TrainJobs ({GROUP}/{VERSION}). {INSTALL}", code=404
@@ -106,7 +108,7 @@ class TrainJobs:
 
 
 def _explained(error: KubernetesError, body: Mapping[str, Any]) -> KubernetesError:
-    """Return a refusal of a new TrainJob with what to look at."""
+    """Return the error of a rejected TrainJob with advice."""
     if error.code not in _REFUSED:
         return error
     if "cannot create resource" in str(error):

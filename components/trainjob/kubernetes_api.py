@@ -1,7 +1,7 @@
-"""The Kubernetes API as a pod reaches it: its service account's token over HTTPS.
+"""Kubernetes API client for pods, with the service account's token over HTTPS.
 
-A launcher asks for a few objects in its own namespace, so it needs no client library. Answers that
-pass (too many requests, a server that restarts, a broken connection) are asked for again.
+A launcher requests a few objects in its own namespace and needs no client library. Requests are
+repeated after transient errors (too many requests, a restarting server, a broken connection).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qat_lib.errors import QatlineError
 from qatline.components.support.credentials import scrub
 
 ACCOUNT_VARIABLE = "QATLINE_SERVICE_ACCOUNT"
-"""Folder of the service account's token; for clusters that mount it elsewhere."""
+"""Folder of the service account's token, for clusters with another mount path."""
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesError(QatlineError, RuntimeError):
-    """The Kubernetes API can't be reached or refuses.
+    """The Kubernetes API cannot be reached or refuses.
 
     Attributes:
-        code: HTTP status; 0 if there was no answer.
-        status: Kubernetes's ``Status`` object; empty if the answer was none.
+        code: HTTP status; 0 without a response.
+        status: Kubernetes's ``Status`` object; empty if the response contains none.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class KubernetesApi:
     """Requests to a Kubernetes API server.
 
     Args:
-        server: Address, such as ``https://10.0.0.1:443``.
-        namespace: Namespace of the pod.
-        account: Folder with ``token`` and ``ca.crt``, both read for each request: they change.
-        patience: Seconds in which a request is repeated.
-        sleep: Waits between two attempts.
-        clock: Seconds since any moment.
+        server: address, such as ``https://10.0.0.1:443``.
+        namespace: namespace of the pod.
+        account: folder with ``token`` and ``ca.crt``, both read for each request since they change.
+        patience: maximum seconds for repeating a request.
+        sleep: waits between two attempts.
+        clock: monotonic clock in seconds.
     """
 
     server: str
@@ -78,18 +78,18 @@ class KubernetesApi:
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """Return the answer's JSON.
+        """Return the JSON of the response.
 
         Raises:
-            KubernetesError: The server refuses, or does not answer in time.
+            KubernetesError: the server refuses, or does not respond in time.
         """
         return json.loads(self._patiently(method, path, body, query))
 
     def text(self, path: str, *, query: Mapping[str, str] | None = None) -> str:
-        """Return the answer's text, such as the log of a pod.
+        """Return the text of the response, such as the log of a pod.
 
         Raises:
-            KubernetesError: The server refuses, or does not answer in time.
+            KubernetesError: the server refuses, or does not respond in time.
         """
         return self._patiently("GET", path, None, query).decode("utf-8", "replace")
 
@@ -100,7 +100,7 @@ class KubernetesApi:
         body: Mapping[str, Any] | None,
         query: Mapping[str, str] | None,
     ) -> bytes:
-        """Send a request until it gets an answer that stays."""
+        """Send a request until its result is not a transient error."""
         deadline, pause = self.clock() + self.patience, _FIRST_PAUSE
         while True:
             try:
@@ -161,20 +161,21 @@ class KubernetesApi:
     def _trust(self) -> ssl.SSLContext | None:
         if not self.server.startswith("https://"):
             return None
+        # The API server's certificate is signed by the cluster's own CA, unknown to the system.
         return ssl.create_default_context(cafile=str(self.account / "ca.crt"))
 
 
 def from_pod(
     environment: Mapping[str, str] | None = None, *, patience: float = 300.0
 ) -> KubernetesApi:
-    """Return the API server of the cluster that this process is a pod of.
+    """Return the API server of the cluster that runs this pod.
 
     Args:
-        environment: Environment variables. Default: ``os.environ``.
-        patience: Seconds in which a request is repeated.
+        environment: environment variables. Default: ``os.environ``.
+        patience: maximum seconds for repeating a request.
 
     Raises:
-        KubernetesError: This process is in no pod, or the pod has no service account.
+        KubernetesError: this process is not in a pod, or the pod has no service account.
     """
     values = os.environ if environment is None else environment
     host, port = values.get("KUBERNETES_SERVICE_HOST"), values.get("KUBERNETES_SERVICE_PORT", "443")

@@ -1,8 +1,8 @@
-"""Run a step as a TrainJob: create it, watch it until it ends, take its output.
+"""Execution of a step as a TrainJob: create it, wait for its end, fetch its output.
 
-The TrainJob's name says pipeline run and step. So a launcher that is started again, after its node
-was lost say, meets the TrainJob of its predecessor: it goes on watching one that runs, takes the
-output of one that is complete, and puts a new one in the place of one that failed.
+The TrainJob's name is derived from pipeline run and step. A restarted launcher, for example after
+the loss of its node, therefore finds the TrainJob of its predecessor: it waits for a running one,
+fetches the output of a complete one, and replaces a failed one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from qatline.components.trainjob.objects import TASK_ANNOTATION, job_name, train
 from qatline.components.trainjob.pods import describe_failure, first_failed, list_pods, obstacles
 from qatline.components.trainjob.task import JobTemplate, WorkerTask
 
-_PAUSE = 5.0  # seconds between two looks
-_REMOVAL = 300.0  # seconds that a deletion may take
+_PAUSE = 5.0  # seconds between two polls
+_REMOVAL = 300.0  # maximum seconds of a deletion
 
 _log = logging.getLogger(__name__)
 
@@ -36,12 +36,12 @@ class Launcher:
     """One step of one pipeline run, as a TrainJob.
 
     Args:
-        api: The Kubernetes API.
-        template: What the compiled pipeline says of the TrainJob.
-        task: What each worker runs.
-        run: Id of the pipeline run.
-        environment: Further variables of the workers.
-        sleep: Waits between two looks.
+        api: the Kubernetes API.
+        template: TrainJob template of the compiled pipeline.
+        task: task of each worker.
+        run: id of the pipeline run.
+        environment: further variables of the workers.
+        sleep: waits between two polls.
     """
 
     api: KubernetesApi
@@ -62,14 +62,14 @@ class Launcher:
         return TrainJobs(self.api)
 
     def run_to_end(self, take_output: Callable[[], None]) -> None:
-        """Create the TrainJob, or take up the one that is there; wait, take its output.
+        """Create the TrainJob or adopt an existing one; wait, and fetch its output.
 
         Args:
-            take_output: Fetches and checks the output; a StorageError says that it is not whole.
+            take_output: fetches and verifies the output; raises StorageError if it is incomplete.
 
         Raises:
-            TrainJobError: The TrainJob failed or was deleted, or its output is not whole.
-            KubernetesError: The server refuses or is away. The TrainJob stays.
+            TrainJobError: the TrainJob failed or was deleted, or its output is incomplete.
+            KubernetesError: the server is unreachable or refuses. The TrainJob is kept.
         """
         job = self._create_or_take_up()
         state = self._wait(job["metadata"].get("uid"))
@@ -80,7 +80,7 @@ class Launcher:
         try:
             take_output()
         except StorageError as error:
-            # Nothing of it is of use, and another attempt must not take it up.
+            # Delete it: another attempt must not adopt a TrainJob with an incomplete output.
             self._clean_up(keep=False)
             raise TrainJobError(
                 f"TrainJob {self.name} is complete, but its output is not: {error}"
@@ -88,7 +88,7 @@ class Launcher:
         self._clean_up(keep=self.template.keep == "always")
 
     def cancel(self) -> None:
-        """Delete the TrainJob, whatever it is doing."""
+        """Delete the TrainJob in any state."""
         _log.warning("the step is canceled: TrainJob %s is deleted", self.name)
         self.jobs.delete(self.name)
 
@@ -105,7 +105,7 @@ class Launcher:
         return created
 
     def _may_take_up(self, job: Mapping[str, Any]) -> bool:
-        """Whether a TrainJob that is there runs, or has run, the same task."""
+        """Return whether an existing TrainJob executes the same task and can be adopted."""
         meta, state = job["metadata"], read_job_state(job)
         same = (meta.get("annotations") or {}).get(TASK_ANNOTATION) == self.task.digest
         if not same and not state.ended and not meta.get("deletionTimestamp"):
@@ -140,6 +140,7 @@ class Launcher:
         told: set[str] = set()
         while True:
             job = self.jobs.find(self.name)
+            # A different uid means that someone replaced the TrainJob under the same name.
             if job is None or job["metadata"].get("uid") != uid:
                 raise TrainJobError(
                     f"TrainJob {self.name} was deleted in {self.api.namespace} while it ran. Run "
@@ -152,13 +153,13 @@ class Launcher:
             self.sleep(_PAUSE)
 
     def _tell(self, state: JobState, told: set[str]) -> None:
-        """Log what is new: the state, pods that can't start, the pod that failed."""
+        """Log changes: the state, pods that cannot start, the failed pod."""
         lines = [str(state)]
         if not state.ended:
             try:
                 pods = list_pods(self.api, self.name)
             except KubernetesError as error:
-                # The TrainJob is what counts; the rights to see its pods may be missing.
+                # Not fatal: the service account may lack the permission to list pods.
                 lines.append(f"its pods can't be seen: {error}")
             else:
                 lines += obstacles(pods)

@@ -1,4 +1,4 @@
-"""TrainJobs whose launcher was ended before it could delete them."""
+"""TrainJobs left behind by a killed launcher."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _log = logging.getLogger(__name__)
 
 
 def delete_leftovers(run: str, api: KubernetesApi | None = None) -> list[str]:
-    """Delete the TrainJobs of a pipeline run that have not ended.
+    """Delete the unfinished TrainJobs of a pipeline run that has ended.
 
-    The run is over: nobody waits for them. What keeps them from being deleted is logged.
+    Failures are logged.
 
     Args:
-        run: Id of the pipeline run.
-        api: The Kubernetes API. Default: the one of the cluster that this process is a pod of.
+        run: id of the pipeline run.
+        api: the Kubernetes API. Default: that of the pod's own cluster.
 
     Returns:
-        Their names.
+        The names of the deleted TrainJobs.
     """
     deleted: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""A TrainJob as Kubernetes takes it: ``trainer.kubeflow.org/v1alpha1`` of Kubeflow Trainer v2."""
+"""TrainJob objects: ``trainer.kubeflow.org/v1alpha1`` of Kubeflow Trainer v2."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from qatline.components.trainjob.tf_config import WORKERS_VARIABLE
 
 GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
 NODE = "node"
-"""Name of the replicated job and of its container, in the runtime and in what overrides it."""
+"""Name of the replicated job and of its container, in the runtime and in overrides."""
 
 RUN_LABEL, STEP_LABEL = "qatline/run", "qatline/step"
 TASK_ANNOTATION = "qatline/task"
 FORMS = ("runtimePatches", "podTemplateOverrides", "podSpecOverrides")
-"""Fields of the TrainJob that change the runtime's pods: Trainer 2.2, 2.1, 2.0."""
+"""TrainJob fields that modify the runtime's pods, in Trainer 2.2, 2.1 and 2.0."""
 
 COMMAND = ("python", "-m", "qatline.components.runtime.train_job_worker")
 _MANAGER = "qatline.io/launcher"
 
 
 def job_name(run: str, step: str) -> str:
-    """Return the TrainJob's name: the same for each attempt of a step in one pipeline run.
+    """Return the TrainJob's name, equal for each attempt of a step in one pipeline run.
 
-    It leaves room for what JobSet adds in the names of pods, which have at most 63 characters.
+    JobSet appends suffixes to the names of pods; together they must not exceed 63 characters.
 
     Examples:
         >>> job_name("1f2e", "train_baseline")
         'qatline-train-baseline-5f3a619946'
     """
+    # The separator keeps ("ab", "c") and ("a", "bc") apart.
     digest = hashlib.sha256(f"{run}\0{step}".encode()).hexdigest()[:10]
     return f"qatline-{step.replace('_', '-')[:24]}-{digest}"
 
@@ -46,16 +47,16 @@ def train_job(
     """Return the TrainJob of a step.
 
     Args:
-        template: What the compiled pipeline says of it.
-        task: What each worker runs.
-        run: Id of the pipeline run.
-        environment: Further variables of the workers, known only at run time.
-        form: Which of ``FORMS`` changes the runtime's pods.
+        template: TrainJob template of the compiled pipeline.
+        task: task of each worker.
+        run: id of the pipeline run.
+        environment: further variables of the workers, known only at run time.
+        form: entry of ``FORMS`` that modifies the runtime's pods.
     """
     variables = {**environment, WORKERS_VARIABLE: str(template.nodes), TASK_VARIABLE: to_json(task)}
     env = [item for item in template.env if item["name"] not in variables]
     for name, value in variables.items():
-        # Kubernetes replaces $(NAME) in a value; $$ is a plain $.
+        # Kubernetes expands $(NAME) in values; $$ is a literal $.
         env.append({"name": name, "value": value.replace("$", "$$")})
     trainer: dict[str, Any] = {
         "image": template.image,
@@ -85,7 +86,7 @@ def train_job(
 
 
 def _pod_changes(template: JobTemplate) -> dict[str, Any]:
-    """Return what the pods differ in from the runtime's, as a pod spec."""
+    """Return the differences of the pods from those of the runtime, as a pod spec."""
     pod = dict(template.pod)
     if template.mounts:
         pod["containers"] = [{"name": NODE, "volumeMounts": template.mounts}]

@@ -1,4 +1,4 @@
-"""The pods of a TrainJob: what keeps them from starting, and why one of them failed."""
+"""Pods of a TrainJob: obstacles to their start, and causes of failures."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class FailedPod:
     """A pod that ended with an error.
 
     Args:
-        name: Name of the pod.
-        worker: Index of the worker.
-        code: Exit code; None if the container did not run.
-        reason: Kubernetes's word for it, such as ``Error`` or ``OOMKilled``.
-        message: Kubernetes's message, which may be the end of the log.
-        ended: When it ended, as text that sorts by time.
+        name: name of the pod.
+        worker: index of the worker.
+        code: exit code; None if the container did not run.
+        reason: Kubernetes's reason, such as ``Error`` or ``OOMKilled``.
+        message: Kubernetes's message, possibly the end of the log.
+        ended: end time as sortable text.
     """
 
     name: str
@@ -44,7 +44,7 @@ def list_pods(api: KubernetesApi, job: str) -> list[dict[str, Any]]:
     """Return a TrainJob's pods.
 
     Raises:
-        KubernetesError: The server refuses or is away.
+        KubernetesError: the server is unreachable or refuses.
     """
     answer = api.request(
         "GET",
@@ -55,7 +55,7 @@ def list_pods(api: KubernetesApi, job: str) -> list[dict[str, Any]]:
 
 
 def obstacles(pods: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each pod that can't start at present: image, node, secret."""
+    """Yield a line for each pod that cannot start at present because of image, node or secret."""
     for pod in pods:
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         for condition in status.get("conditions") or ():
@@ -70,7 +70,7 @@ def obstacles(pods: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def first_failed(pods: list[dict[str, Any]]) -> FailedPod | None:
-    """Return the pod that failed first; the others end because of it."""
+    """Return the pod that failed first; its failure ends the others."""
     failed: list[FailedPod] = []
     for pod in pods:
         if (found := _failure(pod)) is not None:
@@ -79,7 +79,7 @@ def first_failed(pods: list[dict[str, Any]]) -> FailedPod | None:
 
 
 def describe_failure(api: KubernetesApi, pod: FailedPod) -> str:
-    """Return what is known of a failed pod, with the last lines of its log."""
+    """Return a description of a failed pod, with the last lines of its log."""
     code = "" if pod.code is None else f" with exit code {pod.code}"
     lines = [f"Worker {pod.worker} (pod {pod.name}) ended{code}: {pod.reason or 'Error'}."]
     if advice := _ADVICE.get(pod.reason):

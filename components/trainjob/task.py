@@ -1,4 +1,4 @@
-"""What a TrainJob is told: the step its workers run, and the pods they run in."""
+"""Content of a TrainJob: the step of its workers, and their pods."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTask:
-    """One execution of a step, the same for each worker.
+    """Execution of a step, equal for all workers.
 
     Args:
-        step: Name of the step.
-        settings: Sections that it reads, as plain values.
-        seed: Seed of the run.
-        inputs: Kubeflow's address of each input directory, by the name of the parameter.
-        output: Kubeflow's address of the output directory.
+        step: name of the step.
+        settings: sections that the step reads, as plain values.
+        seed: seed of the run.
+        inputs: Kubeflow's URI of each input directory by parameter name.
+        output: Kubeflow's URI of the output directory.
     """
 
     step: str
@@ -38,25 +38,25 @@ class WorkerTask:
 
     @property
     def digest(self) -> str:
-        """Short digest of all of it: two equal tasks have the same one."""
+        """Short digest of the task; equal tasks have equal digests."""
         return hashlib.sha256(to_json(self).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobTemplate:
-    """The TrainJob of a step, as the compiled pipeline says it.
+    """TrainJob template of a step in the compiled pipeline.
 
     Args:
-        nodes: Number of workers.
-        image: Container image.
-        runtime: Name of the training runtime.
-        runtime_kind: Kind of that: of the cluster or of the namespace.
+        nodes: number of workers.
+        image: container image.
+        runtime: name of the training runtime.
+        runtime_kind: kind of the runtime, cluster-wide or namespaced.
         resources: Kubernetes resources of each worker: ``requests`` and ``limits``.
         env: Kubernetes environment variables of each worker.
-        pod: What the pods differ in from the runtime's, in the words of a Kubernetes pod spec.
-        mounts: Mounted volumes of the container.
-        labels: Labels of the TrainJob, such as the name of a Kueue queue.
-        keep: Which ended TrainJobs are left in the cluster.
+        pod: differences of the pods from those of the runtime, as a Kubernetes pod spec.
+        mounts: mounted volumes of the container.
+        labels: labels of the TrainJob, such as the name of a Kueue queue.
+        keep: ended TrainJobs to keep in the cluster.
     """
 
     nodes: int
@@ -72,7 +72,7 @@ class JobTemplate:
 
 
 def to_json(value: WorkerTask | JobTemplate) -> str:
-    """Return the JSON text of a task or template; equal values have the same text."""
+    """Return the JSON text of a task or template; equal values have equal texts."""
     return json.dumps(asdict(value), sort_keys=True)
 
 
@@ -80,12 +80,12 @@ def read_variable(name: str, kind: type[_T], environment: Mapping[str, str] | No
     """Read a task or template from an environment variable.
 
     Args:
-        name: Name of the variable.
+        name: name of the variable.
         kind: ``WorkerTask`` or ``JobTemplate``.
-        environment: Environment variables. Default: ``os.environ``.
+        environment: environment variables. Default: ``os.environ``.
 
     Raises:
-        ConfigError: It is missing, or holds something else.
+        ConfigError: the variable is missing or has another content.
     """
     text = (os.environ if environment is None else environment).get(name, "")
     try:

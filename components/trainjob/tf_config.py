@@ -1,8 +1,8 @@
-"""TF_CONFIG of a pod from the names and indices that JobSet gives it.
+"""TF_CONFIG of a pod, derived from its JobSet names and indices.
 
-A JobSet names each pod ``<jobset>-<replicated job>-<job index>-<pod index>``, and a headless
-service, called like the JobSet, makes ``<name>.<service>`` a host name. Kubeflow Trainer sets no
-TF_CONFIG: its runtimes are for other frameworks.
+JobSet names each pod ``<jobset>-<replicated job>-<job index>-<pod index>``, and a headless service
+named like the JobSet makes ``<name>.<service>`` a host name. Kubeflow Trainer does not set
+TF_CONFIG, since its runtimes target other frameworks.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from qatline.components.workers.worker_config import (
 )
 
 WORKERS_VARIABLE = "QATLINE_WORKERS"
-"""Number of workers, which the launcher writes into the TrainJob."""
+"""Number of workers, set by the launcher."""
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
-"""Index of the pod, which Kubernetes sets in the pods of an indexed Job."""
+"""Index of the pod, set by Kubernetes in indexed Jobs."""
 
 JOBSET_VARIABLE = "QATLINE_JOBSET"
 REPLICATED_JOB_VARIABLE = "QATLINE_REPLICATED_JOB"
@@ -35,14 +35,14 @@ _PAUSE = 2.0  # seconds
 
 
 def derive_worker_config(environment: Mapping[str, str]) -> WorkerConfig:
-    """Return this pod's place among the workers.
+    """Return this pod's position among the workers.
 
     Args:
-        environment: Environment variables of the pod. A ``TF_CONFIG`` among them is taken as it is.
+        environment: environment variables of the pod. An existing ``TF_CONFIG`` has priority.
 
     Raises:
-        ConfigError: A variable is missing, or the index is none of a worker.
-        StepError: ``TF_CONFIG`` is something else than workers and the index of one.
+        ConfigError: a variable is missing, or the index is out of range.
+        StepError: ``TF_CONFIG`` does not list workers and the index of one.
 
     Examples:
         >>> pod = {"QATLINE_JOBSET": "t", "QATLINE_WORKERS": "2", "JOB_COMPLETION_INDEX": "1"}
@@ -71,17 +71,17 @@ def wait_for_hosts(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait until each host has an address: that of a pod appears when the pod is started.
+    """Wait until every host name resolves; a pod's name resolves after its start.
 
     Args:
         addresses: ``host:port`` of each worker.
-        patience: Longest time in seconds, for all together.
-        resolve: Looks a host up; raises OSError where there is none.
-        sleep: Waits between two attempts.
-        clock: Seconds since any moment.
+        patience: maximum seconds for all hosts together.
+        resolve: resolves a host name; raises OSError on failure.
+        sleep: waits between two attempts.
+        clock: monotonic clock in seconds.
 
     Raises:
-        StepError: A host has no address in time.
+        StepError: a host name does not resolve in time.
     """
     deadline = clock() + patience
     for address in addresses:

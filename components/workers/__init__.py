@@ -1,1 +1,1 @@
-"""Processes that train one model together."""
+"""Distributed training of one model by several processes."""

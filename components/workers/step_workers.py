@@ -1,4 +1,4 @@
-"""The workers of a step: as many as its settings say, or those that the environment names."""
+"""Workers of a step, started locally or configured by the environment."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def step_workers(
     Args:
         step: name of the step.
         sections: its settings.
-        seed: of the run.
+        seed: seed of the run.
         inputs: its input directories.
 
     Raises:
-        StepError: a worker ended, or they can't be connected.
+        StepError: a worker ended, or the workers cannot be connected.
     """
-    # Here, so that other steps need neither its modules nor their time.
+    # Imported late: other steps need neither these modules nor their import time.
     from qatline.components.workers.workers import current_workers, lost_workers_named
 
     counts = [getattr(section, "workers", 1) or 1 for section in sections.values()]

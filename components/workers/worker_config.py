@@ -1,4 +1,4 @@
-"""What the environment says about the workers of a training: ``TF_CONFIG``."""
+"""Worker configuration of a training in the environment: ``TF_CONFIG``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TF_CONFIG_VARIABLE = "TF_CONFIG"
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """A worker's place.
+    """Position of a worker.
 
     Attributes:
         hosts: ``host:port`` of each worker, worker 0 first.
-        index: of this one.
+        index: index of this worker.
     """
 
     hosts: tuple[str, ...]
@@ -30,20 +30,20 @@ class WorkerConfig:
 
 
 def read_worker_config() -> WorkerConfig | None:
-    """Return what ``TF_CONFIG`` says; None where it is unset.
+    """Return the content of ``TF_CONFIG``, or None if it is not set.
 
     Raises:
-        StepError: it is something else than workers and the index of one.
+        StepError: it does not list workers and the index of one.
     """
     text = os.environ.get(TF_CONFIG_VARIABLE)
     return parse_worker_config(text) if text else None
 
 
 def parse_worker_config(text: str) -> WorkerConfig:
-    """Return what the text of ``TF_CONFIG`` says.
+    """Return the content of a ``TF_CONFIG`` text.
 
     Raises:
-        StepError: it is something else than workers and the index of one.
+        StepError: it does not list workers and the index of one.
     """
     try:
         content = json.loads(text)

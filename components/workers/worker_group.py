@@ -1,4 +1,4 @@
-"""The other workers of a training on this machine: processes that a step starts and watches."""
+"""Local worker processes of a training, started and monitored by the step."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from qatline.components.support.events import EVENTS_VARIABLE, emit
 from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE, WorkerConfig
 
 PARENT_VARIABLE = "QATLINE_WORKER_PARENT"
-_PATIENCE = 60.0  # seconds that worker 0 has to notice that another one ended
-_LEAVE = 30.0  # seconds that the others have to end after worker 0
+_PATIENCE = 60.0  # seconds for worker 0 to detect the end of another worker
+_LEAVE = 30.0  # seconds for the others to end after worker 0
 _PAUSE = 0.2
-# What worker 0 alone reads or writes.
+# Variables of resources that only worker 0 uses.
 _OWN = (EVENTS_VARIABLE, STORE_VARIABLE, CHECKPOINTS_VARIABLE)
 
 
@@ -33,11 +33,11 @@ _OWN = (EVENTS_VARIABLE, STORE_VARIABLE, CHECKPOINTS_VARIABLE)
 def local_workers(step: str, count: int, call: Mapping[str, Any]) -> Iterator[None]:
     """Start ``count - 1`` workers on this machine; this process is worker 0 within the block.
 
-    Nothing is started for one worker, or where ``TF_CONFIG`` names the workers already.
+    No process is started for a single worker, or if ``TF_CONFIG`` already configures the workers.
 
     Args:
         step: name of the step.
-        count: of workers, this process included.
+        count: number of workers, including this process.
         call: keyword arguments of ``run_component`` for the others.
 
     Raises:
@@ -47,7 +47,7 @@ def local_workers(step: str, count: int, call: Mapping[str, Any]) -> Iterator[No
         yield
         return
     hosts = tuple(f"127.0.0.1:{port}" for port in _free_ports(count))
-    # Of the others, which may be killed: the folder goes with this process.
+    # Temporary folder of the other workers: killed ones cannot remove their files.
     with tempfile.TemporaryDirectory(
         prefix="qatline-workers-", ignore_cleanup_errors=True
     ) as place:
@@ -63,7 +63,7 @@ def local_workers(step: str, count: int, call: Mapping[str, Any]) -> Iterator[No
 def _as_first(
     step: str, hosts: tuple[str, ...], others: Sequence[subprocess.Popen[bytes]]
 ) -> Iterator[None]:
-    """Be worker 0 within the block, and watch the others."""
+    """Act as worker 0 within the block, and monitor the others."""
     watch = _Watch(step, others)
     os.environ[TF_CONFIG_VARIABLE] = WorkerConfig(hosts=hosts, index=0).to_text()
     try:
@@ -79,7 +79,7 @@ def _as_first(
 
 
 class _Watch:
-    """Watches processes; ends this one if it does not notice in time that one of them is gone."""
+    """Monitors processes; exits this one if it does not detect the end of another in time."""
 
     def __init__(self, step: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         self._step, self._processes = step, processes
@@ -87,7 +87,7 @@ class _Watch:
         threading.Thread(target=self._follow, name="worker-watch", daemon=True).start()
 
     def lost(self) -> str:
-        """Return which worker ended with an error; empty for none."""
+        """Return a message on the worker that ended with an error; empty for none."""
         for index, process in enumerate(self._processes, 1):
             if code := process.poll():
                 how = f"code {code}" if code > 0 else signal.Signals(-code).name
@@ -99,21 +99,21 @@ class _Watch:
         return ""
 
     def wait(self) -> None:
-        """Wait for all to end by themselves.
+        """Wait for all workers to end by themselves.
 
         Raises:
-            StepError: one ended with an error.
+            StepError: a worker ended with an error.
         """
         deadline = time.monotonic() + _LEAVE
         while any(process.poll() is None for process in self._processes):
             if time.monotonic() > deadline:
-                break  # its part is done: nothing that it has is needed any more
+                break  # its work is done, and its output is not needed
             time.sleep(_PAUSE)
         if lost := self.lost():
             raise StepError(lost)
 
     def stop(self) -> None:
-        """End what still runs."""
+        """Kill the remaining workers."""
         self._done.set()
         for process in self._processes:
             process.kill()
@@ -128,6 +128,8 @@ class _Watch:
             emit("error", self._step, type="StepError", message=lost, exit_code=1, expected=True)
             for process in self._processes:
                 process.kill()
+            # TensorFlow blocks in a collective operation without its partner: no exception can end
+            # this process.
             os._exit(1)
 
 
@@ -144,15 +146,17 @@ def _start(
         env=environment,
     )
     assert process.stdin is not None  # for the type checker
+    # The arguments go through stdin: command lines are limited in size and publicly visible.
     with process.stdin as stream:
         stream.write(json.dumps(call).encode())
     return process
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return free ports of this machine; another process may still take one before it is used."""
+    """Return free ports of this machine; another process may still take one before its use."""
     ports = []
     with ExitStack() as stack:
+        # Keep all sockets open until every port is known: a closed one could be returned twice.
         for _ in range(count):
             listener = stack.enter_context(socket.socket())
             listener.bind(("127.0.0.1", 0))

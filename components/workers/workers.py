@@ -1,30 +1,29 @@
-"""Several processes that train one model: how they find each other, and who writes.
+"""Workers of a distributed training: connection, collective operations, responsibilities.
 
 The contract, on one machine and on a cluster:
 
-* A training step (``train_baseline``, ``finetune_qat``) whose environment has ``TF_CONFIG`` with N
-  workers takes part as that worker, whatever ``training.workers`` says::
+* A training step (``train_baseline``, ``finetune_qat``) with ``TF_CONFIG`` for N workers in its
+  environment participates as the given worker, independent of ``training.workers``::
 
       TF_CONFIG={"cluster": {"worker": ["host0:2222", "host1:2222"]},
                  "task": {"type": "worker", "index": 1}}
 
   Each worker needs the same arguments (settings, seed, inputs), a host name that the others can
-  reach, and the port of its own entry free. They wait for each other at the start.
-* Without ``TF_CONFIG`` a step with ``workers`` above 1 is worker 0 itself, and starts the others on
-  this machine, on loopback.
-* Worker 0 alone looks into the step store, publishes the output, tracks, and reports progress. The
-  others write into temporary folders only, remove them, and exit with code 0.
-* A worker that dies ends all others: each exits with a code other than 0, worker 0 with one error
-  event that names what happened. Started again, all of them, the step goes on from its last
-  checkpoint.
-* Worker 0 alone reads and writes checkpoints. They lie in the folder that ``QATLINE_CHECKPOINTS``
-  names (``qatline.components.store.checkpoint_folder``), below it in ``<step>/<key of the execution>``;
-  without it, in the step store. On a cluster the folder must outlive the pod of worker 0.
-* A global batch is what one worker would have had: ``batch_size`` does not change with N.
+  reach, and a free port as given by its entry. The workers wait for each other at the start.
+* Without ``TF_CONFIG``, a step with ``workers`` above 1 is worker 0 and starts the others on this
+  machine, on loopback.
+* Only worker 0 uses the step store, publishes the output, tracks, and reports progress. The others
+  write into temporary folders, remove them, and exit with code 0.
+* If a worker dies, all others end with a non-zero exit code, worker 0 with one error event that
+  describes the cause. After a restart of all workers, the step resumes from its last checkpoint.
+* Only worker 0 reads and writes checkpoints. They are stored in ``<step>/<key of the execution>``
+  below ``QATLINE_CHECKPOINTS`` (``qatline.components.store.checkpoint_folder``), or without it in
+  the step store. On a cluster the folder must outlive the pod of worker 0.
+* The global batch equals that of a single worker: ``batch_size`` does not depend on N.
 
-``tf.distribute.MultiWorkerMirroredStrategy`` connects the processes, notices dead ones, and adds up
-over them. Each has variables of its own, which stay equal because each applies the same sums: Keras
-3 can't train variables that the strategy mirrors.
+``tf.distribute.MultiWorkerMirroredStrategy`` connects the processes, detects dead ones, and
+computes sums over them. Each worker has separate variables, which remain equal because all apply
+the same sums: Keras 3 cannot train variables mirrored by the strategy.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ _LOST = (
     *("UnavailableError", "AbortedError", "CancelledError", "InternalError"),
     *("FailedPreconditionError", "DeadlineExceededError"),
 )
-"""TensorFlow's errors by name: those of a worker that is gone."""
+"""Names of TensorFlow's errors after the loss of a worker."""
 
 
 class Workers:
-    """The workers of a training, as one of them sees them.
+    """Workers of a training, as seen by one of them.
 
     Args:
-        index: of this one; 0 writes.
-        count: of all.
-        strategy: a ``tf.distribute.Strategy`` over them; None for one alone.
+        index: index of this worker; worker 0 writes.
+        count: number of workers.
+        strategy: a ``tf.distribute.Strategy`` over the workers; None for a single one.
     """
 
     def __init__(self, index: int = 0, count: int = 1, strategy: Any = None) -> None:
@@ -63,11 +62,11 @@ class Workers:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one only."""
+        """Whether there is a single worker."""
         return self.count == 1
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in which ``total`` and ``maximum`` may be called."""
+        """Call a function in the context required by ``total`` and ``maximum``."""
         return function(*arguments) if self.alone else self._strategy.run(function, arguments)
 
     def total(self, tensors: Any) -> Any:
@@ -80,10 +79,10 @@ class Workers:
         return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
     def maximum(self, tensor: Any) -> Any:
-        """Return the largest of the workers' values, element by element."""
+        """Return the element-wise maximum over the workers."""
         import tensorflow as tf
 
-        # Each worker's values in a row of their own: strategies have sums, and no maxima.
+        # Strategies support sums but no maxima: sum a matrix with one row per worker, else zeros.
         own = tf.reshape(tf.one_hot(self.index, self.count), (-1, *[1] * len(tensor.shape)))
         rows = self.total(tf.where(own > 0, tensor[None], tf.zeros_like(tensor)[None]))
         return tf.reduce_max(rows, axis=0)
@@ -92,8 +91,9 @@ class Workers:
         """Return this worker's shares of a batch: of its mean, and of its rows.
 
         Args:
-            rows: that this worker has, an int32 scalar.
-            whole: rows of the global batch. One of fewer rows than workers is at each of them.
+            rows: number of rows of this worker, an int32 scalar.
+            whole: number of rows of the global batch. A batch with fewer rows than workers is
+                processed completely by each worker.
         """
         import tensorflow as tf
 
@@ -101,7 +101,7 @@ class Workers:
         return tf.where(split, part, 1.0 / self.count), tf.where(split, part, 1.0)
 
     def share(self, state: Any) -> Any:
-        """Return worker 0's state, on each worker; see ``state_file`` for what it may hold."""
+        """Return worker 0's state on each worker; ``state_file`` lists the supported types."""
         if self.alone:
             return state
         stream = io.BytesIO()
@@ -109,6 +109,7 @@ class Workers:
             write_state(stream, state)
         content = stream.getvalue()
         (size,) = self._added(np.array([len(content)], np.int32))
+        # Broadcast as a sum of int32 values, in which all other workers contribute zeros.
         padded = np.zeros(-(-int(size) // 4) * 4, np.uint8)
         padded[: len(content)] = np.frombuffer(content, np.uint8)
         received = self._added(padded.view(np.int32)).view(np.uint8)[: int(size)]
@@ -117,23 +118,24 @@ class Workers:
     def _added(self, array: np.ndarray) -> np.ndarray:
         import tensorflow as tf
 
-        # The identity has a device, which a function's argument has not.
+        # Without the identity, the argument of the traced function has no device.
         run = tf.function(lambda x: self._strategy.run(lambda: self.total(tf.identity(x))))
         added: np.ndarray = run(tf.constant(array)).numpy()
         return added
 
 
 def current_workers() -> Workers:
-    """Return the workers that ``TF_CONFIG`` names; it connects them at the first call.
+    """Return the workers configured by ``TF_CONFIG``; the first call connects them.
 
-    That must come before anything else of TensorFlow.
+    The first call must precede any other use of TensorFlow.
 
     Raises:
-        StepError: TensorFlow runs already, or the variable is wrong.
+        StepError: TensorFlow is already initialized, or the variable is wrong.
     """
     return _connected(os.environ.get(TF_CONFIG_VARIABLE, ""))
 
 
+# TensorFlow creates the strategy's server once per process.
 @functools.cache
 def _connected(_config: str) -> Workers:
     config = read_worker_config()
@@ -153,7 +155,7 @@ def _connected(_config: str) -> Workers:
 
 @contextmanager
 def lost_workers_named() -> Iterator[None]:
-    """Say what an error of TensorFlow means that comes from a worker's end.
+    """Replace TensorFlow's errors after the loss of a worker by an explanation.
 
     Raises:
         StepError: another worker ended.
@@ -171,7 +173,7 @@ def lost_workers_named() -> Iterator[None]:
 
 
 def synchronized_batch_norms(layers: Sequence[Any], workers: Workers) -> Any:
-    """Let BatchNormalization see the global batch within the block; nothing for one worker."""
+    """Synchronize BatchNormalization over the global batch; no-op for one worker."""
     return _synchronized([] if workers.alone else layers)
 
 

@@ -1,1 +1,1 @@
-"""The pipeline on a Kubeflow cluster: compiled, checked, sent, scheduled."""
+"""Pipeline on a Kubeflow cluster: compilation, checks, submission, schedules."""

@@ -1,8 +1,8 @@
-"""Whether a run on a cluster has anything new to do; runs in the first pod.
+"""Detection of new inputs for a run on a cluster, in the first pod.
 
-A run leaves the fingerprint of its inputs at its MLflow run, and at the version that it registers.
-A later one that finds a judged version or run with the same fingerprint has nothing to do. On one
-machine ``qatline.pipelines.run.novelty`` looks at the versions, those of cluster runs among them.
+A run records the fingerprint of its inputs in its MLflow run and in the registered version. A later
+run with the fingerprint of a judged version or run has nothing to do. On one machine,
+``qatline.pipelines.run.novelty`` compares the versions, including those of cluster runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qatline.pipelines.run.novelty import inputs_fingerprint, judged_before
 from qatline.pipelines.run.result import NOTHING_NEW
 
 INPUTS_TAG = "qatline.inputs"
-"""Tag of an MLflow run: the fingerprint of data, code and settings."""
+"""Tag of an MLflow run with the fingerprint of data, code and settings."""
 
 VERDICT_TAG = "qatline.verdict"
 _JUDGED = ("promote", "reject")
@@ -32,18 +32,18 @@ _log = logging.getLogger(__name__)
 
 
 def check_new(sections: Mapping[str, Any]) -> bool:
-    """Return whether the inputs differ from those of every version and run that was judged.
+    """Return whether the inputs differ from those of every judged version and run.
 
-    The MLflow run of this pipeline run gets their fingerprint and, if there is nothing new, the
-    verdict ``nothing new`` and the reason.
+    The fingerprint is recorded in the MLflow run of this pipeline run. Without new inputs, the
+    verdict ``nothing new`` and the reason are recorded as well.
 
     Args:
-        sections: The seed and the sections of the config, as the pipeline's parameters have them.
+        sections: seed and sections of the config, as parameters of the pipeline.
 
     Raises:
-        ConfigError: A section is wrong, or a module that it names can't be found.
-        DataError: A file can't be read.
-        TrackingError: The store is away or refuses.
+        ConfigError: a section is wrong, or a module named in it cannot be found.
+        DataError: a file cannot be read.
+        TrackingError: the store is unreachable or refuses.
     """
     scrub_output()
     config = build_config(sections, source="pipeline")
@@ -66,13 +66,13 @@ def check_new(sections: Mapping[str, Any]) -> bool:
 
 
 def _known_version(config: RunConfig, fingerprint: str) -> str:
-    """Return which version of the registered model came from these inputs; empty for none."""
+    """Return a sentence on the registered version with these inputs; empty for none."""
     registry = run_registry(config.registry, _log.warning)
     return "" if registry is None else judged_before(registry, fingerprint)
 
 
 def _known_run(client: Any, experiment: str | None, fingerprint: str, parent: str | None) -> str:
-    """Return which finished run has these inputs and a verdict; empty for none."""
+    """Return a sentence on the finished, judged run with these inputs; empty for none."""
     if experiment is None:
         return ""
     wanted = f"tags.`{INPUTS_TAG}` = '{fingerprint}' and attributes.status = 'FINISHED'"

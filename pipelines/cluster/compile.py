@@ -1,4 +1,4 @@
-"""Compile the pipeline to the IR that a Kubeflow cluster runs."""
+"""Compilation of the pipeline to the IR of Kubeflow."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from qatline.pipelines.steps import IMAGE_OF, step_of_task
 def compile_pipeline(config: RunConfig, output: Path) -> None:
     """Write the main pipeline to ``output`` with ``config`` as parameter defaults.
 
-    The file is checked against the schemas of the IR and of its executors, which kfp's own compiler
-    does not do.
+    The file is validated against the schemas of the IR and of its executors, unlike in kfp's
+    compiler.
 
     Raises:
-        ConfigError: The file can't be written, or the cluster section does not fit the engine's
+        ConfigError: the file cannot be written, or the cluster section does not fit the engine's
             backend.
     """
     check_output(output)
@@ -39,18 +39,16 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
 
 
 def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
-    """Return the compiled main pipeline as YAML text.
-
-    The same config gives the same text.
+    """Return the compiled main pipeline as YAML text; equal configs give equal texts.
 
     Args:
-        config: The defaults of the parameters. Its tracking server reaches the steps as environment
-            variables, its cluster section as what their pods ask for.
-        caching: Whether the cluster may reuse a step that ran with the same arguments. It sees
-            neither new data behind an unchanged path nor new code behind an unchanged image tag.
+        config: defaults of the parameters. The steps receive its tracking server as environment
+            variables and its cluster section as pod settings.
+        caching: whether the cluster may reuse steps with the same arguments. It detects neither new
+            data at the same path nor new code behind the same image tag.
 
     Raises:
-        ConfigError: The cluster section does not fit the engine's backend or several workers.
+        ConfigError: the cluster section does not fit the engine's backend or several workers.
     """
     from kfp import compiler
 
@@ -75,8 +73,8 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
         )
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     check_ir(documents)
-    # Written anew: kfp heads the file with the defaults in an order that changes from process to
-    # process, and a server's versions are known by what their text is.
+    # Serialize again: kfp's header lists the defaults in an order that differs between processes,
+    # and versions on a server are identified by the hash of the text.
     return yaml.safe_dump_all(documents, sort_keys=False)
 
 

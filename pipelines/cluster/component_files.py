@@ -1,4 +1,4 @@
-"""Write the steps as Kubeflow components for pipelines of others."""
+"""Export of the steps as Kubeflow components for other pipelines."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from qatline.pipelines.config.cluster_settings import ImageSettings
 def write_components(folder: Path, images: ImageSettings) -> list[Path]:
     """Write each step's component as ``<step>.yaml``; return the files.
 
-    A pipeline loads one with ``kfp.components.load_component_from_file``. The same code gives the
-    same files.
+    Pipelines load them with ``kfp.components.load_component_from_file``. Equal code gives equal
+    files.
 
     Args:
-        folder: Made if it is missing; files of these names are replaced.
-        images: The container images; those that it leaves out are qatline's own.
+        folder: destination, created if missing; existing files of these names are replaced.
+        images: container images; missing ones default to qatline's.
 
     Raises:
-        ConfigError: A file can't be written.
+        ConfigError: a file cannot be written.
     """
     written: list[Path] = []
     for step in STEPS:
@@ -46,8 +46,8 @@ def component_ir(step: Step, image: str | None = None) -> str:
     """Return a step's component as YAML text.
 
     Args:
-        step: The entry of the table.
-        image: The container image. Default: qatline's own.
+        step: entry of the step table.
+        image: container image. Default: qatline's.
     """
     from kfp import compiler
 

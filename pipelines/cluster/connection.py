@@ -1,4 +1,4 @@
-"""Reach a Kubeflow Pipelines server and translate what its client raises."""
+"""Connection to a Kubeflow Pipelines server, with translated errors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _PROBE_SECONDS = 5.0
 
 
 class ClusterError(QatlineError, RuntimeError):
-    """The Kubeflow Pipelines server can't be reached or refuses."""
+    """The Kubeflow Pipelines server cannot be reached or refuses."""
 
 
 def open_kfp_client(host: str, *, namespace: str = "", token: str | None = None) -> tuple[Any, str]:
-    """Return a ``kfp.Client`` and its address, after a quick look whether a server is there.
+    """Return a ``kfp.Client`` and its address, after a quick probe of the server.
 
-    The client itself would try for half a minute.
+    The client itself would retry for half a minute.
 
     Raises:
-        ConfigError: The address holds credentials.
-        ClusterError: Nothing answers, or what answers is no Kubeflow Pipelines server.
+        ConfigError: the address contains credentials.
+        ClusterError: no server responds, or it is not a Kubeflow Pipelines server.
     """
     check_address(host, "--host")
     address = host.rstrip("/")
@@ -37,7 +37,7 @@ def open_kfp_client(host: str, *, namespace: str = "", token: str | None = None)
     import kfp
 
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        # Each client says that it works with version 2 of the server only, which is meant here.
+        # Every client warns that it supports version 2 of the server only, as intended here.
         warnings.simplefilter("ignore", FutureWarning)
         client = kfp.Client(host=address, namespace=namespace or "kubeflow", existing_token=token)
     return client, address
@@ -48,8 +48,8 @@ def client_errors(host: str, what: str) -> Iterator[None]:
     """Raise the client's errors as ClusterError; keep its links off stdout.
 
     Args:
-        host: The server's address, for the message.
-        what: What is asked of the server, as ``start the run``.
+        host: address of the server, for the message.
+        what: the requested action, such as ``start the run``.
     """
     from kfp_server_api import ApiException  # type: ignore[import-untyped]
     from urllib3.exceptions import HTTPError

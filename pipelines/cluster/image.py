@@ -1,4 +1,4 @@
-"""Write what Docker builds the images of a config from: its modules, files and TensorRT."""
+"""Docker build context for the images of a config: modules, files and TensorRT."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qatline.pipelines.cluster.portable import (
 from qatline.pipelines.config.run_config import RunConfig
 
 TENSORRT = "10.16.1.11"
-"""The TensorRT version that an image gets if ``cluster.images.tensorrt`` names none."""
+"""Default TensorRT version of an image without ``cluster.images.tensorrt``."""
 
 _PIP = "pip --python /opt/venv/bin/python install --no-cache-dir"
 _GPU_TENSORFLOW = (
@@ -37,13 +37,14 @@ _USER = "10001:10001"
 
 @dataclass(frozen=True, kw_only=True)
 class ImageContext:
-    """A folder that Docker builds the images from.
+    """Docker build context of the images.
 
     Args:
-        modules: The user's modules in it.
-        files: The user's files and folders in it, as the config names them.
-        installed: Requirements that the training image gets beside qatline's own.
-        targets: Images that differ from qatline's own: ``training``, ``engine``.
+        folder: path of the context.
+        modules: user modules in the context.
+        files: user files and folders in the context, as named in the config.
+        installed: additional requirements of the training image.
+        targets: images that differ from qatline's: ``training``, ``engine``.
     """
 
     folder: Path
@@ -56,16 +57,16 @@ class ImageContext:
 def write_image_context(config: RunConfig, folder: Path) -> ImageContext:
     """Write a Dockerfile and copies of the config's modules and files.
 
-    In it are the modules that the config names and those that they import, and the files of
-    ``cluster.images.files``, the model and its weights. The data is copied only if it is listed.
+    The context contains the modules named in the config with their imports, the files of
+    ``cluster.images.files``, the model and its weights. Data is copied only if it is listed.
 
     Args:
-        config: The config that is to run with the images.
-        folder: Missing or empty.
+        config: config of the runs in these images.
+        folder: a missing or empty folder.
 
     Raises:
-        ConfigError: The folder holds something, or a module or a file can't be found.
-        StorageError: The folder can't be written.
+        ConfigError: the folder is not empty, or a module or file cannot be found.
+        StorageError: the folder is not writable.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"Expected a new or empty folder for the images, received {folder}.")
@@ -89,7 +90,7 @@ def write_image_context(config: RunConfig, folder: Path) -> ImageContext:
 
 
 def _needed_modules(config: RunConfig) -> tuple[list[str], list[str]]:
-    """Return modules to copy, and requirements for those that are installed packages."""
+    """Return modules to copy, and requirements for those from installed packages."""
     wanted = {*config.cluster.images.modules, *named_modules(config)}
     names: list[str] = []
     requirements: list[str] = []
@@ -141,7 +142,7 @@ def _copy_files(files: Iterable[str], target: Path) -> None:
 def _dockerfile(
     config: RunConfig, has_modules: bool, has_files: bool, installed: list[str]
 ) -> tuple[str, list[str]]:
-    """Return the Dockerfile and the targets that differ from qatline's own images."""
+    """Return the Dockerfile and the targets that differ from qatline's images."""
     training = _training_lines(config, has_modules, has_files, installed)
     engine = _engine_lines(config)
     lines = [

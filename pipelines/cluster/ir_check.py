@@ -1,8 +1,8 @@
-"""Check a compiled pipeline without a cluster.
+"""Validation of a compiled pipeline without a cluster.
 
-kfp's loader accepts an unknown field inside an executor or a platform config, and a reference to
-something that is not there. So: the three schemas (pipeline, executors, kubernetes config), then
-the references of the graph.
+kfp's loader accepts unknown fields in executors and platform configs, and dangling references. This
+module therefore checks the three schemas (pipeline, executors, kubernetes config) and the
+references of the graph.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from qat_lib.errors import ExportError
 
 
 def check_ir(documents: Sequence[Mapping[str, Any]]) -> None:
-    """Check the documents of one compiled pipeline.
-
-    The spec and, if there is one, the platform spec.
+    """Check the documents of a compiled pipeline: the spec and, if present, the platform spec.
 
     Raises:
-        ExportError: Something in them is unknown or refers to nothing; every problem is listed.
+        ExportError: a field is unknown or a reference dangles; the message lists every problem.
     """
     problems = [*_schema_problems(documents), *graph_problems(documents[0])]
     if problems:
@@ -64,7 +62,7 @@ def _schema_problems(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def graph_problems(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each reference of a pipeline spec that leads nowhere."""
+    """Yield each dangling reference of a pipeline spec."""
     components = spec.get("components", {})
     executors = spec.get("deploymentSpec", {}).get("executors", {})
     for name, component in components.items():

@@ -1,4 +1,4 @@
-"""Names of runs that say what they run."""
+"""Descriptive names of runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_name(config: RunConfig, now: datetime) -> str:
 
 
 def model_on_data(config: RunConfig) -> str:
-    """Return what a config runs: ``resnet_digits on digits``."""
+    """Return model and data of a config: ``resnet_digits on digits``."""
     return f"{_model(config.model.name)} on {_data(config)}"
 
 

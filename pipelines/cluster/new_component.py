@@ -1,4 +1,4 @@
-"""The Kubeflow component that looks for anything new."""
+"""Kubeflow component that checks for new inputs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from qatline.pipelines.kfp_components import component_from
 
 def check_new_component() -> Any:
     """Return the component; its parameters are the seed and the sections of the config."""
+    # Generated source: kfp derives the parameters from a function's signature, and a list of the
+    # sections would have to be repeated here.
     lines = [
         "def check_new_component(",
         "    seed: int,",

@@ -1,8 +1,8 @@
-"""Make a config portable: what it names must exist in the pods.
+"""Conversion of a config for pods: every named resource must exist there.
 
-A path or a module of this machine is none of a pod's. A quantization spec is written into the
-pipeline, a file of the images gets its place there, a path in a mounted volume stays; all else is
-refused before anything is sent. The images of a folder are handed on in shards.
+Pods cannot see paths and modules of this machine. A quantization spec is embedded into the
+pipeline, files in the images are mapped to their location, and paths in mounted volumes are kept;
+everything else is rejected before submission. Image folders are passed between steps in shards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qatline.pipelines.config.cluster_settings import ClusterSettings
 from qatline.pipelines.config.run_config import RunConfig
 
 IMAGE_MODULES, IMAGE_FILES = "/opt/user/modules", "/opt/user/files"
-"""Where the images hold modules and files of the user's."""
+"""Locations of user modules and files in the images."""
 
 _PROVIDED = frozenset({"keras", "qat_lib", "qatline", "tensorflow", "torch"})
 _LOOPBACK = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\])(?=[:/]|$)")
@@ -32,13 +32,14 @@ _IMAGE = "name it in cluster.images.{key} and build an image with it: qatline cl
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFile:
-    """A file or folder that a config names.
+    """A file or folder named in a config.
 
     Args:
-        section, key: The value's place in the config.
-        step: The step that reads it.
-        advice: How else a pod gets it, before volumes and images; empty for none.
-        also: The same, after them.
+        section, key: position of the value in the config.
+        step: the step that reads it.
+        advice: preferred way to provide it to a pod, listed before volumes and images; empty for
+            none.
+        also: further way, listed after them.
     """
 
     section: str
@@ -50,11 +51,11 @@ class LocalFile:
 
 
 def portable(config: RunConfig) -> RunConfig:
-    """Return the config with every path as the pods see it.
+    """Return the config with every path as seen by the pods.
 
     Raises:
-        ConfigError: It names files, modules or addresses of this machine; every one is listed.
-        SpecError: The file of the quantization spec is wrong.
+        ConfigError: it names files, modules or addresses of this machine; the message lists all.
+        SpecError: the file of the quantization spec is wrong.
     """
     places = image_places(config.cluster)
     problems: list[str] = []
@@ -84,7 +85,7 @@ def portable(config: RunConfig) -> RunConfig:
 
 
 def local_files(config: RunConfig) -> Iterator[LocalFile]:
-    """Yield the files and folders that a config names, but for the quantization spec."""
+    """Yield the files and folders named in a config, except for the quantization spec."""
     data, model = config.data, config.model
     if data.kind in ("npz", "folder") and "://" not in (data.path or ""):
         is_file = data.kind == "npz"
@@ -110,7 +111,7 @@ def local_files(config: RunConfig) -> Iterator[LocalFile]:
 
 
 def named_modules(config: RunConfig) -> dict[str, str]:
-    """Return the modules that a config names and no image has: key of the config by module."""
+    """Return the user modules named in a config, with the key of the config by module."""
     references = {
         "model.name": [config.model.name],
         "quantization.cases": config.quantization.cases,
@@ -127,10 +128,10 @@ def named_modules(config: RunConfig) -> dict[str, str]:
 
 
 def image_places(cluster: ClusterSettings) -> dict[str, str]:
-    """Return where the images hold the files of ``cluster.images.files``.
+    """Return the locations of ``cluster.images.files`` in the images.
 
     Raises:
-        ConfigError: Two of them have one name.
+        ConfigError: two files have the same name.
     """
     places: dict[str, str] = {}
     for path in cluster.images.files:
@@ -145,7 +146,7 @@ def image_places(cluster: ClusterSettings) -> dict[str, str]:
 
 
 def _place_in_images(path: str, places: Mapping[str, str]) -> str | None:
-    """Return where the images hold a file, or a file in a folder of theirs."""
+    """Return the location of a file in the images, directly or inside a listed folder."""
     for listed, place in places.items():
         if PurePosixPath(path).is_relative_to(listed):
             inside = PurePosixPath(path).relative_to(listed)

@@ -1,4 +1,4 @@
-"""Follow a run on a server: the states of its steps as they change."""
+"""Monitoring of a run on a server by state changes of its steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qatline.pipelines.steps import STEP_ARTIFACTS, step_of_task
 
 _ENDED = frozenset({"succeeded", "failed", "canceled", "skipped"})
 _FAILED = frozenset({"failed", "canceled"})
-_OUTAGES = 5  # polls in a row that may fail before the run is given up
+_OUTAGES = 5  # tolerated consecutive failures of polls
 _TIMEOUT_CODE = 124
 
 
 class ClusterRunError(ClusterError):
-    """A run on the cluster ended without success, or not in time."""
+    """A run on the cluster ended without success, or exceeded the timeout."""
 
     def __init__(self, message: str, *, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -27,13 +27,13 @@ class ClusterRunError(ClusterError):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRun:
-    """A run as the server knows it.
+    """State of a run on the server.
 
     Args:
         state: ``pending``, ``running``, ``succeeded``, ``failed``, ``canceled`` or ``skipped``.
-        steps: State of each step that the server has begun.
-        errors: What the server says of each step that failed.
-        error: What it says of the run.
+        steps: state of each started step.
+        errors: error message of each failed step.
+        error: error message of the run.
     """
 
     run_id: str
@@ -45,15 +45,15 @@ class ClusterRun:
 
     @property
     def ended(self) -> bool:
-        """Whether its state is final."""
+        """Whether the state is final."""
         return self.state in _ENDED
 
 
 def run_id_of(text: str) -> str:
-    """Return the id in a run's id or address, as ``submit`` prints it.
+    """Return the run id in an id or address, as printed by ``submit``.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: the text contains no id.
     """
     found = text.rstrip("/").rpartition("/")[2]
     if not found or any(not (letter.isalnum() or letter in "-_.") for letter in found):
@@ -64,13 +64,11 @@ def run_id_of(text: str) -> str:
 
 
 def describe_run(run: Any) -> ClusterRun:
-    """Return a ``V2beta1Run`` as plain data.
-
-    Of a step that was tried again the latest attempt counts.
-    """
+    """Return a ``V2beta1Run`` as plain data; for repeated steps, the latest attempt counts."""
     steps: dict[str, str] = {}
     errors: dict[str, str] = {}
     tasks = list(getattr(run.run_details, "task_details", None) or ())
+    # Sorted by time, so that the latest attempt of a step overwrites earlier ones.
     tasks.sort(key=lambda task: str(task.create_time or ""))
     for task in tasks:
         name = step_of_task(task.display_name or "")
@@ -100,24 +98,24 @@ def follow_run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ClusterRun:
-    """Wait for the end of a run and tell each change of a step's state.
+    """Wait for the end of a run and report each change of a step's state.
 
-    A server that is away for a few polls is no end.
+    Short outages of the server are tolerated.
 
     Args:
-        read: Asks the server for the run.
-        show: Receives one line for each change.
-        poll: Seconds between two questions.
-        timeout: Seconds to wait; None waits for ever.
-        clock: Seconds that only grow.
-        sleep: Waits.
+        read: requests the run from the server.
+        show: receives one line per change.
+        poll: seconds between two requests.
+        timeout: maximum seconds to wait; None for no limit.
+        clock: monotonic clock in seconds.
+        sleep: waits.
 
     Returns:
-        The run, which has succeeded.
+        The successful run.
 
     Raises:
-        ClusterRunError: It failed, was canceled, or did not end in time (exit code 124).
-        ClusterError: The server stays away.
+        ClusterRunError: the run failed, was canceled, or exceeded the timeout (exit code 124).
+        ClusterError: the server remains unreachable.
     """
     end = None if timeout is None else clock() + timeout
     known: dict[str, str] = {}
@@ -128,6 +126,7 @@ def follow_run(
             outages = 0
         except ClusterError:
             outages += 1
+            # Without any successful poll, the address or the run is wrong: fail at once.
             if outages > _OUTAGES or not known:
                 raise
             run = None

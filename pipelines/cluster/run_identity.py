@@ -1,4 +1,4 @@
-"""Make the pods of a run one run: the tracking server, the run's id, its start and end."""
+"""Shared identity of a run's pods: tracking server, run id, first and last task."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _RUN_LABEL = "metadata.labels['pipeline/runid']"
 
 
 def identify_run(task: Any, config: RunConfig) -> None:
-    """Tell a task's pod about the tracking server and which pipeline run it belongs to.
+    """Set the tracking server and the pipeline run in a task's environment.
 
-    A store in a file stays on the machine it is on.
+    Stores in files are not passed on: pods cannot reach them.
     """
     for name, value in tracking_environment(config).items():
         task.set_env_variable(name, value)
@@ -30,17 +30,17 @@ def identify_run(task: Any, config: RunConfig) -> None:
 
 
 def name_run(task: Any) -> None:
-    """Tell a task's pod the id of the pipeline run."""
+    """Set the id of the pipeline run in a task's environment."""
     from kfp import kubernetes
 
+    # The id exists only at run time: Kubernetes reads it from the pod's label.
     kubernetes.use_field_path_as_env(task, PIPELINE_RUN_VARIABLE, _RUN_LABEL)
 
 
 def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
-    """Return what makes the task at the end of a run.
+    """Return a function that creates the exit task of a run.
 
-    None if there is no tracking server to close a run in, no webhook to tell, and no TrainJob to
-    delete.
+    None without tracking server, webhook and TrainJobs.
     """
     webhook, several = config.cluster.webhook, bool(launched_steps(config))
     told = webhook is not None or _has_secret_webhook(config)
@@ -66,12 +66,12 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
 
 
 def check_task_maker(config: RunConfig) -> Callable[[Mapping[str, Any]], Any] | None:
-    """Return what makes the task that looks for anything new; None without ``retrain.only_new``.
+    """Return a function that creates the check for new inputs; None without ``retrain.only_new``.
 
     Its pod has the image and the volumes of the steps that read the config's files.
 
     Raises:
-        ConfigError: There is no tracking server to look up earlier runs in.
+        ConfigError: the config names no tracking server.
     """
     if not config.retrain.only_new:
         return None
@@ -95,14 +95,14 @@ def check_task_maker(config: RunConfig) -> Callable[[Mapping[str, Any]], Any] | 
 
 
 def _reading_pod(config: RunConfig) -> StepResources:
-    """Return the pod of prepare_data with the volumes of train_baseline."""
+    """Return the pod of prepare_data with the additional volumes of train_baseline."""
     pod, other = config.cluster.of("prepare_data"), config.cluster.of("train_baseline")
     volumes = {volume.path: volume for volume in (*(other.volumes or ()), *(pod.volumes or ()))}
     return pod.model_copy(update={"volumes": list(volumes.values())})
 
 
 def has_server(config: RunConfig) -> bool:
-    """Whether the config names a tracking server, which pods reach."""
+    """Return whether the config names a tracking server reachable by pods."""
     return (config.tracking.uri or "").startswith(("http://", "https://"))
 
 
@@ -111,7 +111,7 @@ def _has_secret_webhook(config: RunConfig) -> bool:
 
 
 def tracking_environment(config: RunConfig) -> dict[str, str]:
-    """Return the variables that tell a pod of the tracking server; none without one."""
+    """Return the variables that configure the tracking server in a pod; empty without one."""
     if not has_server(config):
         return {}
     return {

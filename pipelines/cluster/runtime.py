@@ -1,4 +1,4 @@
-"""What a cluster needs for training steps with several workers: a runtime and a role."""
+"""Cluster resources for training steps with several workers: a runtime and a role."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MANIFESTS = Path(__file__).with_name("manifests") / "runtime.yaml"
 def runtime_manifests(
     cluster: ClusterSettings, *, namespace: str = "kubeflow", account: str = ""
 ) -> str:
-    """Return the training runtime, and the role of the launchers, as YAML text.
+    """Return the training runtime and the role of the launchers as YAML text.
 
     Args:
-        cluster: Name and kind of the runtime, image and service account.
-        namespace: Namespace of the pipeline runs.
-        account: Service account of the pipeline runs. Default: the section's, else
-            ``pipeline-runner``, that of a Kubeflow Pipelines server for one user.
+        cluster: name and kind of the runtime, image and service account.
+        namespace: namespace of the pipeline runs.
+        account: service account of the pipeline runs. Default: that of the section, else
+            ``pipeline-runner``, the account of a single-user Kubeflow Pipelines server.
     """
     job = cluster.train_job
     namespaced = job.runtime_kind == "TrainingRuntime"

@@ -1,4 +1,4 @@
-"""When a pipeline runs on a server again and again, as data."""
+"""Schedules of pipeline runs as data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ENABLED, DISABLED = "ENABLED", "DISABLED"
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When the pipeline runs again and again.
+    """Schedule of repeated pipeline runs.
 
     Args:
-        name: Schedule name, unique on the server.
-        cron: Six fields, seconds first, such as ``0 0 2 * * *`` for two o'clock every night.
-        every: Seconds between the starts of two runs, instead of ``cron``.
-        max_concurrency: Runs of this schedule at the same time, 1 to 10.
-        paused: Whether it starts no runs.
+        name: name of the schedule, unique on the server.
+        cron: six fields, seconds first, such as ``0 0 2 * * *`` for two o'clock every night.
+        every: seconds between the starts of two runs, instead of ``cron``.
+        max_concurrency: maximum number of simultaneous runs of this schedule, 1 to 10.
+        paused: whether the schedule is inactive.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledRun:
-    """A run that a schedule has started."""
+    """A run started by a schedule."""
 
     run_id: str
     started: str
@@ -64,11 +64,11 @@ class ScheduledRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleDetails:
-    """A schedule and what the server knows of it.
+    """A schedule and its state on the server.
 
     Args:
-        version: Pipeline version that it runs: the name of its content.
-        runs: Its latest runs, the newest first.
+        version: name of the pipeline version, derived from its content.
+        runs: latest runs, newest first.
     """
 
     schedule: Schedule
@@ -79,7 +79,7 @@ class ScheduleDetails:
 
 
 def schedule_of(job: Any) -> Schedule | None:
-    """Return a server's recurring run as a Schedule; None if it has no trigger."""
+    """Return a server's recurring run as a Schedule; None without a trigger."""
     cron = getattr(getattr(job.trigger, "cron_schedule", None), "cron", None) or ""
     seconds = getattr(getattr(job.trigger, "periodic_schedule", None), "interval_second", None)
     if not cron and not seconds:
@@ -94,9 +94,9 @@ def schedule_of(job: Any) -> Schedule | None:
 
 
 def is_same(job: Any, wanted: Schedule, *, version: str, experiment: str, account: str) -> bool:
-    """Whether a server's recurring run is what is wanted.
+    """Return whether a server's recurring run matches the requested schedule.
 
-    When, how often at once, what, where, as whom, and whether it is on.
+    The comparison covers trigger, concurrency, version, experiment, service account and activity.
     """
     return (
         _state(job) == (DISABLED if wanted.paused else ENABLED)

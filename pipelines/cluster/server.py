@@ -1,9 +1,8 @@
-"""Send runs and schedules to a Kubeflow Pipelines server.
+"""Submission of runs and schedules to a Kubeflow Pipelines server.
 
-Schedules are created or updated by name. The server knows a pipeline ``qatline`` with one version
-per content: the same code and config give the same version, so sending it twice uploads it once. A
-schedule can't be changed in place there; ``apply_schedule`` compares, and replaces it only where
-something differs.
+Schedules are created or updated by name. The server contains a pipeline ``qatline`` with one
+version per content: equal code and config give the same version, uploaded once. The server cannot
+change a schedule in place; ``apply_schedule`` compares it and replaces it only if it differs.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LATEST_RUNS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """A run that the server has accepted."""
+    """A run accepted by the server."""
 
     run_id: str
     url: str
@@ -50,9 +49,9 @@ class Cluster:
     """A Kubeflow Pipelines server.
 
     Args:
-        client: A ``kfp.Client``.
-        host: Its address, for links and messages.
-        namespace: Where experiments and schedules live; empty on a server for one user.
+        client: a ``kfp.Client``.
+        host: address of the server, for links and messages.
+        namespace: namespace of experiments and schedules; empty on a single-user server.
     """
 
     def __init__(self, client: Any, host: str, namespace: str = "") -> None:
@@ -66,8 +65,8 @@ class Cluster:
         """Start one run.
 
         Raises:
-            ConfigError: The cluster section does not fit the engine's backend.
-            ClusterError: The server can't be reached or refuses.
+            ConfigError: the cluster section does not fit the engine's backend.
+            ClusterError: the server cannot be reached or refuses.
         """
         with self._told("start the run"):
             pipeline, version = self._version(pipeline_ir(config, caching=caching))
@@ -81,10 +80,10 @@ class Cluster:
         return Submitted(run_id=run.run_id, url=f"{self._host}/#/runs/details/{run.run_id}")
 
     def run(self, run_id: str) -> ClusterRun:
-        """Return what the server knows of a run.
+        """Return the state of a run on the server.
 
         Raises:
-            ClusterError: There is no such run, or the server can't be reached.
+            ClusterError: the run does not exist, or the server cannot be reached.
         """
         with self._told(f"show the run {run_id}"):
             return describe_run(self._client.get_run(run_id))
@@ -103,14 +102,14 @@ class Cluster:
     def apply_schedule(
         self, config: RunConfig, schedule: Schedule, *, experiment: str
     ) -> Literal["created", "unchanged", "replaced"]:
-        """Make the server's schedule of this name the given one.
+        """Create, keep or replace the server's schedule of this name.
 
-        Its runs don't use the cluster's cache: with unchanged arguments every step would be reused,
-        whatever data had come in.
+        Its runs do not use the cluster's cache: with unchanged arguments every step would be
+        reused, even with new data.
 
         Raises:
-            ConfigError: The cluster section does not fit the engine's backend.
-            ClusterError: The server can't be reached or refuses.
+            ConfigError: the cluster section does not fit the engine's backend.
+            ClusterError: the server cannot be reached or refuses.
         """
         account = config.cluster.service_account
         with self._told(f"apply the schedule {schedule.name!r}"):
@@ -121,8 +120,7 @@ class Cluster:
                 found[0], schedule, version=version, experiment=place, account=account or ""
             ):
                 return "unchanged"
-            # The new one first: a server that refuses it must not leave the user without the old
-            # one.
+            # Create before deleting: if the server refuses the new schedule, the old one remains.
             self._client.create_recurring_run(
                 place,
                 schedule.name,
@@ -140,44 +138,44 @@ class Cluster:
         return "replaced" if found else "created"
 
     def delete_schedule(self, name: str) -> None:
-        """Remove the schedule of this name.
+        """Delete the schedule of this name.
 
         Raises:
-            ConfigError: There is none.
-            ClusterError: The server can't be reached or refuses.
+            ConfigError: the schedule does not exist.
+            ClusterError: the server cannot be reached or refuses.
         """
         with self._told(f"delete the schedule {name!r}"):
             for job in self._named(name):
                 self._client.delete_recurring_run(job.recurring_run_id)
 
     def pause_schedule(self, name: str) -> None:
-        """Let the schedule of this name start no more runs; those that run go on.
+        """Pause the schedule of this name; active runs continue.
 
         Raises:
-            ConfigError: There is none.
-            ClusterError: The server can't be reached or refuses.
+            ConfigError: the schedule does not exist.
+            ClusterError: the server cannot be reached or refuses.
         """
         with self._told(f"pause the schedule {name!r}"):
             for job in self._named(name):
                 self._client.disable_recurring_run(job.recurring_run_id)
 
     def resume_schedule(self, name: str) -> None:
-        """Let the schedule of this name start runs again; missed ones are not made up for.
+        """Resume the schedule of this name; missed runs are skipped.
 
         Raises:
-            ConfigError: There is none.
-            ClusterError: The server can't be reached or refuses.
+            ConfigError: the schedule does not exist.
+            ClusterError: the server cannot be reached or refuses.
         """
         with self._told(f"resume the schedule {name!r}"):
             for job in self._named(name):
                 self._client.enable_recurring_run(job.recurring_run_id)
 
     def show_schedule(self, name: str) -> ScheduleDetails:
-        """Return the schedule of this name, and its latest runs.
+        """Return the schedule of this name and its latest runs.
 
         Raises:
-            ConfigError: There is none.
-            ClusterError: The server can't be reached or refuses.
+            ConfigError: the schedule does not exist.
+            ClusterError: the server cannot be reached or refuses.
         """
         with self._told(f"show the schedule {name!r}"):
             job = self._named(name)[0]
@@ -222,10 +220,8 @@ class Cluster:
         return str(self._client.create_experiment(name, namespace=self._namespace).experiment_id)
 
     def _version(self, text: str) -> tuple[str, str]:
-        """Return the pipeline's id and the version id of this content.
-
-        Upload what is missing.
-        """
+        """Return the ids of pipeline and version with this content; upload missing ones."""
+        # The name identifies the content: equal pipelines are uploaded once.
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
         with tempfile.TemporaryDirectory() as folder:
             package = Path(folder) / "pipeline.yaml"
@@ -249,23 +245,23 @@ class Cluster:
 
 
 def connect(host: str, *, namespace: str = "", token: str | None = None) -> Cluster:
-    """Connect to a server, after a quick look whether it is there.
+    """Connect to a server after a quick probe.
 
     Args:
-        host: Address of the API, such as ``http://localhost:8080``.
-        namespace: The user's namespace on a server for several users.
-        token: Bearer token, where the server asks for one.
+        host: address of the API, such as ``http://localhost:8080``.
+        namespace: namespace of the user on a multi-user server.
+        token: bearer token, if the server requires one.
 
     Raises:
-        ConfigError: The address holds credentials.
-        ClusterError: Nothing answers, or what answers is no Kubeflow Pipelines server.
+        ConfigError: the address contains credentials.
+        ClusterError: no server responds, or it is not a Kubeflow Pipelines server.
     """
     client, address = open_kfp_client(host, namespace=namespace, token=token)
     return Cluster(client, address, namespace)
 
 
 def _pages(ask: Callable[..., Any], key: str, **arguments: Any) -> Iterator[Any]:
-    """Yield the items of all pages of a list that the server is asked for."""
+    """Yield the items of all pages of a list request."""
     token = ""
     while True:
         page = ask(page_token=token, page_size=_PAGE, **arguments)

@@ -1,6 +1,6 @@
-"""Turn the ``cluster`` section into what kfp compiles.
+"""Conversion of the ``cluster`` section into kfp task settings.
 
-These are settings of each task, and one engine backend for all pods.
+It also selects one engine backend for all pods.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from qatline.pipelines.config.run_config import RunConfig
 
 
 def for_pods(config: RunConfig) -> RunConfig:
-    """Return the config as the pods need it.
+    """Return the config adapted to the pods.
 
-    Every path is one of theirs (``qatline.pipelines.cluster.portable``), and ``engine.backend: auto`` is
-    resolved if build_engine gets an accelerator.
+    Paths are mapped to the pods (``qatline.pipelines.cluster.portable``), and ``engine.backend:
+    auto`` is resolved if build_engine requests an accelerator.
 
-    Each step asks its own machine what ``auto`` is. The pod of export_onnx has no GPU and would
-    export for another backend than the one that the GPU of build_engine is for.
+    Otherwise each step would resolve ``auto`` on its own machine: the pod of export_onnx has no GPU
+    and would export for another backend than the GPU pod of build_engine.
 
     Raises:
-        ConfigError: build_engine and evaluate get different accelerators, or the graphs can't be
-            for TensorRT; or the config names files or modules of this machine.
+        ConfigError: build_engine and evaluate request different accelerators, the graphs cannot
+            target TensorRT, or the config names files or modules of this machine.
     """
     config = portable(config)
     build, evaluate = (config.cluster.of(step).accelerator for step in ("build_engine", "evaluate"))
@@ -54,12 +54,12 @@ def for_pods(config: RunConfig) -> RunConfig:
 
 
 def request(task: Any, pod: StepResources, image: str | None = None) -> None:
-    """Set a kfp task's pod settings; the cluster decides the rest.
+    """Set a kfp task's pod settings; unset ones are left to the cluster.
 
     Args:
-        task: A ``kfp.dsl.PipelineTask``.
-        pod: Its pod's settings.
-        image: Its container image; None leaves the component's.
+        task: a ``kfp.dsl.PipelineTask``.
+        pod: settings of its pod.
+        image: container image; None keeps the component's.
     """
     if image is not None:
         task.set_container_image(image)
@@ -101,7 +101,8 @@ def _choose_node(task: Any, pod: StepResources) -> None:
 
 
 def toleration_operator(toleration: Toleration) -> str:
-    """Return a toleration's operator: by default ``Equal`` with a value, else ``Exists``."""
+    """Return a toleration's operator; the default is ``Equal`` with a value, else ``Exists``."""
+    # Kubernetes's default is Equal: without a value it matches only taints with an empty one.
     return toleration.operator or ("Exists" if toleration.value is None else "Equal")
 
 
@@ -131,8 +132,8 @@ def _mount(task: Any, pod: StepResources) -> None:
 def _set_attempts(task: Any, pod: StepResources) -> None:
     """Limit the time of an attempt; retry with backoff.
 
-    kfp's own limit on the time of all attempts is one hour: a training that fails later would not
-    be repeated. So the limit is always written.
+    kfp's default limit for all attempts is one hour; a training that fails later would not be
+    repeated. The limit is therefore always set.
     """
     from kfp import kubernetes
 

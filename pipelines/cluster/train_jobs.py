@@ -1,4 +1,4 @@
-"""Training steps with several workers: a launcher in the pipeline, a TrainJob beside it."""
+"""Training steps with several workers: a launcher in the pipeline and a TrainJob."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LAUNCHER_LIMITS = {"cpu_limit": "1", "memory_limit": "2Gi"}
 
 
 def check_workers(config: RunConfig) -> None:
-    """Check that several workers can read and write artifacts in the pods of a TrainJob.
+    """Check that the workers' pods in a TrainJob can read and write artifacts.
 
     Raises:
-        ConfigError: They can't; every reason is listed.
+        ConfigError: they cannot; the message lists every reason.
     """
     steps = sorted(launched_steps(config))
     if not steps:
@@ -48,12 +48,12 @@ def check_workers(config: RunConfig) -> None:
 
 
 def set_launcher(task: Any, config: RunConfig, step: str) -> None:
-    """Set the pod of a launcher, and the TrainJob that it starts.
+    """Configure the pod of a launcher and its TrainJob.
 
     Args:
-        task: A ``kfp.dsl.PipelineTask``.
-        config: The config as the pods need it.
-        step: The step that the TrainJob runs.
+        task: a ``kfp.dsl.PipelineTask``.
+        config: config adapted to the pods.
+        step: step of the TrainJob.
     """
     if not has_server(config):
         name_run(task)
@@ -62,10 +62,10 @@ def set_launcher(task: Any, config: RunConfig, step: str) -> None:
 
 
 def launcher_pod(config: RunConfig, step: str) -> StepResources:
-    """Return the pod of a launcher, which waits and fetches one artifact.
+    """Return the pod of a launcher; it only waits and fetches one artifact.
 
-    It has the environment, attempts and time of the step, the place of the section, and resources
-    of its own.
+    It has the environment, attempts and timeout of the step, the node settings of the section, and
+    small resources.
     """
     pod = config.cluster.of(step)
     own: dict[str, Any] = dict(_LAUNCHER)
@@ -78,7 +78,7 @@ def launcher_pod(config: RunConfig, step: str) -> StepResources:
         "image_pull_policy",
     ):
         own[name] = getattr(pod, name)
-    # A namespace with a quota may ask for limits.
+    # Namespaces with a quota may require limits.
     for name, limit in _LAUNCHER_LIMITS.items():
         if getattr(pod, name) is not None:
             own[name] = limit
@@ -86,7 +86,7 @@ def launcher_pod(config: RunConfig, step: str) -> StepResources:
 
 
 def job_template(config: RunConfig, step: str) -> JobTemplate:
-    """Return the TrainJob of a step, but for what only a run knows."""
+    """Return the TrainJob of a step without the values known only at run time."""
     cluster, pod = config.cluster, config.cluster.of(step)
     job, volumes = cluster.train_job, list(_volumes(pod))
     return JobTemplate(
@@ -131,7 +131,7 @@ def _environment(config: RunConfig, pod: StepResources) -> list[dict[str, Any]]:
 
 
 def _pod_spec(pod: StepResources, service_account: str | None) -> dict[str, Any]:
-    """Return what the workers' pods differ in from those of the runtime."""
+    """Return the differences of the workers' pods from those of the runtime."""
     spec: dict[str, Any] = {}
     if service_account is not None:
         spec["serviceAccountName"] = service_account

@@ -1,4 +1,4 @@
-"""The verdict of a run on a cluster, which its steps have recorded in MLflow."""
+"""Verdict of a run on a cluster, as recorded in MLflow."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from qatline.components.tracking.store import open_client, translated
 
 
 def find_verdict(uri: str, run_id: str) -> str:
-    """Return what a run decided: ``promote``, ``reject``, or ``unknown``.
+    """Return the decision of a run: ``promote``, ``reject``, or ``unknown``.
 
     Args:
-        uri: Address of the tracking server.
-        run_id: Id of the run in Kubeflow.
+        uri: address of the tracking server.
+        run_id: id of the run in Kubeflow.
 
     Raises:
-        ConfigError: The address holds credentials.
-        TrackingError: The server is away or refuses.
+        ConfigError: the address contains credentials.
+        TrackingError: the server is unreachable or refuses.
     """
     client: Any = open_client(uri)
     with translated("the verdict can't be read"):

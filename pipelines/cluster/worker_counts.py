@@ -1,4 +1,4 @@
-"""How many workers each step has, and which steps a launcher runs for that."""
+"""Number of workers of each step, and the steps executed by a launcher."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from qatline.pipelines.config.run_config import RunConfig
 
 
 def workers_of(config: RunConfig, step: str) -> int:
-    """Return the number of workers of a step: 1 for one that does not train."""
+    """Return the number of workers of a step; 1 for steps without training."""
     if step == "train_baseline":
         return config.training.workers
     if step == "finetune_qat":
@@ -16,7 +16,7 @@ def workers_of(config: RunConfig, step: str) -> int:
 
 
 def launched_steps(config: RunConfig) -> frozenset[str]:
-    """Return the steps that run as a TrainJob: those with several workers."""
+    """Return the steps that run as a TrainJob, those with several workers."""
     launched: set[str] = set()
     for step in STEPS:
         if step.distributed and workers_of(config, step.name) > 1:

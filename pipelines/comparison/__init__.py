@@ -1,1 +1,1 @@
-"""Runs side by side, as MLflow knows them."""
+"""Comparison of runs from their records in MLflow."""

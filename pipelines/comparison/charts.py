@@ -1,4 +1,4 @@
-"""Pictures of several runs: accuracy against latency or size, and curves over each other."""
+"""Charts of several runs: accuracy against latency or size, and overlaid curves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT = 560.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68.0, 16.0, 14.0, 44.0
 _LOG_RATIO = 50.0
 _COLORS = 8
-"""Colours that the page's style has."""
+"""Number of colours in the page's style."""
 
 SHAPES = {
     FP32_ENGINE: "square",
@@ -27,7 +27,7 @@ SHAPES = {
     Variant.PTQ.row: "triangle",
     CANDIDATE_VARIANT.row: "circle",
 }
-"""Shape of a dot by the row that it stands for."""
+"""Shape of a dot by its row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,12 @@ class _Dot:
 
 
 def color_of(index: int) -> str:
-    """Return the class that gives a run its colour, by the run's place."""
+    """Return the style class of a run's colour, by the position of the run."""
     return f"c{index % _COLORS}"
 
 
 def cost_pictures(runs: Sequence[TrackedRun]) -> list[Picture]:
-    """Return accuracy against latency and against size, where they were measured."""
+    """Return accuracy against latency and against size, if measured."""
     pictures = []
     for title, figure, unit, scale in (
         ("Accuracy against latency", "latency_ms_p50", "p50 at batch 1, ms", 1.0),
@@ -66,7 +66,7 @@ def cost_pictures(runs: Sequence[TrackedRun]) -> list[Picture]:
 
 
 def curve_pictures(runs: Sequence[TrackedRun]) -> list[Picture]:
-    """Return one picture for each curve, with a line for each run that has it."""
+    """Return one picture per curve, with one line per run."""
     names: list[str] = []
     for run in runs:
         names += [name for name in run.curves if name not in names]
@@ -74,7 +74,7 @@ def curve_pictures(runs: Sequence[TrackedRun]) -> list[Picture]:
 
 
 def curve_title(name: str) -> str:
-    """Return ``QAT: validation accuracy`` of ``finetune_qat/val_accuracy``."""
+    """Return the title of a curve, such as ``QAT: validation accuracy``."""
     step, _, figure = name.partition("/")
     stage = {"train_baseline": "FP32 baseline", "finetune_qat": "QAT"}.get(step, step)
     return f"{stage}: {figure.replace('val_', 'validation ')}"
@@ -97,7 +97,7 @@ def _cloud(title: str, dots: Sequence[_Dot], unit: str) -> Markup:
     y_axis = nice_axis([dot.y for dot in dots], start=_HEIGHT - _BOTTOM, end=_TOP)
     parts = [_frame(x_axis, y_axis, unit, "accuracy, %")]
     for index, dot in enumerate(dots):
-        # What lies below is larger: equal runs would hide each other.
+        # Lower dots are larger: dots of equal runs remain visible.
         below = any((later.x, later.y) == (dot.x, dot.y) for later in dots[index + 1 :])
         parts.append(_shape(dot, x_axis.at(dot.x), y_axis.at(dot.y), 1.6 if below else 1.0))
     label = f"{title}: " + "; ".join(dot.label for dot in dots)
@@ -114,7 +114,7 @@ def _overlay(name: str, runs: Sequence[TrackedRun]) -> Markup:
     title = curve_title(name)
     parts = [_frame(x_axis, y_axis, "epoch", title.rpartition(": ")[2])]
     for place, (index, run) in enumerate(lines):
-        # What lies below is wider: equal runs would hide each other.
+        # Lower lines are wider: lines of equal runs remain visible.
         width = 2.0 + 2.5 * min(len(lines) - 1 - place, 4)
         parts.append(_line(run, name, color_of(index), width, x_axis, y_axis))
     label = f"{title} by epoch of " + ", ".join(run.name for _, run in lines)

@@ -1,4 +1,4 @@
-"""Which runs are compared, and where MLflow has them."""
+"""Selection of the runs to compare, and their location in MLflow."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from qatline.pipelines.run.record import TrackingRecord, read_tracking
 from qatline.pipelines.run.tracking import default_uri
 
 LATEST = 5
-"""How many runs are compared if none is named."""
+"""Number of runs to compare by default."""
 
 _LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunChoice:
-    """Which runs are compared.
+    """Selection of runs to compare.
 
     Attributes:
         names: folders, ids of run folders, of pipeline runs on a cluster or of MLflow, or names of
             MLflow runs; empty for the latest five.
         output: folder of the runs on this machine.
         experiment: MLflow experiment; None for that of the runs in ``output``, else ``qatline``.
-        uri: MLflow store; None for the one of the runs in ``output``, else ``MLFLOW_TRACKING_URI``,
+        uri: MLflow store; None for that of the runs in ``output``, else ``MLFLOW_TRACKING_URI``,
             else the SQLite file in ``output``.
     """
 
@@ -47,15 +47,15 @@ class RunChoice:
 
 
 def find_runs(choice: RunChoice, *, details: bool = False) -> list[TrackedRun]:
-    """Return the chosen runs, in their order; the latest from old to new.
+    """Return the selected runs in their order; the latest ones from old to new.
 
     Args:
-        choice: which runs.
-        details: whether curves and plans are read, too.
+        choice: the selection.
+        details: whether to read curves and plans.
 
     Raises:
-        ConfigError: there is no such run, or it was not tracked.
-        TrackingError: a store can't be read.
+        ConfigError: a run does not exist or was not tracked.
+        TrackingError: a store cannot be read.
     """
     clients: dict[str, Any] = {}
 
@@ -71,7 +71,7 @@ def find_runs(choice: RunChoice, *, details: bool = False) -> list[TrackedRun]:
 
 
 _Place = tuple[str, str, str]
-"""Store, MLflow run, label; an empty label stands for the run's own name."""
+"""Store, MLflow run, label; an empty label selects the run's name."""
 
 
 def _places(choice: RunChoice, client_of: Callable[[str], Any]) -> Iterator[_Place]:
@@ -122,7 +122,7 @@ def _latest(choice: RunChoice, client_of: Callable[[str], Any]) -> Iterator[_Pla
 
 
 def _pipeline_runs(client: Any, experiment: str) -> list[Any]:
-    """Return the experiment's runs of whole pipelines, the newest first."""
+    """Return the experiment's runs of whole pipelines, newest first."""
     with translated(f"the runs of {experiment!r} can't be read from {scrub(client.tracking_uri)}"):
         found = client.get_experiment_by_name(experiment)
         if found is None:
@@ -148,7 +148,7 @@ def _reader(uri: str, output: Path) -> Any:
             f"Comparing runs needs the package mlflow. {install_hint(['mlflow'])}"
         )
     path = database_path(uri)
-    if path is not None and not has_content(path):  # opening it would make it
+    if path is not None and not has_content(path):  # opening it would create it
         raise ConfigError(f"Expected tracked runs in {output}; there are none.")
     return open_client(uri)
 

@@ -1,6 +1,6 @@
-"""Compare runs: config differences and results side by side.
+"""Comparison of runs as text: differences in settings, and results.
 
-Everything comes from MLflow.
+All data comes from MLflow.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from qatline.pipelines.run.result_table import format_milliseconds, format_size
 
 Cell = Callable[[TrackedRun], str]
 _RUNS_PER_TABLE = 5
-"""Runs beside each other on 80 columns."""
+"""Maximum number of runs per table at 80 columns."""
 
 
 def compare_runs(names: Sequence[str], *, output: Path, console: Console | None = None) -> None:
-    """Print runs side by side.
+    """Print a comparison of runs.
 
     Args:
-        names: Runs by id or folder; empty for the latest five that were tracked.
-        output: The folder of the runs.
-        console: Where to print; default: stdout.
+        names: runs by id or folder; empty for the latest five tracked ones.
+        output: folder of the runs.
+        console: destination; default: stdout.
 
     Raises:
-        ConfigError: There is no such run, or it was not tracked.
-        TrackingError: The tracking store can't be read.
+        ConfigError: a run does not exist or was not tracked.
+        TrackingError: the tracking store cannot be read.
     """
     runs = find_runs(RunChoice(names=names, output=output))
     (console or Console(highlight=False)).print(comparison_view(runs))
 
 
 def comparison_view(runs: Sequence[TrackedRun]) -> RenderableType:
-    """Return the numbered runs, the settings that differ, and tables of the figures.
+    """Return the numbered runs, the settings that differ, and tables of the metrics.
 
-    Names of runs and values of settings may be long, so that they stand in lines, not in columns.
+    Run names and values may be long and are therefore printed as lines instead of columns.
     """
     parts: list[RenderableType] = [
         _line(f"{number}  {run.name}") for number, run in _numbered(runs)
@@ -68,9 +68,9 @@ def comparison_view(runs: Sequence[TrackedRun]) -> RenderableType:
 
 
 def differing_settings(runs: Sequence[TrackedRun]) -> dict[str, dict[str, list[int]]]:
-    """Return the settings that differ, each with the numbers of the runs by value.
+    """Return the settings that differ, with the run numbers of each value.
 
-    Runs count from 1. A run without the setting has the value ``-``.
+    Numbers start at 1. The value of a missing setting is ``-``.
     """
     found: dict[str, dict[str, list[int]]] = {}
     for key in differing_params(runs):
@@ -92,7 +92,7 @@ def _line(text: str) -> Text:
 
 
 def comparison_lines(runs: Sequence[TrackedRun]) -> Iterator[tuple[str, Cell]]:
-    """Yield the name of each figure that any of the runs has, and its text for a run."""
+    """Yield the name of each available metric, with a function that formats it for a run."""
     yield "verdict", lambda run: run.verdict
     measured = {name for run in runs for name in run.rows if run.row(name).accuracy is not None}
     shown = [name for name in ROWS if name in measured]
@@ -114,6 +114,6 @@ def _cell(row: str, figure: str, form: Callable[[float], str]) -> Cell:
 
 
 def _reference(runs: Sequence[TrackedRun]) -> str:
-    """Return the reference's title; both titles if the runs differ."""
+    """Return the reference's title, or all titles if the runs differ."""
     titles = {reference_title(run.params.get("model.framework")) for run in runs}
     return " or ".join(sorted(titles))

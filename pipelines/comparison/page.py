@@ -1,4 +1,4 @@
-"""The comparison of runs as one HTML page."""
+"""Comparison of runs as one HTML page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _REPORT = Path(report_page.__file__).parent / "templates"
 
 
 def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
-    """Return one HTML document without outside assets.
+    """Return one HTML document without external assets.
 
     Args:
-        runs: the runs, read with their details.
-        source: where they are from, for the heading.
+        runs: the runs, read with details.
+        source: origin of the runs, for the heading.
     """
     import jinja2
 
@@ -32,7 +32,7 @@ def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # These are files of the packages, not of a run: the only text that goes in as it is.
+    # Files of the package, not of a run: the only text inserted without escaping.
     style = (_REPORT / "report.css").read_text(encoding="utf-8")
     style += (_TEMPLATES / "compare.css").read_text(encoding="utf-8")
     script = (_REPORT / "report.js").read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def _measured(runs: Sequence[TrackedRun], row: str) -> bool:
 
 
 def _lines(runs: Sequence[TrackedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the figures' names with a text and a tone for each run."""
+    """Return the names of the metrics with a text and a tone for each run."""
     best = max((run.row(CANDIDATE).accuracy or 0.0 for run in runs), default=0.0)
     lines = []
     for heading, cell in comparison_lines(runs):

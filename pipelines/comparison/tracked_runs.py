@@ -1,4 +1,4 @@
-"""Runs of the pipeline as MLflow holds them, wherever they ran."""
+"""Runs of the pipeline as recorded in MLflow, on one machine or a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qatline.components.tracking.store import translated
 
 Point = tuple[int, float]
 CURVE_FIGURES = ("accuracy", "val_accuracy", "loss", "val_loss")
-"""Figures of an epoch that are compared."""
+"""Metrics of an epoch to compare."""
 
 _NONE = "-"
 _IGNORED = ("output", "tracking.", "qatline.")
@@ -27,19 +27,19 @@ _IGNORED = ("output", "tracking.", "qatline.")
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """What MLflow holds of a run.
+    """Record of a run in MLflow.
 
     Attributes:
-        name: what it is called here.
+        name: name in the comparison.
         mlflow_id: id of the MLflow run.
         status: ``FINISHED``, ``FAILED``, ``KILLED`` or ``RUNNING``.
-        started: ISO 8601 in UTC.
+        started: start in ISO 8601, UTC.
         seconds: duration; None while it runs.
-        verdict: of the gate; ``-`` without one.
+        verdict: verdict of the gate; ``-`` without one.
         params: settings by ``section.key``.
-        rows: measured figures by row.
-        curves: points (epoch, value) by ``<step>/<figure>``; empty unless they were asked for.
-        plan: the quantization plan; None unless it was asked for, or without one.
+        rows: measurements by row.
+        curves: points (epoch, value) by ``<step>/<figure>``; empty unless requested.
+        plan: the quantization plan; None unless requested and available.
     """
 
     name: str
@@ -54,7 +54,7 @@ class TrackedRun:
     plan: QuantizationPlan | None = None
 
     def row(self, name: str) -> ResultRow:
-        """Return a row; an empty one where it was not measured."""
+        """Return a row; an empty one if it was not measured."""
         return self.rows.get(name, ResultRow())
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,11 +80,11 @@ def read_tracked_run(
     Args:
         client: an ``MlflowClient``.
         run_id: id of the MLflow run.
-        name: what to call it; default: its name in MLflow.
-        details: whether curves and plan are read, too.
+        name: name of the result; default: its name in MLflow.
+        details: whether to read curves and plan.
 
     Raises:
-        TrackingError: the store is away, or has no such run.
+        TrackingError: the store is unreachable, or the run does not exist.
     """
     with translated(f"run {name or run_id} can't be read from {scrub(client.tracking_uri)}"):
         run = client.get_run(run_id)
@@ -113,9 +113,9 @@ def differing_params(runs: Sequence[TrackedRun]) -> list[str]:
 
 
 def plan_differences(runs: Sequence[TrackedRun]) -> dict[str, list[str]]:
-    """Return what each plan has that the first run's has not, and the reverse, by run.
+    """Return the differences of each plan from the first run's plan, by run.
 
-    Lines are those of ``QuantizationPlan.diff``. Runs without a plan are left out.
+    Lines are those of ``QuantizationPlan.diff``. Runs without a plan are omitted.
     """
     first = runs[0].plan if runs else None
     found = {}

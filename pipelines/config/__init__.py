@@ -1,1 +1,1 @@
-"""The config of a run: read, checked, described."""
+"""Config of a run: reading, validation, schema."""

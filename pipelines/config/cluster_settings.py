@@ -1,7 +1,7 @@
-"""The ``cluster`` section: pods, images and service account of a run on a cluster.
+"""``cluster`` section: pods, images and service account of a run on a cluster.
 
-It concerns the place where the pipeline runs and nothing of what a step computes, so it is no
-parameter of the pipeline and part of no cache key; a run on this machine does not look at it.
+The section describes the location of the pipeline and does not affect results. It is therefore
+neither a parameter of the pipeline nor part of a cache key, and local runs ignore it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ClusterSettings(StepResources):
         return own.model_copy(update={name: getattr(self, name) for name in missing})
 
     def at_exit(self) -> StepResources:
-        """Return the pod settings of the task that ends a run: no resources, no volumes."""
+        """Return the pod settings of the exit task, without resources and volumes."""
         names = ("env", "secret_env", "node_selector", "tolerations", "retry")
         images = ("image_pull_secrets", "image_pull_policy")
         return StepResources(**{name: getattr(self, name) for name in (*names, *images)})

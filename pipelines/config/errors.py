@@ -1,4 +1,4 @@
-"""Turn what is wrong with a config into one clear message."""
+"""Conversion of config errors into one readable message."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _shown(value: Any) -> str:
 
 
 def _names_a_type(part: int | str) -> bool:
-    """Whether an error location's part is a union member, not a key."""
+    """Return whether a part of an error location is a union member instead of a key."""
     return isinstance(part, str) and (
         part in ("str", "int", "float", "bool") or part.startswith(("list[", "dict["))
     )

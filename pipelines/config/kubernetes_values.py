@@ -21,7 +21,7 @@ _OBJECT = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 
 
 def amount(quantity: str) -> Decimal:
-    """Return a checked quantity as a number."""
+    """Return a validated quantity as a number."""
     number, unit = re.fullmatch(r"([\d.]+)(\D*)", quantity).groups()  # type: ignore[union-attr]
     return Decimal(number) * _UNITS[unit]
 
@@ -30,7 +30,7 @@ def parse_seconds(value: Any) -> int:
     """Return a duration such as ``90s``, ``30m``, ``2h``, ``1d`` or 5400 in seconds.
 
     Raises:
-        ValueError: It is none, or not between one second and 68 years.
+        ValueError: it is not a duration between one second and 68 years.
     """
     match = re.fullmatch(r"([1-9]\d{0,9})([smhd]?)", str(value))
     seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
@@ -54,9 +54,9 @@ def _cpu(value: Any) -> str:
 
 
 def _memory(value: Any) -> str:
-    """Return a size as Kubernetes and kfp both take it.
+    """Return a size in the common notation of Kubernetes and kfp.
 
-    A bare number would be bytes, which nobody means.
+    Bare numbers would be bytes, a probable mistake, and are rejected.
     """
     if not re.fullmatch(r"\d+([KMGTPE]i|[MGTPE])", str(value)) or not amount(str(value)):
         raise ValueError(
@@ -77,7 +77,7 @@ def _resource_name(value: str) -> str:
 
 def _secret_key(value: str) -> str:
     if not re.fullmatch(rf"{_OBJECT}/[\w.-]+", value):
-        # The value is not shown: someone may have written the secret itself.
+        # The message omits the value: it may be the secret itself.
         raise ValueError(
             "expected a Kubernetes secret and its key, such as mlflow/password, received "
             "something else"
@@ -127,7 +127,7 @@ def _bucket_address(value: str) -> str:
 
 def _web_address(value: str) -> str:
     if not re.match(r"https?://[^/\s]", value):
-        # The value is not shown: it may hold a secret.
+        # The message omits the value: it may contain a secret.
         raise ValueError(
             "expected an address such as https://hooks.example/run, received something else"
         )

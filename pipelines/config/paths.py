@@ -1,4 +1,4 @@
-"""Resolve a config's relative paths; weights may lie beside the data."""
+"""Resolution of relative paths in a config, and of weights next to the data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PATH_KEYS: tuple[tuple[str, ...], ...] = (
     ("model", "weights"),
     ("quantization", "spec"),
 )
-"""Where a config may hold a path; ``cluster.images.files`` is a list of them."""
+"""Keys with a path; ``cluster.images.files`` is a list of paths."""
 
 
 def absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """Return a layer of a config whose relative paths start at ``base``."""
+    """Return a layer of a config with its relative paths resolved against ``base``."""
     result = copy.deepcopy(dict(layer))
     for section, *rest in PATH_KEYS:
         if not rest:
@@ -46,7 +46,7 @@ def _resolve_image_files(layer: dict[str, Any], base: Path) -> None:
 
 
 def weights_beside_data(values: dict[str, Any]) -> dict[str, Any]:
-    """Look for a missing weights file in the folder of the data."""
+    """Replace a missing weights file by the one in the folder of the data, if it exists."""
     model, data = values.get("model"), values.get("data")
     weights = model.get("weights") if isinstance(model, dict) else None
     path = data.get("path") if isinstance(data, dict) else None
@@ -69,5 +69,5 @@ def _is_path(section: str, key: str, value: str) -> bool:
 
 
 def _resolve(value: str, base: Path) -> Path:
-    # normpath rather than resolve(): a link keeps the name that the user gave it.
+    # normpath instead of resolve(): symbolic links keep the user's name.
     return Path(os.path.normpath(base / Path(value).expanduser()))

@@ -120,14 +120,14 @@ class StepResources(Settings):
 
 
 def check_pod(place: str, pod: StepResources) -> None:
-    """Check what the keys of one pod's settings make together.
+    """Check the combination of one pod's settings.
 
     Args:
-        place: Path of the settings in the config.
-        pod: The settings, with the section's defaults.
+        place: path of the settings in the config.
+        pod: the settings, with the section's defaults.
 
     Raises:
-        ValueError: A cluster would refuse the pod, or one setting would hide another.
+        ValueError: a cluster would reject the pod, or one setting would hide another.
     """
     for name in ("cpu", "memory"):
         request, limit = getattr(pod, name), getattr(pod, f"{name}_limit")

@@ -1,8 +1,8 @@
-"""RunConfig: everything one run depends on, validated once.
+"""RunConfig: all settings of a run, validated once.
 
-A config is laid in this order, later wins: the defaults, the YAML file, its profiles in the order
-they are asked for, then ``--set`` options. Relative paths in a file are relative to that file's
-folder; those of ``--set`` are relative to the working directory.
+Layers of a config in ascending priority: defaults, the YAML file, its profiles in the requested
+order, ``--set`` options. Relative paths in a file refer to that file's folder, those of ``--set``
+to the working directory.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
-        """Refuse at once what a step would refuse after hours of training."""
+        """Reject at once the combinations that a step would reject after hours of training."""
         if re.search(r"(^|/)(https?|s3|gs|hdfs|abfss?):/", self.output):
             raise ValueError(f"output: expected a folder on this machine, received {self.output}")
         target = self.engine.backend if self.export.target == "auto" else self.export.target
         problem = sign_problem(self.quantization.unsigned, target, self.engine.backend)
         if problem is not None:
             raise ValueError(problem)
-        # What auto becomes is known on the machine that exports: the options have to suit any.
+        # The exporting machine resolves ``auto``: the options must suit the strictest target.
         self._check_export("tensorrt" if target == "auto" else target)
         workers = max(self.training.workers, self.qat.workers or 1)
         wanted: list[tuple[Feature, bool, str]] = [
@@ -109,14 +109,14 @@ class RunConfig(Settings):
         return self
 
     def _check_export(self, target: BackendChoice) -> None:
-        """Refuse options of the export that contradict each other."""
+        """Reject contradicting options of the export."""
         try:
             self.export.model_copy(update={"target": target}).options()
         except ExportError as error:
             raise ValueError(f"export: {error}") from error
 
     def _check_batches(self) -> None:
-        """Refuse a batch that exceeds a machine's memory on its own."""
+        """Reject a batch that exceeds a machine's memory by itself."""
         if self.data.image_size is None:
             return
         height, width = self.data.image_size
@@ -131,23 +131,21 @@ class RunConfig(Settings):
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole config as plain data, every default written out."""
+        """Return the complete config as plain data, including defaults."""
         return self.model_dump(mode="json")
 
     def sections(self) -> dict[str, Settings]:
-        """Return the sections that are parameters of the pipeline, as its steps read them."""
+        """Return the sections that are parameters of the pipeline, in the form its steps read."""
         workers = self.qat.workers or self.training.workers
         sections: dict[str, Settings] = {name: getattr(self, name) for name in SECTIONS}
         return {**sections, "qat": self.qat.model_copy(update={"workers": workers})}
 
     def pipeline_parameters(self) -> dict[str, Any]:
-        """Return the arguments of the pipeline.
+        """Return the arguments of the pipeline: the seed and one dict per section.
 
-        The seed and one dict per section that its steps read.
-
-        kfp takes no null inside a dict, so a key without a value is left out; its default is null
-        in every section. The options of a model are the builder's, where null means something: they
-        go as JSON text.
+        kfp does not support null inside a dict: keys without a value are omitted, since null is
+        their default in every section. Options of a model belong to its builder, where null may
+        have a meaning; if they contain null, they are passed as JSON text.
         """
         sections = {
             name: section.model_dump(mode="json") for name, section in self.sections().items()
@@ -161,7 +159,7 @@ class RunConfig(Settings):
 SECTIONS = tuple(
     name for name in RunConfig.model_fields if name not in ("seed", "output", "tracking", "cluster")
 )
-"""The sections that are parameters of the pipeline; the others concern the place where it runs."""
+"""Sections that are parameters of the pipeline; the others describe its location."""
 
 _EMPTY_ALLOWED = frozenset(RunConfig.model_fields) - {"seed", "output"}
 
@@ -180,10 +178,10 @@ def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunCon
     """Validate plain data.
 
     Raises:
-        ConfigError: A key is unknown or a value is wrong; every problem is listed, each with its
+        ConfigError: a key is unknown or a value is wrong; the message lists every problem with its
             path.
     """
-    # As the steps get them: what the launcher looks up in the store is what they have put there.
+    # The same conversion as in the steps: the launcher and the steps must compute equal keys.
     values = restore_integers(_with_qat_auto(values))
     check_keys(values, RunConfig, source=source)
     try:
@@ -200,17 +198,18 @@ def load_config(
     runs_dir: Path | None = None,
     cwd: Path | None = None,
 ) -> RunConfig:
-    """Lay a YAML file, its profiles and ``a.b=value`` overrides over the defaults.
+    """Merge a YAML file, its profiles and ``a.b=value`` overrides over the defaults.
 
     Args:
-        path: The YAML file; None starts from the defaults.
-        profiles: Names under the file's ``profiles:`` key, laid over the base in this order.
+        path: the YAML file; None uses the defaults.
+        profiles: names under the file's ``profiles:`` key, merged over the base in this order.
         overrides: ``a.b=value`` texts; the value is parsed as YAML.
-        runs_dir: Folder of the runs, instead of the config's ``output``.
-        cwd: What relative paths in ``overrides`` and ``runs_dir`` refer to. Default: the working directory.
+        runs_dir: folder of the runs, instead of the config's ``output``.
+        cwd: base of relative paths in ``overrides`` and ``runs_dir``. Default: the working
+            directory.
 
     Raises:
-        ConfigError: The file, a profile, a key or a value is wrong.
+        ConfigError: the file, a profile, a key or a value is wrong.
     """
     here = Path.cwd() if cwd is None else cwd
     values: dict[str, Any] = {}
@@ -219,7 +218,7 @@ def load_config(
     if runs_dir is not None:
         layers.append(("--runs-dir", here, {"output": str(runs_dir)}))
     for source, base, content in layers:
-        # A section whose every line is commented out is empty, not wrong.
+        # A section with all lines commented out is null in YAML: treat it as empty.
         layer = {
             key: value
             for key, value in content.items()
@@ -227,6 +226,7 @@ def load_config(
         }
         layer = _with_qat_auto(layer)
         check_keys(layer, RunConfig, source=source)
+        # Resolve paths per layer: each layer has its own base folder.
         values = _merge(values, absolute_paths(layer, base))
     if "output" not in values:
         values["output"] = str(here / RunConfig().output)
@@ -252,7 +252,7 @@ def _file_layers(
         isinstance(layer, dict) or layer is None for layer in known.values()
     ):
         raise ConfigError(f"{path}: expected 'profiles' to map each name to a part of a config.")
-    # A typing error in a profile is found at once, not on the day the profile is used.
+    # Check all profiles: a typing error is reported before the profile is first used.
     for name, layer in known.items():
         where = f"{path}, profile {name}"
         known[name] = _with_qat_auto(layer or {})

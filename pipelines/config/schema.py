@@ -1,4 +1,4 @@
-"""The JSON schema of a config file, for editors."""
+"""JSON schema of a config file, for editors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
 def config_schema() -> dict[str, Any]:
     """Return a config file's JSON schema: RunConfig and ``profiles``.
 
-    Point an editor at it with a first line such as
+    Editors use it through a first line such as
     ``# yaml-language-server: $schema=run-config.schema.json``.
     """
     schema = RunConfig.model_json_schema()
@@ -32,5 +32,5 @@ def config_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as it is written to a file."""
+    """Return the schema as the text of a file."""
     return json.dumps(config_schema(), indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""Settings of the TrainJobs that several workers make of a training step."""
+"""Settings of TrainJobs, for training steps with several workers."""
 
 from __future__ import annotations
 

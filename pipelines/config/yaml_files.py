@@ -1,4 +1,4 @@
-"""Parse the YAML of a config file or a ``--set`` value."""
+"""Parser of the YAML in config files and ``--set`` values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def parse_config(text: str, source: str) -> Any:
     """Parse one YAML document.
 
     Args:
-        text: The document.
-        source: What to call it in a message, such as an option.
+        text: the document.
+        source: name of the document for messages, such as an option.
 
     Raises:
-        ConfigError: The text is not YAML of plain values, or is out of proportion.
+        ConfigError: the text is not YAML of plain values, or is excessively large.
     """
     return parse_yaml(text, source, error=ConfigError)
 
@@ -26,7 +26,7 @@ def read_yaml_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file with a top-level mapping or no content.
 
     Raises:
-        ConfigError: The file can't be read, is not YAML, or holds something else.
+        ConfigError: the file cannot be read, is not YAML, or contains another type.
     """
     content = read_yaml(path, what="a config file", error=ConfigError)
     if content is None:

@@ -1,1 +1,1 @@
-"""One run on this machine: its folder, its processes, its result."""
+"""Local run of a pipeline: folder, processes, result."""

@@ -1,4 +1,4 @@
-"""Collect the outputs of the steps and the run's result."""
+"""Collection of the steps' outputs and the run's result."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from qatline.pipelines.steps import STEP_ARTIFACTS, step_of_task
 def link_artifacts(folder: RunFolder, outputs: Path) -> dict[str, Path]:
     """Link each step's output as ``artifacts/<name>``; return the links by name.
 
-    The links give the outputs one place that does not change when a run is resumed.
+    The links give the outputs a stable location across attempts.
 
     Args:
-        folder: The run.
-        outputs: Where KFP put the outputs of this attempt, as ``<pipeline>-<time>/<task>/<name>``.
+        folder: the run.
+        outputs: KFP's outputs of this attempt, as ``<pipeline>-<time>/<task>/<name>``.
     """
     found: dict[str, Path] = {}
     for task in sorted(outputs.glob("*/*")):
@@ -39,22 +39,23 @@ def link_artifacts(folder: RunFolder, outputs: Path) -> dict[str, Path]:
         link = folder.artifacts_dir / name
         beside = link.with_name(unfinished_name(name))
         beside.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
+        # A rename replaces an existing link atomically; ``symlink_to`` fails if it exists.
         beside.replace(link)
         links[name] = link
     return links
 
 
 def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: int) -> RunResult:
-    """Put the result of a finished run together.
+    """Assemble the result of a finished run.
 
     Args:
-        folder: The run.
-        artifacts: The output directory of each step, by the artifact's name.
-        since: Size in bytes of the event file when this attempt began; what is before it belongs to
-            attempts that were interrupted.
+        folder: the run.
+        artifacts: output directory of each step, by the artifact's name.
+        since: size of the event file in bytes at the start of this attempt; earlier events belong
+            to interrupted attempts.
 
     Raises:
-        StepError: a step left out what it promises to write.
+        StepError: a required output of a step is missing.
     """
     rows: dict[str, ResultRow] = {}
     speed: Sequence[str] = ()
@@ -83,7 +84,7 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
 
 
 def finished_steps(events: Iterable[Mapping[str, Any]]) -> list[FinishedStep]:
-    """Return the steps that finished, as events of the run say."""
+    """Return the finished steps from the events of a run."""
     found = []
     for event in events:
         if event.get("event") == "step_finished":
@@ -98,7 +99,7 @@ def finished_steps(events: Iterable[Mapping[str, Any]]) -> list[FinishedStep]:
 
 
 def stopped_steps(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the start events of the steps that started and did not finish."""
+    """Return the start events of the steps that started but did not finish."""
     started: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event.get("event") == "step_started":
@@ -109,9 +110,9 @@ def stopped_steps(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 
 def step_times(folder: RunFolder) -> dict[str, StepTimes]:
-    """Return when each step ran, as the event file of the run says.
+    """Return start and end of each step from the event file of the run.
 
-    A step that was executed and then reused by a later attempt has the times of the execution.
+    An executed step that a later attempt reused has the times of its execution.
     """
     found: dict[str, StepTimes] = {}
     executed: set[str] = set()

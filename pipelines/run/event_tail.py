@@ -1,4 +1,4 @@
-"""Follow a file of JSON lines that other processes append to."""
+"""Reader of a growing file of JSON lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class EventTail:
-    """Reads what was appended since the last look, whole lines only."""
+    """Reads the lines appended since the last call, complete lines only."""
 
     path: Path
     offset: int = 0
@@ -19,17 +19,18 @@ class EventTail:
 
     @classmethod
     def from_end(cls, path: Path) -> EventTail:
-        """Start after what an earlier attempt wrote."""
+        """Start after the events of earlier attempts."""
         return cls(path=path, offset=file_size(path))
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield new events; skip a half-written line of a killed process."""
+        """Yield new events; skip a partial line of a killed process."""
         if not self.path.exists():
             return
         with self.path.open("rb") as stream:
             stream.seek(self.offset)
             data = stream.read()
         self.offset += len(data)
+        # The last line may be incomplete: keep it for the next call.
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             try:
@@ -41,5 +42,5 @@ class EventTail:
 
 
 def file_size(path: Path) -> int:
-    """Return a file's size in bytes, 0 for one that is missing."""
+    """Return a file's size in bytes, 0 if it is missing."""
     return path.stat().st_size if path.exists() else 0

@@ -1,14 +1,14 @@
 """A run's folder: contents, lock, and the run to resume.
 
 <output>/<run_id>/
-    config.yaml         the whole config, every default written out
-    run.json            status and where the run came from (RunRecord)
-    events.jsonl        what the steps report while they run
+    config.yaml         the complete config, including defaults
+    run.json            status and origin of the run (RunRecord)
+    events.jsonl        events of the running steps
     tracking.json       the MLflow run (written by the launcher)
-    result.json         written last: a run that has it is finished
-    logs/pipeline.log   everything the launcher and the steps print
-    steps/<attempt>/    the output artifacts of each attempt, as KFP lays them out
-    artifacts/          one link per step to its output in the attempt that finished
+    result.json         written last: its presence marks a finished run
+    logs/pipeline.log   output of the launcher and the steps
+    steps/<attempt>/    output artifacts of each attempt, in KFP's layout
+    artifacts/          one link per step to its output in the last attempt
     report.html
 """
 
@@ -43,13 +43,13 @@ from qatline.pipelines.run.record import (
     write_json,
 )
 
-# Seconds; the launcher of a parent that was killed needs a moment to follow it.
+# Seconds; the launcher of a killed parent needs a moment to exit.
 _LOCK_PATIENCE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """The paths of one run."""
+    """Paths of a run."""
 
     path: Path
 
@@ -98,18 +98,18 @@ class RunFolder:
         return self.path / "report.html"
 
     def store_dir(self, *, shared: bool) -> Path:
-        """Return the shared step store, or the run's own with ``--no-cache``."""
+        """Return the shared step store, or the run's private one with ``--no-cache``."""
         return (self.path.parent if shared else self.path) / "store"
 
     def config(self) -> RunConfig:
-        """Read the stored config back."""
+        """Read the stored config."""
         return build_config(read_yaml_mapping(self.config_file), source=str(self.config_file))
 
     def check_same_config(self, config: RunConfig) -> None:
-        """Check that a config matches the one that started this run.
+        """Check that a config equals the stored one, except for output and cluster.
 
         Raises:
-            ConfigError: It differs; the first key that does is named.
+            ConfigError: it differs; the message names the first differing key.
         """
         stored, given = flatten_config(self.config().to_dict()), flatten_config(config.to_dict())
         for key, value in stored.items():
@@ -124,7 +124,7 @@ class RunFolder:
         """Read ``run.json``.
 
         Raises:
-            StorageError: The file is missing or is not what this version writes.
+            StorageError: the file is missing or has another format.
         """
         try:
             return RunRecord(**read_record(self.record_file))
@@ -134,54 +134,55 @@ class RunFolder:
             ) from error
 
     def settle(self) -> RunRecord:
-        """Read ``run.json``.
-
-        A run that is said to be running and whose process is gone becomes an interrupted one.
+        """Read ``run.json``; mark a running run without a process as interrupted.
 
         Raises:
-            StorageError: The file is missing or is not what this version writes.
+            StorageError: the file is missing or has another format.
         """
         record = self.record()
         if record.status != "running":
             return record
         try:
+            # A free lock means that no process runs this folder. Read the record again under the
+            # lock: the run may have ended since.
             with self.hold(0.0):
                 record = self.record()
                 if record.status == "running":
                     record = replace(record, status="interrupted", ended=self._last_sign())
                     self.write_record(record)
-        except (StorageError, OSError):  # it is running indeed, or this folder is not ours to write
+        except (StorageError, OSError):  # still running, or a read-only folder
             return record
         return record
 
     def _last_sign(self) -> str:
-        """Return when the run last told anything."""
+        """Return the time of the run's last event."""
         known = self.events_file if self.events_file.exists() else self.record_file
         return timestamp(known.stat().st_mtime)
 
     def write_record(self, record: RunRecord) -> None:
-        """Write ``run.json``, whole or not at all."""
+        """Write ``run.json`` atomically."""
         write_json(self.record_file, asdict(record))
 
     def finish(self, status: Status) -> None:
-        """Note how the run ended."""
+        """Record the final status of the run."""
         self.write_record(replace(self.record(), status=status, ended=now()))
 
     @contextmanager
     def hold(self, patience: float = _LOCK_PATIENCE) -> Iterator[int]:
-        """Hold the folder against other processes; yield the lock's file descriptor.
+        """Hold the folder's lock; yield the lock's file descriptor.
 
-        The operating system drops the lock when the last process that has the descriptor ends,
-        however it ends.
+        The operating system releases the lock when the last process with the descriptor exits, even
+        if killed.
 
         Raises:
-            StorageError: Another process holds it.
+            StorageError: another process holds the lock.
         """
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._acquire(descriptor, time.monotonic() + patience)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            # Under the lock no other process writes: unfinished files belong to killed ones.
             for place in (self.path, self.artifacts_dir, *self.steps_dir.glob("*/*/*")):
                 sweep_unfinished(place)
             yield descriptor
@@ -206,10 +207,10 @@ class RunFolder:
 
 
 def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -> RunFolder:
-    """Make a new run folder under ``config.output``.
+    """Create a new run folder under ``config.output``.
 
     Raises:
-        StorageError: The folder can't be written.
+        StorageError: the folder is not writable.
     """
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     output = Path(config.output).absolute()
@@ -224,6 +225,7 @@ def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -
         unfinished.write_record(
             RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version)
         )
+        # The folder appears complete: other processes never see a run without its record.
         return RunFolder(path=work.rename(output / run_id))
     except OSError as error:
         raise as_storage_error(error, output / run_id) from error
@@ -232,22 +234,22 @@ def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -
 
 
 def run_folders(output: Path) -> list[RunFolder]:
-    """Return the runs in a folder, the oldest first."""
-    # A hidden folder is one that is being made.
+    """Return the runs in a folder, oldest first."""
+    # Hidden folders are under construction.
     records = sorted(output.absolute().glob("[!.]*/run.json"))
     return [RunFolder(path=path.parent) for path in records]
 
 
 def find_run(output: Path, run_id: str | None) -> RunFolder:
-    """Return the named run, or the latest unfinished one, to resume.
+    """Return the named run, or the latest unfinished run.
 
     Args:
-        output: The folder of the runs.
-        run_id: A run's name in ``output``, or the path of its folder; None for the latest
-            unfinished.
+        output: folder of the runs.
+        run_id: name of a run in ``output``, or the path of its folder; None for the latest
+            unfinished run.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: the run does not exist.
     """
     runs = run_folders(output)
     if run_id is not None:
@@ -261,10 +263,10 @@ def find_run(output: Path, run_id: str | None) -> RunFolder:
 
 
 def find_or_latest(output: Path, run_id: str | None) -> RunFolder:
-    """Return the named run, or the latest one whatever became of it.
+    """Return the named run, or the latest run of any status.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: the run does not exist.
     """
     if run_id is not None:
         return find_run(output, run_id)
@@ -287,7 +289,7 @@ def _named_run(runs: Sequence[RunFolder], output: Path, run_id: str) -> RunFolde
 
 
 def flatten_config(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a config's values by their path, such as ``training.epochs``."""
+    """Return a config's values by path, such as ``training.epochs``."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         flat.update(

@@ -1,10 +1,9 @@
-"""The launcher: run one pipeline with kfp.local in its own process.
+"""Launcher: run one pipeline with kfp.local in a separate process.
 
-``python -m qatline.pipelines.run.launch RUN_DIR`` is started by ``qatline.pipelines.run.local``,
-which shows what happens here. It is a process of its own because kfp prints to stdout and leaves ``print`` patched, and
-because a light parent shows the first line at once while this one still imports kfp. What the steps
-need to know reaches them through the environment: where events go, which step store to use, which
-MLflow run is the parent.
+``qatline.pipelines.run.local`` starts ``python -m qatline.pipelines.run.launch RUN_DIR`` and
+displays its progress. The process is separate because kfp prints to stdout and leaves ``print``
+patched, and because a light parent prints its first line while the launcher still imports kfp. The
+environment configures the steps: the event file, the step store and the parent MLflow run.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from qatline.pipelines.steps import step_of_task
 
 
 class StepStoppedError(StepError):
-    """A step's process failed; its own error event has the reason."""
+    """A step's process failed; its own error event contains the reason."""
 
     def __init__(self, step: str) -> None:
         super().__init__(f"step {step} stopped")
@@ -58,8 +57,8 @@ class StepStoppedError(StepError):
 
 
 def launch_folder(arguments: list[str]) -> int:
-    """Run a run folder's pipeline; return the process exit code."""
-    scrub_output()  # kfp prints here what the steps print: both are the run's log
+    """Run the pipeline of a run folder; return the process exit code."""
+    scrub_output()  # kfp forwards the steps' output: both become the run's log
     folder = RunFolder(path=Path(arguments[0]))
     follow_parent(int(arguments[1]))
     signal.signal(signal.SIGTERM, _end_with_children)
@@ -70,10 +69,10 @@ def launch_folder(arguments: list[str]) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        # kfp leaves a temporary folder of each step behind; here they go with the run.
+        # kfp leaves a temporary folder per step behind; they are removed with the run.
         with temporary_folder(folder.run_id):
             launch(folder)
-    except StepStoppedError as error:  # the step has told about itself, unless it was killed
+    except StepStoppedError as error:  # the step reported its error unless it was killed
         emit("stopped", error.step)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last frame of a process: told to the parent, which reports it
@@ -88,7 +87,7 @@ def launch_folder(arguments: list[str]) -> int:
             exit_code=exit_code,
             expected=known,
         )
-        with contextlib.suppress(OSError):  # the log may lie on the disk that is full
+        with contextlib.suppress(OSError):  # the log may be on the full disk
             traceback.print_exc()
         return exit_code
     return 0
@@ -98,21 +97,21 @@ def launch(folder: RunFolder) -> None:
     """Run the pipeline of ``folder`` and write its ``result.json``.
 
     Raises:
-        StepStoppedError: A step failed.
-        StepError: A step left out what it promises to write.
-        TrackingError: The tracking store can't be used and the config requires it.
+        StepStoppedError: a step failed.
+        StepError: a required output of a step is missing.
+        TrackingError: the tracking store is unusable and the config requires it.
     """
     config, record = folder.config(), folder.record()
     os.environ[STORE_VARIABLE] = str(folder.store_dir(shared=record.cache))
     os.environ[RUN_VARIABLE] = folder.run_id
     os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # What runs here is nobody else's business; a user who wants MLflow's usage reports can say so.
+    # Private by default: MLflow's usage reports are opt-in.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # kfp copies what a step prints; without this it comes in blocks, and the last one is lost with
     # a killed step.
     os.environ["PYTHONUNBUFFERED"] = "1"
-    find_user_modules()  # a pipeline of the user's own may lie there
+    find_user_modules()  # the pipeline itself may be a user module
     emit("message", "", message="opening the tracking store")
     with open_parent_run(folder, config) as parent:
         before = file_size(folder.events_file)
@@ -131,10 +130,10 @@ def launch(folder: RunFolder) -> None:
 
 
 def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
-    """Run a pipeline's steps, or take all of them from the store."""
+    """Run a pipeline's steps, or take all results from the store."""
     stored = None
     if name == MAIN_PIPELINE:
-        # What a step depends on may be in the tracking store, such as the champion: it is open.
+        # Steps may depend on the tracking store, for example on the champion: it is open by now.
         stored = find_stored(STEPS, config.sections(), seed=config.seed)
     if stored is not None:
         emit("pipeline_started", "", steps=[each.step.name for each in stored])
@@ -147,10 +146,10 @@ def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
 
 
 def _nothing_new(config: RunConfig) -> str:
-    """Return why there is nothing to do; empty where there is.
+    """Return the reason for skipping the run; empty if it must run.
 
-    The fingerprint reaches the promotion through the environment, and the version's tags from
-    there.
+    The fingerprint is passed to the promotion through the environment and becomes a tag of the
+    version.
     """
     if config.registry.name is None or tracking_mode() == "off":
         return ""
@@ -163,7 +162,7 @@ def _nothing_new(config: RunConfig) -> str:
 
 
 def finish_early(folder: RunFolder, parent: ParentRun | None, reason: str) -> None:
-    """Record a run that found nothing new."""
+    """Record a run without new inputs."""
     emit("pipeline_started", "", steps=[])
     result = RunResult(
         run_id=folder.run_id,
@@ -189,6 +188,7 @@ def step_names(pipeline: Any) -> list[str]:
     """Return a compiled pipeline's step names in dependency order."""
     tasks = pipeline.pipeline_spec.root.dag.tasks
     ordered: list[str] = []
+    # Terminates: the tasks of a KFP pipeline form an acyclic graph.
     while len(ordered) < len(tasks):
         ordered += [
             name
@@ -199,10 +199,10 @@ def step_names(pipeline: Any) -> list[str]:
 
 
 def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root: Path) -> None:
-    """Run a pipeline as real component executions, one process a step.
+    """Run a pipeline as real component executions, one process per step.
 
     Raises:
-        StepStoppedError: A step ended with an error or was killed.
+        StepStoppedError: a step failed or was killed.
     """
     from kfp import local
 
@@ -220,21 +220,20 @@ def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root:
         try:
             pipeline(**_known(pipeline, parameters))
         except RuntimeError as error:
+            # kfp.local reports the failed task only in the colored text of a RuntimeError.
             failed = re.findall(r"'([\w-]+)'", re.sub(r"\x1b\[[0-9;]*m", "", str(error)))
             raise StepStoppedError(step_of_task(failed[-1]) if failed else "") from error
 
 
 def _known(pipeline: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the sections that a pipeline does not take.
-
-    A smaller pipeline need not list them all.
-    """
+    """Return the parameters that a pipeline accepts; small pipelines omit some sections."""
     taken = set(pipeline.pipeline_spec.root.input_definitions.parameters)
     return {name: value for name, value in parameters.items() if name in taken}
 
 
 def _end_with_children(signal_number: int, _frame: FrameType | None) -> None:
-    """End the process group's steps first: kfp would wait for them."""
+    """Terminate the process group's steps first: kfp would wait for them."""
+    # The signal to the group also reaches this process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGTERM)

@@ -1,9 +1,9 @@
-"""Run a pipeline on this machine.
+"""Local execution of a pipeline.
 
-Make or resume a run folder, start the launcher, show how it goes.
+It creates or resumes a run folder, starts the launcher and displays the progress.
 
-This side stays light: it imports neither kfp nor MLflow nor TensorFlow. It holds the folder's lock,
-and the launcher and its steps end when it does.
+The parent process is light: it imports neither kfp nor MLflow nor TensorFlow. It owns the folder's
+lock, and the launcher and its steps exit with it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,11 @@ from qatline.pipelines.steps import STEP_ARTIFACTS
 MAIN_PIPELINE = "qatline.pipelines.qat_pipeline:qat_pipeline"
 _POLL = 0.1  # seconds
 _LOG_TAIL = 60  # lines
-_FULL = 1 << 20  # bytes; with less than that left nothing can be written that matters
+_FULL = 1 << 20  # bytes; with less free space no useful file can be written
 
 
 class RunFailedError(QatlineError):
-    """A run ended without a result.
-
-    The message names the step, and what to do.
-    """
+    """A run ended without a result; the message names the step and the remedy."""
 
     def __init__(
         self, message: str, *, folder: RunFolder, step: str, exit_code: int, log_tail: str
@@ -57,7 +54,7 @@ class RunFailedError(QatlineError):
 
 
 class RunInterruptedError(QatlineError):
-    """The user, or the system, ended the run with a signal."""
+    """A signal of the user or the system ended the run."""
 
     def __init__(self, message: str, *, folder: RunFolder, signal_number: int) -> None:
         super().__init__(message)
@@ -79,14 +76,14 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
     """Run a folder's pipeline to its end, resuming an earlier attempt.
 
     Args:
-        folder: A run folder, new or to be resumed. Finished steps come from its step store.
-        view: Where the progress is shown.
-        again: Whether this is one more attempt at an interrupted run.
+        folder: a new run folder, or one to resume. Its step store provides finished steps.
+        view: display of the progress.
+        again: whether this is another attempt at an interrupted run.
 
     Raises:
-        StorageError: Another process holds the folder, or the disk is full.
-        RunFailedError: A step or the launcher failed.
-        RunInterruptedError: A signal ended the run.
+        StorageError: another process holds the folder, or the disk is full.
+        RunFailedError: a step or the launcher failed.
+        RunInterruptedError: a signal ended the run.
     """
     try:
         return _execute(folder, view, again=again)
@@ -103,6 +100,7 @@ def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcom
         attempts = record.attempts + 1 if again else record.attempts
         folder.write_record(replace(record, status="running", ended=None, attempts=attempts))
         clear_temporary(folder.run_id)
+        # Its presence marks a finished run: remove the result of an earlier attempt.
         folder.result_file.unlink(missing_ok=True)
         tail = EventTail.from_end(folder.events_file)
         progress = RunProgress.of(list(STEP_ARTIFACTS))
@@ -115,9 +113,9 @@ def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcom
                 folder.finish("interrupted")
             raise
         finally:
-            clear_temporary(folder.run_id)  # of a launcher that was killed
+            clear_temporary(folder.run_id)  # a killed launcher cannot remove them
         if code != 0 or not folder.result_file.exists():
-            # A disk that is full is what ended the run, not how it is reported.
+            # A full disk must not hide the failure to report.
             with contextlib.suppress(OSError):
                 folder.finish("failed")
             raise _failure(folder, progress, code, log_start)
@@ -129,15 +127,15 @@ def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcom
 
 
 def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) -> RunOutcome:
-    """Resume a run under its stored config.
+    """Resume a run with its stored config.
 
     Args:
-        folder: The run.
-        config: What the user gave beside the run, if anything: it must be the stored config.
-        view: Where the progress is shown.
+        folder: the run.
+        config: config given by the user, if any; it must equal the stored one.
+        view: display of the progress.
 
     Raises:
-        ConfigError: The given config is another one.
+        ConfigError: the given config differs.
     """
     if config is not None:
         folder.check_same_config(config)
@@ -146,8 +144,8 @@ def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) 
 
 def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
     folder.log_file.parent.mkdir(parents=True, exist_ok=True)
-    # Python would look into the working directory first, where a folder of the user's may have the
-    # name of an installed package.
+    # Without a safe path, ``-m`` searches the working directory first, where a user's folder may
+    # shadow an installed package.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     with folder.log_file.open("ab") as log:
         return subprocess.Popen(
@@ -165,7 +163,7 @@ def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
             # A group of its own: Ctrl-C reaches this process alone, which then ends the group in
             # order.
             start_new_session=True,
-            # As long as the launcher lives the folder stays held, even if this process is killed.
+            # The launcher inherits the lock: the folder remains locked if this process is killed.
             pass_fds=(lock,),
         )
 
@@ -175,6 +173,7 @@ def _follow(
 ) -> int:
     try:
         while True:
+            # Poll before reading: events written before the exit are then complete.
             code = process.poll()
             for event in tail.read():
                 progress.apply(event)
@@ -188,7 +187,7 @@ def _follow(
 
 @contextmanager
 def _signals_raise(folder: RunFolder) -> Iterator[None]:
-    """Turn Ctrl-C, a closed terminal and a polite kill into RunInterruptedError."""
+    """Raise RunInterruptedError on SIGINT, SIGTERM and SIGHUP."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise RunInterruptedError(
@@ -231,7 +230,7 @@ def _failure(folder: RunFolder, progress: RunProgress, code: int, log_start: int
 
 
 def _silent_end(folder: RunFolder, progress: RunProgress, step: str, code: int) -> str:
-    """Return what may have ended a process that left no reason."""
+    """Return the probable cause of a process's end without an error event."""
     again = f"qatline resume {folder.run_id}"
     if shutil.disk_usage(folder.path).free < _FULL:
         return f"the disk is full: {folder.path} can't be written. Free some space, then: {again}"

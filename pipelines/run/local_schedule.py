@@ -1,4 +1,4 @@
-"""Scheduled retraining on this machine: a crontab line and a systemd timer for one command."""
+"""Scheduled retraining on one machine: a crontab line and a systemd timer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PART = re.compile(r"(\*|\d+)(?:-(\d+))?(?:/(\d+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSchedule:
-    """A command, and when it runs.
+    """A command and its schedule.
 
     Attributes:
         cron: five fields: minute, hour, day of the month, month, day of the week.
         command: the command and its arguments.
         folder: the working directory.
-        log: file that takes what the command prints.
+        log: file for the command's output.
     """
 
     cron: str
@@ -38,8 +38,8 @@ class LocalSchedule:
     log: Path
 
     def crontab(self) -> str:
-        """Return the line of a crontab; ``%`` has a meaning there and is escaped."""
-        # The shell opens the log before the command makes its folder.
+        """Return the crontab line, with ``%`` escaped; an unescaped one ends the command."""
+        # The shell opens the log before the command creates its folder.
         prepared = f"mkdir -p {shlex.quote(str(self.log.parent))}"
         shell = f"cd {shlex.quote(str(self.folder))} && {prepared} && {shlex.join(self.command)}"
         line = f"{shell} >> {shlex.quote(str(self.log))} 2>&1".replace("%", r"\%")
@@ -61,7 +61,7 @@ class LocalSchedule:
         """Return the systemd timer of the service.
 
         Raises:
-            ConfigError: systemd can't express the cron fields.
+            ConfigError: systemd cannot express the cron fields.
         """
         return (
             "[Unit]\nDescription=Schedule of retraining with qatline\n\n"
@@ -78,8 +78,8 @@ def on_calendar(cron: str) -> str:
         'Mon..Fri *-*-* 02:30:00'
 
     Raises:
-        ConfigError: a field is wrong, or both days are restricted: cron then runs on either,
-            systemd on both.
+        ConfigError: a field is wrong, or both day fields are restricted: cron then runs on either,
+            systemd on their intersection.
     """
     fields = cron.split()
     if len(fields) != len(_FIELDS):
@@ -134,7 +134,7 @@ def _weekday(text: str, start: str | None, end: str | None, step: str | None) ->
 
 
 def _systemd_word(word: str) -> str:
-    """Return a word of ``ExecStart``, in which ``%`` and ``$`` have a meaning."""
+    """Return a word of ``ExecStart`` with ``%``, ``$`` and quotes escaped."""
     escaped = word.replace("\\", "\\\\").replace('"', r"\"").replace("%", "%%")
     escaped = escaped.replace("$", "$$")
     return f'"{escaped}"' if re.search(r"[\s;'\"\\]", word) else escaped

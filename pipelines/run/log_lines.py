@@ -1,4 +1,4 @@
-"""Read a run's log by step, once or while it grows."""
+"""Reader of a run's log by step, once or while it grows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from qatline.pipelines.steps import step_of_task
 POLL_SECONDS = 0.2
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
-# What kfp.local writes before a task. Lines of the task itself are indented.
+# Header that kfp.local prints before a task. Lines of the task itself are indented.
 _TASK = re.compile(r"^\S.* Executing task '([\w-]+)'$")
 _RULE = re.compile(r"^-{20,}$")
 
 
 @dataclass(kw_only=True)
 class StepLines:
-    """Assign each log line to its step; lines must be in order."""
+    """Assigns log lines to steps; lines must be in order."""
 
     step: str = ""
 
     def step_of(self, line: str) -> str:
-        """Return a line's step; empty for the launcher's own lines."""
+        """Return a line's step; empty for lines of the launcher."""
         plain = _COLOR.sub("", line).rstrip()
         if (task := _TASK.match(plain)) is not None:
             self.step = step_of_task(task[1])
@@ -41,17 +41,18 @@ def read_lines(
     goes_on: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """Yield log lines without line ends, an unterminated last one included.
+    """Yield log lines without line ends, including an unterminated last line.
 
     Args:
-        path: the log, which may be missing yet.
-        step: the step whose lines are wanted; None for all lines.
-        goes_on: whether the log may still grow. It is asked before each look, so that what was
-            written before the end is not missed.
-        sleep: called between two looks, with seconds.
+        path: the log; it may not exist yet.
+        step: step of the requested lines; None for all lines.
+        goes_on: whether the log may still grow. It is called before each read, so that the last
+            lines are not missed.
+        sleep: called between two reads, with seconds.
     """
     lines, rest, offset = StepLines(), b"", 0
     while True:
+        # Before the read: lines written between the read and the end of the run would be lost.
         more = goes_on()
         data = _read_from(path, offset)
         offset += len(data)

@@ -1,4 +1,4 @@
-"""Whether a run has anything new to do: other data, code or settings than what was judged."""
+"""Detection of new inputs: data, code or settings not yet judged."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _NO_INPUT = frozenset({"registry", "retrain"})
 
 
 def inputs_fingerprint(config: RunConfig) -> str:
-    """Return a SHA-256 of all that a run's result depends on.
+    """Return a SHA-256 of all dependencies of a run's result.
 
-    Data files by their content, folders by names, sizes and times, S3 objects by their tags; the
-    sources of qatline and of the user's modules; the versions of the libraries; the settings.
+    Data files are hashed; folders are represented by names, sizes and times, S3 objects by their
+    tags. The fingerprint includes the sources of qatline and of the user's modules, library
+    versions and settings.
 
     Raises:
-        ConfigError: a module that the settings name can't be found.
-        DataError: a file can't be read.
+        ConfigError: a module named in the settings cannot be found.
+        DataError: a file cannot be read.
     """
     plain = {}
     for name, section in config.sections().items():
@@ -38,7 +39,7 @@ def inputs_fingerprint(config: RunConfig) -> str:
 
 
 def judged_before(registry: Registry, fingerprint: str) -> str:
-    """Return which version has these inputs and was judged; empty for none."""
+    """Return a sentence on the judged version with these inputs; empty for none."""
     for version in reversed(registry.versions()):
         if version.tags.get(INPUTS) == fingerprint and version.state in _JUDGED:
             return (

@@ -24,19 +24,19 @@ _PLACES = ("output", "cluster.", "tracking.")
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run in a line.
+    """Summary of a run for one line.
 
     Attributes:
         run_id: name of the folder.
-        path: the folder.
-        status: ``running``, ``finished``, ``failed``, ``interrupted``, or ``damaged`` where its
-            files can't be read.
-        created: when it began, ISO 8601 in UTC.
-        seconds: from its begin to its end, or until now; with the pause of a resumed run.
-        attempts: 1, and 1 more for each time it was resumed.
-        accuracy: of the QAT INT8 engine, in [0, 1].
-        verdict: ``promote`` or ``reject``, of the gate, or ``nothing new``.
-        problem: why the files can't be read.
+        path: path of the folder.
+        status: ``running``, ``finished``, ``failed``, ``interrupted``, or ``damaged`` for
+            unreadable files.
+        created: start in ISO 8601, UTC.
+        seconds: duration until the end or until now, including pauses of a resumed run.
+        attempts: number of attempts, 1 without a resumption.
+        accuracy: accuracy of the QAT INT8 engine, in [0, 1].
+        verdict: ``promote`` or ``reject``, or ``nothing new``.
+        problem: reason for ``damaged``.
     """
 
     run_id: str
@@ -51,7 +51,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, folder: RunFolder) -> RunSummary:
-        """Return the summary of a run; a damaged folder has one, too."""
+        """Return the summary of a run, including damaged ones."""
         damaged = cls(run_id=folder.run_id, path=str(folder.path), status="damaged")
         try:
             record, result = folder.settle(), read_result(folder)
@@ -74,7 +74,7 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class StepSummary:
-    """One step: ``status`` as in the events, or ``waiting`` before its turn."""
+    """A step with its ``status`` from the events, or ``waiting`` before its start."""
 
     name: str
     status: str
@@ -83,15 +83,15 @@ class StepSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDetails:
-    """All about one run.
+    """Details of a run.
 
     Attributes:
-        summary: the run in a line.
-        config: values that are not the default, by ``section.key``.
-        steps: the steps of its pipeline, in order, as the last attempt left them.
-        errors: messages of the steps that failed.
-        result: what it achieved; empty before it is finished.
-        paths: places that exist, by name.
+        summary: summary of the run.
+        config: values that differ from the default, by ``section.key``.
+        steps: steps of its pipeline in order, with their state in the last attempt.
+        errors: messages of the failed steps.
+        result: result of the run; empty before its end.
+        paths: existing paths by name.
     """
 
     summary: RunSummary
@@ -103,11 +103,11 @@ class RunDetails:
 
     @classmethod
     def of(cls, folder: RunFolder) -> RunDetails:
-        """Return all about a run.
+        """Return the details of a run.
 
         Raises:
-            ConfigError: Its config is not one of this version.
-            StorageError: A file of it is damaged.
+            ConfigError: its config is not valid in this version.
+            StorageError: one of its files is damaged.
         """
         summary = RunSummary.of(folder)
         if summary.problem is not None:
@@ -137,7 +137,7 @@ class RunDetails:
 
 
 def list_runs(output: Path) -> list[RunSummary]:
-    """Return the runs in a folder, the oldest first."""
+    """Return the runs in a folder, oldest first."""
     return [RunSummary.of(folder) for folder in run_folders(output)]
 
 
@@ -145,7 +145,7 @@ def read_result(folder: RunFolder) -> RunResult:
     """Return a run's result; empty while the run is unfinished.
 
     Raises:
-        StorageError: The file is damaged.
+        StorageError: the file is damaged.
     """
     if not folder.result_file.exists():
         return RunResult(run_id=folder.run_id, run_dir=str(folder.path), gate=GateResult())
@@ -160,7 +160,7 @@ def read_result(folder: RunFolder) -> RunResult:
 def changed_values(config: RunConfig) -> dict[str, Any]:
     """Return a config's non-default values by ``section.key``.
 
-    Where the run has its place (``output``, ``cluster``, ``tracking``) is left out.
+    The location of the run (``output``, ``cluster``, ``tracking``) is omitted.
     """
     default = flatten_config(RunConfig().to_dict())
     changed = {}
@@ -171,10 +171,7 @@ def changed_values(config: RunConfig) -> dict[str, Any]:
 
 
 def _seconds(record: RunRecord) -> float | None:
-    """Return a run's duration to its end or now.
-
-    None if its begin is unknown.
-    """
+    """Return a run's duration until its end or now; None if its start is unknown."""
     try:
         begin = datetime.fromisoformat(record.created)
         end = datetime.fromisoformat(record.ended or now())
@@ -187,7 +184,7 @@ def run_progress(folder: RunFolder) -> RunProgress:
     """Return the progress of a run's last attempt from its events."""
     progress = RunProgress.of(list(STEP_ARTIFACTS))
     for event in EventTail(path=folder.events_file).read():
-        # A resumed run reports its steps again; an error of before is no error of now.
+        # A resumed run reports its steps again: discard errors of earlier attempts.
         if event.get("event") == "pipeline_started":
             progress = RunProgress.of([])
         progress.apply(event)
@@ -195,7 +192,7 @@ def run_progress(folder: RunFolder) -> RunProgress:
 
 
 def _steps(progress: RunProgress, status: str) -> list[StepSummary]:
-    """Return the steps; an unfinished one takes the ended run's status."""
+    """Return the steps; unfinished steps have the status of the ended run."""
     found = []
     for name in progress.expected:
         step = progress.steps.get(name)

@@ -1,9 +1,9 @@
-"""What can be known before the first step.
+"""Checks before the first step.
 
-A run that a later step would refuse is refused before it trains.
+They reject a run before training if a later step would reject it.
 
-These are looks at names, files and installed packages: nothing is built, and neither Keras nor data
-are opened.
+The checks inspect names, files and installed packages. They build nothing and import neither Keras
+nor the data.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def check_before_training(config: RunConfig) -> None:
     """Check the main pipeline's requirements on this machine.
 
     Raises:
-        MissingPackageError: A package is not installed.
-        ConfigError: A model, weights file, spec or case of the config is not there.
-        SpecError: The quantization spec is wrong.
-        BackendUnavailableError: The engine backend can't be used here.
+        MissingPackageError: a package is not installed.
+        ConfigError: a model, weights file, spec or case of the config does not exist.
+        SpecError: the quantization spec is wrong.
+        BackendUnavailableError: the engine backend is not available.
     """
     if missing := missing_packages(_packages(config)):
         raise MissingPackageError(
@@ -92,7 +92,7 @@ def _check_model(config: RunConfig) -> None:
 
 
 def _check_application(name: str) -> None:
-    """Look into the index of keras.applications; importing Keras would take seconds."""
+    """Look up a model in the source of keras.applications; importing Keras takes seconds."""
     package = importlib.util.find_spec("keras")
     folders = package.submodule_search_locations if package is not None else None
     index = Path(next(iter(folders or [""]))) / "applications" / "__init__.py"
@@ -118,10 +118,7 @@ def _check_weights(config: RunConfig) -> None:
 
 
 def _check_import(key: str, module: str, attribute: str) -> None:
-    """Find a user's module and a name in its source, unimported.
-
-    The module is searched on the Python path.
-    """
+    """Find a user's module and a name in its source on the Python path, without importing it."""
     find_user_modules()
     folders = list(sys.path)
     for depth in range(module.count(".") + 1):
@@ -141,20 +138,17 @@ def _check_import(key: str, module: str, attribute: str) -> None:
 
 
 def _parse(path: Path) -> ast.Module | None:
-    """Return the syntax tree of a source file, None for anything else."""
+    """Return the syntax tree of a source file, or None if it cannot be parsed."""
     if path.suffix != ".py":
         return None
     try:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return None  # the step that imports it says more
+        return None  # the step reports more when it imports the file
 
 
 def _top_names(path: Path) -> set[str] | None:
-    """Return the top-level names a source file defines or imports.
-
-    None where they can't be known.
-    """
+    """Return the top-level names that a source file defines or imports; None if unknown."""
     tree = _parse(path)
     if tree is None:
         return None
@@ -168,15 +162,12 @@ def _top_names(path: Path) -> set[str] | None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names.update(target.id for target in targets if isinstance(target, ast.Name))
         elif not isinstance(node, ast.Expr) and not _is_script_part(node):
-            return None  # a name may be made under a condition or in a loop
+            return None  # a condition or loop may define further names
     return None if "*" in names or "__getattr__" in names else names
 
 
 def _is_script_part(node: ast.stmt) -> bool:
-    """Whether a statement is ``if __name__ == "__main__"``.
-
-    An import does not run it.
-    """
+    """Return whether a statement is ``if __name__ == "__main__"``, inactive on import."""
     return isinstance(node, ast.If) and any(
         isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
     )

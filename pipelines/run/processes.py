@@ -1,4 +1,4 @@
-"""Processes that don't outlive each other."""
+"""Coupled lifetimes of processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import threading
 import time
 
 _PR_SET_PDEATHSIG = 1
-_GRACE = 10.0  # seconds between asking a process group to end and ending it
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL of a process group
 
 
 def follow_parent(parent: int, signal_number: int = signal.SIGTERM) -> None:
-    """End this process when ``parent`` ends, however that happens.
+    """Terminate this process when ``parent`` ends, even if killed.
 
-    Linux sends ``signal_number`` at once; a thread that watches the parent's id covers other
-    systems and the moment between the fork and this call.
+    On Linux the kernel sends ``signal_number`` immediately. A thread that polls the parent's id
+    covers other systems and the interval between the fork and this call.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -36,10 +36,7 @@ def follow_parent(parent: int, signal_number: int = signal.SIGTERM) -> None:
 
 
 def end_group(process: subprocess.Popen[bytes], grace: float = _GRACE) -> None:
-    """Ask a child and everything in its process group to end.
-
-    End them by force after ``grace`` seconds.
-    """
+    """Terminate a child and its process group; kill them after ``grace`` seconds."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     try:
@@ -48,5 +45,6 @@ def end_group(process: subprocess.Popen[bytes], grace: float = _GRACE) -> None:
         pass
     finally:
         with contextlib.suppress(ProcessLookupError):
+            # Even after the child's exit: its own children may still run.
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

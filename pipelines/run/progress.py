@@ -1,4 +1,4 @@
-"""The state of a run, folded from its events."""
+"""State of a run, reduced from its events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class StepProgress:
-    """One step, as far as it has come."""
+    """Current state of a step."""
 
     name: str
     status: str = "running"
@@ -26,10 +26,7 @@ class StepProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Remaining seconds of the phase at the current pace.
-
-        None before the first report.
-        """
+        """Remaining seconds of the phase at the current pace; None before the first report."""
         elapsed, done = self.now - self.phase_started, self.current - self.phase_first
         if done <= 0 or elapsed <= 0:
             return None
@@ -42,7 +39,7 @@ class StepProgress:
 
 @dataclass(kw_only=True)
 class RunProgress:
-    """Folds events into a state; knows nothing of how it is shown."""
+    """State of a run, updated by events and independent of its display."""
 
     expected: list[str]
     steps: dict[str, StepProgress] = field(default_factory=dict)
@@ -53,11 +50,11 @@ class RunProgress:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> RunProgress:
-        """Start with the names of the steps that are expected, in order."""
+        """Start with the names of the expected steps, in order."""
         return cls(expected=list(names))
 
     def position(self, name: str) -> tuple[int, int]:
-        """Return the step's position and the step count, counted from one."""
+        """Return the step's position, counted from one, and the number of steps."""
         if name not in self.expected:
             self.expected.append(name)
         return self.expected.index(name) + 1, len(self.expected)
@@ -110,8 +107,8 @@ class RunProgress:
     def _advance(step: StepProgress, event: Mapping[str, Any], time: float) -> None:
         phase, current = str(event.get("phase", "")), float(event.get("current") or 0.0)
         if phase != step.phase:
-            # The pace counts from the first report: what came before it, such as imports, is no
-            # part of it.
+            # Measure the pace from the first report: earlier work, such as imports, would distort
+            # it.
             step.phase, step.phase_started, step.phase_first, step.metrics = (
                 phase,
                 time,

@@ -1,4 +1,4 @@
-"""Show a run's progress: live in a terminal, plain lines elsewhere."""
+"""Display of a run's progress: live in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -34,14 +34,11 @@ class ProgressView(Protocol):
     ) -> None: ...
 
     def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
-        """Show what one event changed; ``progress`` has it in already."""
+        """Display an event; ``progress`` already includes it."""
 
 
 def make_view(stream: TextIO | None = None, *, quiet: bool = False) -> ProgressView:
-    """Return the view for a stream: silent, live or line-wise.
-
-    The live view needs a terminal.
-    """
+    """Return the view for a stream: silent, live in a terminal, or line by line."""
     if quiet:
         return SilentView()
     console = Console(file=stream or sys.stdout, highlight=False)
@@ -53,7 +50,7 @@ def make_view(stream: TextIO | None = None, *, quiet: bool = False) -> ProgressV
 
 
 class SilentView:
-    """Shows nothing."""
+    """View without output."""
 
     def __enter__(self) -> SilentView:
         return self
@@ -78,7 +75,7 @@ class LineView(SilentView):
         self._last: tuple[str, str, float] = ("", "", 0.0)
 
     def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
-        """Print the line that belongs to an event, if there is one."""
+        """Print the line of an event, if any."""
         kind, name = event.get("event"), str(event.get("step") or "")
         if kind == "message":
             self._print(progress.message)
@@ -131,7 +128,7 @@ class LiveView:
         self._live.__exit__(kind, error, trace)
 
     def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
-        """Keep the state for the next refresh; print the permanent lines."""
+        """Store the state for the next refresh; print permanent lines."""
         self._progress = progress
         kind, name = event.get("event"), str(event.get("step") or "")
         if kind == "step_finished":

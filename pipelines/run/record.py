@@ -1,4 +1,4 @@
-"""The JSON files of a run's folder, read and written atomically."""
+"""JSON files of a run's folder, with atomic writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Status = Literal["running", "finished", "failed", "interrupted"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What ``run.json`` says about a run."""
+    """Content of ``run.json``."""
 
     run_id: str
     pipeline: str
@@ -32,7 +32,7 @@ class RunRecord:
 
 
 class TrackingRecord(Record):
-    """What ``tracking.json`` says: where the run is in MLflow."""
+    """Content of ``tracking.json``: location of the run in MLflow."""
 
     uri: str = ""
     experiment_id: str = ""
@@ -40,15 +40,15 @@ class TrackingRecord(Record):
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON, whole or not at all."""
+    """Write JSON atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read a JSON object that ``write_json`` wrote.
+    """Read a JSON object written by ``write_json``.
 
     Raises:
-        StorageError: The file is missing or holds something else.
+        StorageError: the file is missing or has another format.
     """
     content = text_files.read_json(path, what="a run's record", error=StorageError)
     if not isinstance(content, dict):
@@ -57,10 +57,10 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def read_tracking(path: Path) -> TrackingRecord:
-    """Read where a run is in MLflow.
+    """Read the location of a run in MLflow.
 
     Raises:
-        StorageError: The file is missing or holds something else.
+        StorageError: the file is missing or has another format.
     """
     content = read_record(path)
     try:
@@ -70,7 +70,7 @@ def read_tracking(path: Path) -> TrackingRecord:
 
 
 def now() -> str:
-    """Return the time as ISO 8601 text in UTC."""
+    """Return the current time as ISO 8601 text in UTC."""
     return timestamp(time.time())
 
 

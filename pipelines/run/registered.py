@@ -1,4 +1,4 @@
-"""The registered model of a config, opened outside a run."""
+"""Access to the registered model of a config outside a run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from qatline.pipelines.run.tracking import default_uri
 
 
 def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry:
-    """Open the registered model that a config names.
+    """Open the registered model named in a config.
 
     Args:
-        config: the config; its tracking store is the registry's.
-        name: another name than the config's.
+        config: the config; its tracking store contains the registry.
+        name: overrides the config's name.
 
     Raises:
-        ConfigError: nothing names the model, it can't be called so, or the store has none of the
-            name.
-        TrackingError: there is no store, or it can't be used.
+        ConfigError: the name is missing or invalid, or the store has no model of that name.
+        TrackingError: the store does not exist or is unusable.
     """
     wanted = config.registry.name if name is None else _checked(name)
     if wanted is None:
@@ -38,7 +37,7 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
         )
     uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(Path(config.output))
     database = database_path(uri)
-    # Where MLflow is missing, opening the store says how to install it.
+    # Without MLflow, opening the store reports how to install it.
     if database is not None and not has_content(database) and not missing_packages(["mlflow"]):
         raise TrackingError(
             f"Expected a tracking store that runs have registered models in, found none at "
@@ -48,7 +47,7 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ["MLFLOW_EXPERIMENT_ID"] = ensure_store(uri, config.tracking.experiment)
     os.environ[URI_VARIABLE] = uri
-    os.environ.pop(RUN_ID_VARIABLE, None)  # a run of the caller's registers nothing here
+    os.environ.pop(RUN_ID_VARIABLE, None)  # do not register in a run of the caller
     registry = open_registry(wanted)
     if wanted not in (names := registry.names()):
         near = difflib.get_close_matches(wanted, names, n=1)
@@ -61,20 +60,20 @@ def named_registry(config: RunConfig, name: str | None = None) -> MlflowRegistry
 
 
 def _checked(name: str) -> str | None:
-    """Return a name that a config would take, too."""
+    """Return a name after validation as part of a config."""
     values = {"registry": {"name": name}}
     return build_config(values, source="--name").registry.name
 
 
 def version_of_run(registry: MlflowRegistry, run: str) -> RegisteredVersion:
-    """Return the version that a run made.
+    """Return the version registered by a run.
 
     Args:
         registry: the registered model.
-        run: a run's id or folder, an MLflow run, or a version's number.
+        run: id or folder of a run, an MLflow run, or a version's number.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no version matches.
     """
     from qatline.components.registry.by_hand import find_version
 

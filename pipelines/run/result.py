@@ -1,4 +1,4 @@
-"""A run's result: the content of ``result.json`` and ``run --json``."""
+"""Result of a run: the content of ``result.json`` and ``run --json``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qatline.components.artifacts.record import Record
 from qatline.pipelines.run.record import TrackingRecord
 
 NOTHING_NEW = "nothing new"
-"""Verdict of a run that ended early, as an earlier one had the same data, code and settings."""
+"""Verdict of a skipped run: an earlier one had the same data, code and settings."""
 
 
 class FinishedStep(Record):
-    """A step that ended; ``status`` is ``executed`` or ``reused``."""
+    """A finished step; ``status`` is ``executed`` or ``reused``."""
 
     name: str
     status: str = "executed"
@@ -24,22 +24,22 @@ class FinishedStep(Record):
 
 
 class GateResult(Record):
-    """The gate's decision; without a verdict where the pipeline has no gate."""
+    """Decision of the gate; ``verdict`` is None for pipelines without a gate."""
 
     verdict: str | None = None
     reasons: Sequence[Reason] = ()
 
 
 class RunResult(Record):
-    """What a finished run achieved.
+    """Result of a finished run.
 
     Attributes:
-        rows: the rows of the evaluation by name, in the order in which they are shown.
-        speed: sentences on the INT8 engine's speed against FP32.
-        registry: what became of the candidate there; None where nothing is registered.
-        nothing_new: why the run ended early; empty for a whole run.
-        report: path of the report, where there is one.
-        tracking: None for a run that is not tracked.
+        rows: rows of the evaluation by name, in display order.
+        speed: sentences on the INT8 engine's speed compared with FP32.
+        registry: outcome of the promotion; None without a registry.
+        nothing_new: reason of an early end; empty for a complete run.
+        report: path of the report, if any.
+        tracking: location in MLflow; None for an untracked run.
     """
 
     run_id: str
@@ -55,5 +55,5 @@ class RunResult(Record):
 
     @property
     def verdict(self) -> str | None:
-        """The gate's verdict, or ``nothing new``; None for a pipeline without a gate."""
+        """Verdict of the gate, or ``nothing new``; None for a pipeline without a gate."""
         return self.gate.verdict or (NOTHING_NEW if self.nothing_new else None)

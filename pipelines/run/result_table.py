@@ -1,6 +1,6 @@
-"""Show a finished run: the table, the gate's verdict, where things are.
+"""Display of a finished run: table, verdict of the gate, paths.
 
-Made to read well at 80 columns.
+The layout fits 80 columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NONE = "-"
 
 
 def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
-    """Print the results of a run, then its verdict and its places."""
+    """Print the results of a run, followed by its verdict and paths."""
     if result.rows:
         console.print()
         console.print(results_table(result.rows))
@@ -45,8 +45,9 @@ def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
 def results_table(rows: Mapping[str, ResultRow]) -> Table:
     """Return the table of the variants.
 
-    Accuracies are shares of the test part in percent, changes are percentage points against
-    FP32, latencies are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
+    Accuracies are percentages on the test part, changes are percentage points relative to FP32,
+    latencies are milliseconds at batch 1, and INT8 is the number of weighted layers that run in
+    INT8.
     """
     batch = next((row.batch_size for row in rows.values() if row.batch_size), None)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
@@ -94,7 +95,7 @@ def _int8(row: ResultRow) -> str:
 
 
 def show_speed(console: Console, sentences: Sequence[str]) -> None:
-    """Print the speed against FP32, and why it is small where it is."""
+    """Print the speed compared with FP32, with the reasons of small gains."""
     if sentences:
         console.print()
     for sentence in sentences:
@@ -103,7 +104,7 @@ def show_speed(console: Console, sentences: Sequence[str]) -> None:
 
 
 def show_gate(console: Console, gate: GateResult, run_dir: Path) -> None:
-    """Print the gate's verdict with its reasons, those that failed first with what to try."""
+    """Print the gate's verdict with its reasons, failed ones first and with a suggestion."""
     promoted = gate.verdict == "promote"
     console.print()
     verdict = (str(gate.verdict), "bold green" if promoted else "bold red")
@@ -140,24 +141,18 @@ def _show_places(console: Console, result: RunResult) -> None:
         places["MLflow"] = ui_command(folder.path)
     console.print()
     for name, place in places.items():
-        # Never wrapped: a path or a command is there to be copied.
+        # Never wrapped: users copy paths and commands.
         console.print(Text.assemble((f"{name:<8} ", "bold"), place), soft_wrap=True)
     console.print()
 
 
 def ui_command(run_dir: Path) -> str:
-    """Return the command that opens MLflow's UI on a run.
-
-    It starts with ``uv run`` if this process was started so.
-    """
+    """Return the command for MLflow's UI on a run, with ``uv run`` if uv started this process."""
     return f"{'uv run ' if os.environ.get('UV') else ''}qatline ui {short_path(run_dir)}"
 
 
 def short_path(path: Path) -> Path:
-    """Return a path relative to the working directory if below it.
-
-    Another path is returned unchanged.
-    """
+    """Return a path relative to the working directory if it is below it, else unchanged."""
     try:
         return path.relative_to(Path.cwd())
     except ValueError:
@@ -165,7 +160,7 @@ def short_path(path: Path) -> Path:
 
 
 def format_milliseconds(value: float) -> str:
-    """Return milliseconds with three digits or so."""
+    """Return milliseconds with about three digits."""
     return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 

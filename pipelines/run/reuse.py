@@ -1,6 +1,6 @@
-"""A run whose every step is in the store: taken from there, without a process for each.
+"""Fast path for runs with all results in the store, without a process per step.
 
-Kubeflow's runner would start eight processes, each of which imports qatline to find its result.
+Kubeflow's runner would start eight processes, and each would import qatline to find its result.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from qatline.components.runtime.step import run_component, stored_result
 from qatline.components.runtime.steps import load_step
 from qatline.components.step_table import Step
 
-_FOLDER = "qatline-reused"  # where Kubeflow's runner has the pipeline and the time
+_FOLDER = "qatline-reused"  # Kubeflow's runner uses the pipeline's name and the time
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredStep:
-    """A step whose result is in the store, with the arguments that it has there."""
+    """A step with a result in the store, with its arguments."""
 
     step: Step
     settings: Mapping[str, Any]
@@ -30,11 +30,11 @@ class StoredStep:
 def find_stored(
     steps: Sequence[Step], sections: Mapping[str, Any], *, seed: int
 ) -> list[StoredStep] | None:
-    """Return the steps with their arguments if the store has all their results, else None.
+    """Return the steps with their arguments if the store has all results, else None.
 
     Args:
-        steps: steps of a pipeline in order; each reads artifacts of earlier ones by their names.
-        sections: the sections of the config.
+        steps: steps of a pipeline in order; each reads artifacts of earlier ones by name.
+        sections: sections of the config.
         seed: seed of the run.
     """
     artifacts: dict[str, str] = {}
@@ -45,22 +45,23 @@ def find_stored(
         inputs = {name: artifacts[name] for name in definition.inputs if name in artifacts}
         try:
             path = stored_result(step.name, settings=settings, seed=seed, inputs=inputs)
-        except QatlineError:  # the step itself says it better
+        except QatlineError:  # the step itself reports the error
             return None
         if path is None:
             return None
+        # The key of each step depends on the digests of its inputs: resolve the steps in order.
         artifacts[step.artifact] = str(path)
         found.append(StoredStep(step=step, settings=settings, inputs=inputs))
     return found
 
 
 def take_stored(found: Sequence[StoredStep], outputs: Path, *, seed: int) -> None:
-    """Put the results where Kubeflow's runner would have put them, and report each step.
+    """Copy the results to the locations used by Kubeflow's runner, and report each step.
 
-    A result that was damaged or removed meanwhile is computed again.
+    Results damaged or removed meanwhile are computed again.
 
     Args:
-        found: what ``find_stored`` returned.
+        found: result of ``find_stored``.
         outputs: folder of the outputs of this attempt.
         seed: seed of the run.
 

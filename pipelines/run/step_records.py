@@ -1,7 +1,7 @@
-"""MLflow runs of a run's steps, which the launcher writes from what the steps leave in the store.
+"""MLflow runs of steps, written by the launcher from the results in the store.
 
-So no step on this machine needs MLflow, and a run looks the same whether its steps were executed or
-reused.
+Steps on one machine therefore do not need MLflow, and a run looks the same whether its steps were
+executed or reused.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from qatline.pipelines.run.result import FinishedStep
 from qatline.pipelines.steps import STEP_ARTIFACTS
 
 _STATUS_TAG = "qatline.status"  # of a finished step: executed or reused
-_PAUSE = 0.5  # seconds between two looks at the events
-_PATIENCE = 5.0  # seconds for the last record; a launcher that is asked to end is killed after ten
+_PAUSE = 0.5  # seconds between two reads of the events
+_PATIENCE = 5.0  # seconds for the last record; a terminating launcher is killed after ten
 
 
 class StepRecords:
-    """Records of the steps below the run of the pipeline that the environment names.
+    """Records of the steps below the pipeline's run.
 
     Args:
         client: an ``MlflowClient``.
-        pipeline: the run of the pipeline.
+        pipeline: run of the pipeline.
         experiment: id of its experiment.
-        folder: the run's folder.
-        config: the run's config.
+        folder: folder of the run.
+        config: config of the run.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class StepRecords:
 
     @contextmanager
     def following(self, outputs: Path) -> Iterator[None]:
-        """Record each step of the block when it ends.
+        """Record each step of the block at its end.
 
-        A failure is a warning: ``record`` is called again when the run ends.
+        Failures are warnings: ``record`` is called again at the end of the run.
 
         Args:
             outputs: folder of the outputs of this attempt.
@@ -89,14 +89,14 @@ class StepRecords:
             thread.join(patience)
 
     def record(self, steps: Iterable[FinishedStep], artifacts: Mapping[str, Path]) -> list[str]:
-        """Record the finished steps that the store does not have yet; return their names.
+        """Record the finished steps that the store lacks; return their names.
 
         Args:
-            steps: the steps; those without an artifact are left out.
+            steps: the steps; those without an artifact are ignored.
             artifacts: output directory of each step, by the artifact's name.
 
         Raises:
-            StepError: a file that should be JSON is not.
+            StepError: a JSON file is malformed.
             TrackingError: the store is unreachable or refuses.
         """
         recorded = []
@@ -118,7 +118,7 @@ class StepRecords:
         return recorded
 
     def record_stopped(self, status: str) -> None:
-        """Record the steps of this attempt that started and did not finish.
+        """Record the steps of this attempt that started but did not finish.
 
         Args:
             status: ``FAILED`` or ``KILLED``.
@@ -135,6 +135,7 @@ class StepRecords:
     def _follow(self, tail: EventTail, outputs: Path, ended: threading.Event) -> None:
         last = False
         while not last:
+            # One more read after the end, for events written since the previous read.
             last = ended.wait(_PAUSE)
             for step in finished_steps(tail.read()):
                 try:
@@ -155,7 +156,7 @@ class StepRecords:
         return own, tracker
 
     def _remove_unfinished(self, step: str, runs: Iterable[Any]) -> None:
-        """Remove runs of a step that an interrupted record left."""
+        """Remove a step's runs left by an interrupted recording."""
         for run in runs:
             tags = run.data.tags
             unfinished = run.info.status != "FINISHED" and _STATUS_TAG in tags

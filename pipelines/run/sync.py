@@ -1,4 +1,4 @@
-"""Record a run in MLflow from its folder, after the store was away."""
+"""Synchronization of a run's folder with MLflow, after an outage of the store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 @dataclass(frozen=True, kw_only=True)
 class SyncedRun:
-    """What a record was completed with.
+    """Changes made by a synchronization.
 
     Attributes:
         run_id: name of the run's folder.
-        tracking: where the record is.
-        recorded: steps that were missing in the store, in order.
-        present: steps that it held already.
+        tracking: location of the record.
+        recorded: steps added to the store, in order.
+        present: steps already in the store.
     """
 
     run_id: str
@@ -46,19 +46,19 @@ class SyncedRun:
 
 
 def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
-    """Record what a run achieved and the store does not hold.
+    """Record the results of a run that the store lacks.
 
-    What the store holds stays as it is, so a second call changes nothing.
+    Existing records are not changed: the function is idempotent.
 
     Args:
-        folder: a run that has ended, however.
+        folder: a run that has ended, with any status.
         uri: the store; default: that of the run's config, else ``MLFLOW_TRACKING_URI``, else the
-            SQLite file beside the run.
+            SQLite file in the folder of the runs.
 
     Raises:
-        ConfigError: ``uri`` is no address of a store, or holds credentials.
-        StorageError: the run goes on in another process, or a file of it is damaged.
-        TrackingError: the store can't be reached or refuses.
+        ConfigError: ``uri`` is not the address of a store, or contains credentials.
+        StorageError: the run is active in another process, or one of its files is damaged.
+        TrackingError: the store cannot be reached or refuses.
     """
     record = folder.settle()
     with folder.hold():
@@ -90,7 +90,7 @@ def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
 
 
 def _required(config: RunConfig, uri: str | None) -> RunConfig:
-    """Return a config under which a store that fails is an error."""
+    """Return a config with required tracking: failures of the store become errors."""
     values = config.to_dict()
     values["tracking"]["required"] = True
     if uri is not None:
@@ -99,7 +99,7 @@ def _required(config: RunConfig, uri: str | None) -> RunConfig:
 
 
 def _milliseconds(time: str | None) -> int | None:
-    """Return an ISO 8601 time as MLflow counts it; None for none."""
+    """Return an ISO 8601 time in milliseconds since 1970; None if it is missing or invalid."""
     try:
         return int(datetime.fromisoformat(time or "").timestamp() * 1000)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One folder for a run's temporary files, removed with the run."""
+"""Folder for a run's temporary files, removed with the run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VARIABLE = "TMPDIR"
 
 @contextmanager
 def temporary_folder(run_id: str) -> Iterator[None]:
-    """Redirect temporary files to a new folder until the block ends.
+    """Redirect temporary files of this process and its children to a new folder.
 
-    The files are those of this process and its children. Remove it at the end.
+    The folder is removed at the end of the block.
     """
     before = os.environ.get(_VARIABLE)
     with tempfile.TemporaryDirectory(prefix=_prefix(run_id), ignore_cleanup_errors=True) as folder:
@@ -32,7 +32,7 @@ def temporary_folder(run_id: str) -> Iterator[None]:
 
 
 def clear_temporary(run_id: str) -> None:
-    """Remove the temporary files that killed processes of a run left."""
+    """Remove the temporary files left by killed processes of a run."""
     for left in Path(tempfile.gettempdir()).glob(f"{glob.escape(_prefix(run_id))}*"):
         shutil.rmtree(left, ignore_errors=True)
 

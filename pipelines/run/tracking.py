@@ -1,4 +1,4 @@
-"""The MLflow run of a pipeline run on this machine; ``step_records`` writes those of its steps."""
+"""MLflow run of a local pipeline run; ``step_records`` writes those of its steps."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def default_uri(output: Path) -> str:
 
 @contextmanager
 def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun | None]:
-    """Open the MLflow run of a run; close it after the body. Without tracking there is none.
+    """Open the MLflow run of a run and close it after the body; yield None without tracking.
 
-    A resumed run goes on in the MLflow run that it began with.
+    A resumed run continues its original MLflow run.
 
     Raises:
-        TrackingError: The store can't be used, and ``tracking.required`` is true.
+        TrackingError: the store is unusable and ``tracking.required`` is true.
     """
-    # A run of the caller's is not ours: all steps would be recorded in it.
+    # Ignore a run of the caller: all steps would be recorded in it.
     os.environ.pop(RUN_ID_VARIABLE, None)
     if os.environ.get(MODE_VARIABLE) == "off":
         yield None
@@ -78,22 +78,20 @@ def open_record(
     start_time: int | None = None,
     end_time: int | None = None,
 ) -> ParentRun:
-    """Open a run's record in the store, the one that it has or a new one.
-
-    The environment then names it.
+    """Open a run's existing record in the store or a new one, and set it in the environment.
 
     Args:
         folder: the run.
         config: its config.
-        start_time: when a new record began, in milliseconds; default: now.
-        end_time: when its numbers were measured and it ended, in milliseconds; default: now.
+        start_time: start of a new record in milliseconds; default: now.
+        end_time: time of its metrics and end in milliseconds; default: now.
 
     Raises:
-        TrackingError: the store can't be reached or refuses.
+        TrackingError: the store cannot be reached or refuses.
     """
     output = folder.path.parent
     uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(output)
-    # The child that writes the store's first tables must be this one; see ensure_store.
+    # The launcher must create the store's tables before any step; see ensure_store.
     experiment = ensure_store(uri, config.tracking.experiment, _artifact_location(output, uri))
     os.environ[URI_VARIABLE] = uri
     os.environ["MLFLOW_EXPERIMENT_ID"] = experiment
@@ -117,9 +115,9 @@ def open_record(
 
 
 def _artifact_location(output: Path, uri: str) -> str | None:
-    """Return where a new experiment keeps its artifacts; None leaves it to a server.
+    """Return the artifact location of a new experiment; None leaves it to a server.
 
-    A database says nothing of files: MLflow would put them into the working directory.
+    For a database, MLflow would use the working directory.
     """
     if uri.startswith(("http://", "https://", "databricks", "file:")):
         return None
@@ -127,7 +125,7 @@ def _artifact_location(output: Path, uri: str) -> str | None:
 
 
 def _reopened(client: Any, folder: RunFolder) -> str | None:
-    """Return the run's record of an earlier attempt; None if the store has none."""
+    """Return the run's record of an earlier attempt, or None if the store has none."""
     from mlflow.exceptions import MlflowException
 
     if not folder.tracking_file.exists():
@@ -136,7 +134,7 @@ def _reopened(client: Any, folder: RunFolder) -> str | None:
     try:
         client.update_run(run_id, status="RUNNING")
     except MlflowException as error:
-        # The store was changed or emptied since: the run gets a new record there.
+        # The store was replaced or emptied: create a new record.
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None
         raise
@@ -144,14 +142,14 @@ def _reopened(client: Any, folder: RunFolder) -> str | None:
 
 
 class ParentRun:
-    """The record of a whole run.
+    """Record of a whole run.
 
     Args:
         client: an ``MlflowClient``.
         run: the run in MLflow.
         experiment: id of its experiment.
-        folder: the run's folder.
-        config: the run's config.
+        folder: folder of the run.
+        config: config of the run.
     """
 
     def __init__(
@@ -170,7 +168,7 @@ class ParentRun:
         close_children(self._client, self._experiment, self._run.run_id, "KILLED")
         close_dead_runs(self._client, self._experiment)
         values = self._config.to_dict()
-        del values["cluster"]  # what pods would ask for; nothing of this run depends on it
+        del values["cluster"]  # resources of pods, without effect on a local run
         params = {
             name: value for key in values for name, value in flatten(values[key], key).items()
         }
@@ -179,11 +177,11 @@ class ParentRun:
         self._run.record(Artifact(self._folder.config_file))
 
     def recording(self, outputs: Path) -> AbstractContextManager[None]:
-        """Return a context in which each step is recorded when it ends."""
+        """Return a context that records each step at its end."""
         return self.steps.following(outputs)
 
     def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
-        """Record the remaining steps and the final numbers; return the result with their place."""
+        """Record the remaining steps and final metrics; return the result with its location."""
         tracking = read_tracking(self._folder.tracking_file)
         result = result.model_copy(update={"tracking": tracking})
         try:
@@ -198,7 +196,7 @@ class ParentRun:
         return result
 
     def close(self, status: str) -> None:
-        """End the run and the steps that did not finish."""
+        """End the run and its unfinished steps; failures are warnings."""
         try:
             probe(self.uri)
             with translated("the tracking run can't be closed"):
@@ -206,11 +204,11 @@ class ParentRun:
                     self.steps.record_stopped(status)
                 self.end(status)
         except QatlineError as error:
-            # What the run achieved, or why it failed, matters more than its record.
+            # A failed record must not replace the result or the error of the run.
             emit("warning", "", message=str(error))
 
     def end(self, status: str) -> None:
-        """End the run and the records of steps that were interrupted.
+        """End the run and the records of interrupted steps.
 
         Raises:
             TrackingError: the store is unreachable or refuses.
@@ -229,6 +227,6 @@ class ParentRun:
 
 
 def _description(config: RunConfig) -> str:
-    """Return what the run is about, before it has results."""
+    """Return a description of the run before it has results."""
     data = config.data.path or config.data.name or config.data.kind
     return f"{config.model.name} on {data}, seed {config.seed}."

@@ -1,7 +1,7 @@
-"""Watch the tracking store while steps run, which may take hours.
+"""Monitoring of the tracking store during long steps.
 
-A step meets a store that went away when it ends. The watch says so within a minute, while there is
-time to start it again.
+Steps contact the store only at their end. The monitor reports an outage within a minute, so that
+the store can be restarted in time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from qatline.components.support.events import emit
 from qatline.components.tracking.store import probe
 
 INTERVAL = 10.0
-"""Seconds between two looks."""
+"""Seconds between two probes."""
 
 _MISSES = 2  # in a row; a single one may be a restart, or a busy moment
 
 
 class TrackingWatch:
-    """Tell once when the store goes away, and once when it is back.
+    """Reports each outage of the store once, and its recovery once.
 
     Args:
         uri: the tracking URI.
-        required: whether the run will fail without the store.
+        required: whether the run fails without the store.
         tell: receives the messages.
     """
 
@@ -39,7 +39,7 @@ class TrackingWatch:
         self._last_answer = time.time()
 
     def look(self) -> None:
-        """Look once."""
+        """Probe the store once."""
         try:
             probe(self._uri)
         except QatlineError:
@@ -63,7 +63,7 @@ class TrackingWatch:
 
 @contextmanager
 def watched(uri: str, *, required: bool, interval: float = INTERVAL) -> Iterator[None]:
-    """Look at the store every ``interval`` seconds until the block ends."""
+    """Probe the store every ``interval`` seconds until the block ends."""
     watch = TrackingWatch(
         uri, required=required, tell=lambda text: emit("warning", "", message=text)
     )
@@ -73,6 +73,7 @@ def watched(uri: str, *, required: bool, interval: float = INTERVAL) -> Iterator
         while not ended.wait(interval):
             watch.look()
 
+    # A daemon thread: a probe in progress must not delay the end of the run.
     thread = threading.Thread(target=follow, name="tracking-watch", daemon=True)
     thread.start()
     try:
