@@ -81,7 +81,7 @@ class ModelFacts:
         lines = [
             f"{self.model or 'Model'} in INT8, quantized by qatline.",
             f"Accuracy {_share(self.row.accuracy)} on {self.samples} test samples; latency at "
-            f"batch 1 {_number(self.row.latency_ms_p50)} ms with {self.row.backend or 'no engine'}.",
+            f"batch 1 {_milliseconds(self.row.latency_ms_p50)} with {self.row.backend or 'no engine'}.",
             _target_sentence(self.target),
             f"Data {self.data[:12] or 'unknown'}, run {name_of_run()}.",
             describe_verdict(verdict)[:_MOST_REASONS],
@@ -120,8 +120,8 @@ def _share(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.2%}"
 
 
-def _number(value: float | None) -> str:
-    return "not measured:" if value is None else f"{value:.3g}"
+def _milliseconds(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.3g} ms"
 
 
 def tag_number(tags: Mapping[str, str], name: str) -> float | None:

@@ -170,7 +170,7 @@ def _again(
     """Return a function that judges the candidate against another champion."""
 
     def again(champion: RegisteredVersion | None) -> Verdict:
-        built = engines.infos().get(CANDIDATE_VARIANT.engine)
+        built = engines.infos().get(CANDIDATE_VARIANT)
         comparison = compare_with_version(
             registry,
             champion,

@@ -48,4 +48,9 @@ def _is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # ended meanwhile, or no Linux
+        return True
+    # A killed process takes signals until its parent has read its exit code.
+    return state not in "ZX"

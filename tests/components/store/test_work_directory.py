@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,16 @@ def test_sweep_takes_it_that_another_process_was_quicker(
     (tmp_path / f".work-{socket.gethostname()}-4321-k-abc").mkdir()
     sweep(tmp_path)
     assert names(tmp_path) == []
+
+
+def test_sweep_removes_work_of_unreaped_process(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    work = tmp_path / f".work-{socket.gethostname()}-{killed.pid}-k-abc"
+    work.mkdir()
+    sweep(tmp_path)
+    assert work.is_dir()
+    killed.kill()
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    sweep(tmp_path)
+    assert names(tmp_path) == []
+    killed.wait()
