@@ -127,7 +127,7 @@ def _move_up(flow: Flow) -> dict[Read, Scale]:
 
 
 def _may_pass(flow: Flow, node: Node) -> bool:
-    """Return whether a Q may pass ``node``, which a Relu fused into its producer prevents."""
+    """Return whether a Q may pass ``node``: not if it is a Relu fused into its producer."""
     if not is_rectifier(flow.graph, node):
         return True
     source = flow.graph.producer(flow.inputs(node)[0].value)
