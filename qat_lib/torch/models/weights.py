@@ -19,11 +19,11 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     Args:
         module: the module.
         path: a ``.npz`` file with the names of ``module.state_dict()``. Counts of training steps
-            (``num_batches_tracked``) may lack.
+            (``num_batches_tracked``) are optional.
 
     Raises:
-        ConfigError: the file is missing, damaged, asks for more memory than is allowed, or its
-            names, shapes or types are not those of the module; the module is then as it was.
+        ConfigError: the file is missing, damaged or too large to unpack, or its names, shapes or
+            types differ from those of the module; the module is not changed.
     """
     file = Path(path)
     with reading_weights(file, (".npz",), type(module).__name__):
