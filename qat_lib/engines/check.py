@@ -173,7 +173,7 @@ def _check_source(path: Path, manifest: EngineManifest, onnx: Path) -> None:
 
 
 def _refuse_nan(path: Path, parts: Sequence[Sequence[Mapping[str, Array]]]) -> None:
-    """Reject an engine with NaN in its answers, which would agree with NaN in the reference.
+    """Reject an engine with NaN in its answers, since NaN in the reference would agree with it.
 
     Raises:
         EngineError: an answer contains NaN.
