@@ -94,6 +94,7 @@ class _Insertion:
             self._quantize_tensor(entry)
         for call, entry in replaced:
             self._drop_own(call, entry)
+        # An in-place module would change the tensor that a new quantizer also reads.
         work_out_of_place(self.traced)
         self._finish()
         return self.traced

@@ -173,11 +173,13 @@ def _answers_alike(module: nn.Module, traced: nn.Module, args: tuple[Any, ...]) 
     with in_inference(module), in_inference(traced), torch.no_grad():
         expected, form = torch.utils._pytree.tree_flatten(module(*filled))
         found, other = torch.utils._pytree.tree_flatten(traced(*filled))
+    # Structures first: map would ignore missing outputs.
     return form == other and all(map(_equal, expected, found))
 
 
 def _equal(x: Any, y: Any) -> bool:
     if is_tensor(x) and is_tensor(y):
+        # torch.equal treats NaN as unequal to itself.
         return bool(torch.equal(x.nan_to_num(), y.nan_to_num()))
     return bool(type(x) is type(y) and x == y)
 
@@ -233,5 +235,6 @@ def in_float32(module: Any) -> nn.Module:
         )
     stored = [*module.parameters(), *module.buffers()]
     if any(x.is_floating_point() and x.dtype != torch.float32 for x in stored):
+        # float() converts in place, hence the copy.
         return copy.deepcopy(module).float()
     return module

@@ -106,6 +106,7 @@ def _run_exporter(program: Any) -> ir.Model:
 def _forget_sources(model: ir.Model) -> None:
     """Drop PyTorch's metadata, such as source lines of nodes."""
     graph = model.graph
+    # The exporter stores tracebacks and file paths, which do not belong in a delivered file.
     made = (output for node in graph for output in node.outputs)
     for part in (model, graph, *graph, *graph.inputs, *graph.initializers.values(), *made):
         part.metadata_props.clear()

@@ -107,6 +107,7 @@ class _ModuleBias:
 
     def rows(self, tensor: torch.Tensor) -> np.ndarray:
         """Return a tensor as float32 ``(positions, channels)``."""
+        # Channels last, so that a reshape keeps one column per channel.
         last = tensor.movedim(self._axis, -1)
         return np.asarray(last.reshape(-1, last.shape[-1]).float().cpu())
 
@@ -131,4 +132,5 @@ class _ModuleMean(_ModuleBias):
         """Change the mean such that the outputs of the batch norm lose the shift."""
         norm = self._norm
         gamma = norm.weight.detach().cpu().numpy() if norm.affine else 1.0
+        # A larger running mean lowers the outputs: the sign is opposite to a bias.
         super().subtract(-mean_shift(shift, gamma, norm.running_var.cpu().numpy(), norm.eps))

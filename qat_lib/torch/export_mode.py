@@ -99,6 +99,7 @@ def write_pair(
         dtype: type of the stored values: int8, uint8 or float8_e4m3fn.
     """
     scale = scale.reshape(() if axis is None else (-1,))
+    # The zero point also defines the quantized type.
     zero = torch.zeros(scale.shape, dtype=dtype)
     attributes: Any = {} if axis is None else {"axis": axis}
     # Before operator set 19 both operators support float32 only.

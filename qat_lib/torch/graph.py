@@ -151,6 +151,7 @@ class _Reader:
         name = layer if count == 0 else f"{layer}@{count}"
         numbers = {0}
         if node in self._several:
+            # Outputs exist only as far as a getitem node selects them.
             numbers.update(user.args[1] for user in node.users if _is_numbered(user))
         self.calls.append(
             ModuleCall(

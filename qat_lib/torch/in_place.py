@@ -28,6 +28,7 @@ def follow_in_place(traced: fx.GraphModule) -> None:
     any two operations; ``work_out_of_place`` does the same with modules. Changes of a view of
     another value are kept.
     """
+    # Positions in execution order: only readers after the change see the new value.
     place = {node: number for number, node in enumerate(traced.graph.nodes)}
     for node in list(traced.graph.nodes):
         if not changes_its_input(traced, node) or _is_view(node.args[0]):
@@ -78,6 +79,7 @@ def _replace_function(node: fx.Node) -> None:
         if target in OPERATORS:
             node.target = OPERATORS[target]
         elif _has_underscore(target.__name__):
+            # Without an out-of-place form, the function remains as it is.
             node.target = getattr(functional, name, None) or getattr(torch, name, target)
         if "inplace" in node.kwargs:
             node.kwargs = {**node.kwargs, "inplace": False}

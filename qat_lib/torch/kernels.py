@@ -27,6 +27,7 @@ def _kernel(call: ModuleCall) -> GroupedWeights | None:
         return None
     weights = _array(module.weight)
     groups = getattr(module, "groups", 1)
+    # (out, in per group, positions of the window)
     return GroupedWeights(weights=weights.reshape(*weights.shape[:2], -1), groups=groups)
 
 

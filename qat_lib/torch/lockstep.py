@@ -114,6 +114,7 @@ def _bytes_per_sample(graph: ModuleGraph, batch: Any) -> int:
         for step in steps:
             values[step.outputs[0]] = step.run([values[node] for node in step.inputs])[0]
             peak = max(peak, sum(_elements(value) for value in values.values()))
+            # Without the release, the peak would be the sum of all layers.
             for node in release(step, readers):
                 values.pop(node, None)
     return 2 * BYTES_PER_ELEMENT * peak

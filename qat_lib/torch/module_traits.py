@@ -181,6 +181,7 @@ def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[
         roles.add("wide maximum")
     if "average pool" in roles:
         roles.add("sign preserving")
+    # One tensor input: the other operand is a number or a parameter.
     if "arithmetic" in roles and inputs == 1:
         roles.add("affine")
     return frozenset(roles)
@@ -234,6 +235,7 @@ def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) ->
     if "weighted" not in roles:
         return _inputs_support(known, roles)
     axis = 1 if "transposed" in roles else 0
+    # Supported on request, but off by default.
     is_on = "transposed" not in roles  # unreliable in TensorRT
 
     def plan_weights() -> Weights:

@@ -76,6 +76,7 @@ def initialize(
     for place, name, _ in replacements:
         if not hasattr(place, name):
             raise SpecError(f"Expected a class of {place.__name__!r}. Received: {name!r}.")
+    # All names are checked before the first replacement: an error leaves torch.nn unchanged.
     for place, name, quantized in replacements:
         # setdefault: a second call must not record a quantized class as the original.
         _originals.setdefault((id(place), name), (place, name, getattr(place, name)))

@@ -46,6 +46,7 @@ def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
     """
     quantizers = list(quantizers_of(module).values())
     now = _Now()
+    # The run of the module may be slow, so it is skipped if all ranges are complete.
     if any(q.enabled and not _has_range(q) for q in quantizers):
         with in_inference(module), collecting(now), torch.no_grad():
             module(*example.args, **example.kwargs)

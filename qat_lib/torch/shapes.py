@@ -53,6 +53,7 @@ def propagate_shapes(traced: fx.GraphModule, example: Iterable[Any]) -> None:
         traced: the module.
         example: its arguments from ``example_inputs``.
     """
+    # Parameters of the traced module are real tensors.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         fake = [_fake(mode, value) for value in example]

@@ -81,6 +81,7 @@ class GraphTracer(fx.Tracer):
 
     def __init__(self, inputs: int | None = None, leaves: Sequence[nn.Module] = ()) -> None:
         super().__init__(autowrap_functions=FACTORIES)
+        # FACTORIES are wrapped only where they are found as attributes of a searched namespace.
         self._autowrap_search.append(torch)
         self._inputs = inputs
         self._leaves = leaves
@@ -147,6 +148,7 @@ def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule
     """
     if isinstance(module, fx.GraphModule) and module.meta.get(TRACED):
         return module
+    # Shared by both traces: the same submodules must be leaves in training and inference.
     leaves: list[nn.Module] = []
     with _in_mode(module, training=module.training):
         graph = _trace(module, inputs, leaves)
@@ -168,6 +170,7 @@ def _trace(module: nn.Module, inputs: int | None, leaves: list[nn.Module]) -> fx
     while True:
         tracer = GraphTracer(inputs, leaves)
         try:
+            # Each attempt may add one leaf, so the loop ends with the number of submodules.
             graph = tracer.trace(module)
             break
         # A module's code may raise anything when it gets proxies of tensors.
@@ -276,7 +279,7 @@ class _Mode:
         self._nodes: dict[bool, fx.Node] = {}
 
     def node(self, in_training: bool) -> fx.Node:
-        """Return the node with the value ``in_training`` in training, and its negation otherwise."""
+        """Return the node with the value ``in_training`` in training, else its negation."""
         graph = self._traced.graph
         if True not in self._nodes:
             self._traced.add_submodule(FLAG, TrainingFlag().train(self._traced.training))

@@ -60,6 +60,7 @@ def reestimate_batch_norm(
     if not norms:
         return 0
     count = 0
+    # Training mode would also update tracked ranges.
     with _measuring(module, norms), _ranges_frozen(module), torch.no_grad():
         for batch in islice(data, batches):
             module(batch[0] if isinstance(batch, (tuple, list)) else batch)

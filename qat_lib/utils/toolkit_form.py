@@ -33,6 +33,7 @@ def to_toolkit_form(model: onnx.ModelProto) -> onnx.ModelProto:
     result.CopyFrom(model)
     graph = result.graph
     kept = [entry for entry in result.metadata_props if entry.key not in RECORD]
+    # The record of nodes and tensors does not fit the rewritten graph.
     del result.metadata_props[:]
     result.metadata_props.extend(kept)
     nodes = [part for node in graph.node for part in _without_gemm(node)]

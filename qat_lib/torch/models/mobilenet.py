@@ -1,4 +1,4 @@
-"""MobileNetV2 of Sandler et al. 2018 (https://arxiv.org/abs/1801.04381), in torchvision's layout."""
+"""MobileNetV2 (Sandler et al. 2018, https://arxiv.org/abs/1801.04381) in torchvision's layout."""
 
 from __future__ import annotations
 

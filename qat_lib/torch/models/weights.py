@@ -36,6 +36,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
                 raise ConfigError(f"The weights lack {name!r}, which the module needs.")
         refuse_unused(arrays, state, type(module).__name__)
         loaded = {name: torch.from_numpy(arrays[name]) for name in state if name in arrays}
+        # After all checks, so that an error leaves the module unchanged.
         module.load_state_dict({**state, **loaded})
 
 

@@ -54,6 +54,7 @@ class QuantInputMixin:
             **descriptors: ``quant_desc_input`` and, for modules with weights,
                 ``quant_desc_weight``. Default: those of the class.
         """
+        # __new__ without __init__: the constructor would allocate and initialize new parameters.
         quantized = cls.__new__(cls)
         for name, value in module.__dict__.items():
             # Copied containers: additions to one module must not appear in the other.

@@ -165,6 +165,7 @@ class QuantLSTM(QuantMixin, nn.LSTM):
                 outputs.append(found)
                 states.append(state)
                 memories.append(memory)
+            # The next layer reads both directions concatenated.
             steps = [torch.cat(parts, -1) for parts in zip(*outputs, strict=True)]
             if self.dropout and self.training and layer < self.num_layers - 1:
                 steps = [F.dropout(step, self.dropout) for step in steps]
