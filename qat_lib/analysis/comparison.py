@@ -110,6 +110,7 @@ def compare(
     for layer in report.layers:
         built = named.get(layer.name)
         if built is not None:
+            # Mixed layers run in floating point.
             precision = "int8" if layer.precision == "int8" else "float"
             score.add("precision", layer.name, precision, _word(built.reads_int8))
             score.add("output", layer.name, layer.writes, _word(built.writes_int8))

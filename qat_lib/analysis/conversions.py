@@ -94,6 +94,7 @@ def _entry_steps(read: Read, given: Scale | None, arrives_int8: bool) -> list[tu
     """Return the conversions from a tensor's scale ``given`` to the scale of a read."""
     if read.entry is None:
         return []
+    # A chain of different scales requantizes step by step.
     steps = [("requantize", scale) for scale in read.explicit[1:]]
     if given is None and not arrives_int8:
         return [("quantize", read.entry), *steps]

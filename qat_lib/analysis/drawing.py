@@ -82,6 +82,7 @@ def draw(engine: PredictedEngine) -> Drawing:
             canvas.anchors.update(dict.fromkeys(read.quantizers, anchor))
             if source is not None:
                 canvas.connect(source, target, read)
+    # Reads without a node are graph outputs.
     ends = [read for read in engine.flow.reads if read.node is None]
     for read in sorted(ends, key=lambda read: read.position):
         source = canvas.writer.get(read.value)

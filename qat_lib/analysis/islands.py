@@ -22,6 +22,7 @@ def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
     after, before = set(), set()
     for kernel in compute:
         for source in _sources(engine, kernel):
+            # Float kernels with a float edge belong together; an INT8 neighbour marks a border.
             if source.writes == "float" and source.reads == "float" and kernel.reads == "float":
                 root[find(id(kernel))] = find(id(source))
             elif kernel.reads == "float":

@@ -68,6 +68,7 @@ def compute_kernels(
     for node in flow.operators:
         if node.index in chains:
             kernel, scale = _weighted_kernel(flow, chains[node.index])
+        # Part of a kernel that was added with its first node.
         elif node.index in fused:
             continue
         else:
@@ -152,6 +153,7 @@ def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
         end = alone_end(flow, node)
         if end not in node.outputs:
             readers = [read.node for read in flow.readers(values[0]) if read.node is not None]
+            # The Relu behind the operator joins its kernel.
             nodes, values = (node, *readers), (end,)
         kind, scale = "elementwise", _computed_scale(flow, node, end)
     else:

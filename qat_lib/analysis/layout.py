@@ -118,6 +118,7 @@ class _Points:
         self.x = [0.0] * len(self.row)
         for points in order:
             self._spread(points, self._wanted(points, self._above))
+        # A fixed number of sweeps: the ordering need not converge and may oscillate.
         for sweep in range(_SWEEPS):
             upwards = sweep % 2 == 0
             neighbours = self._below if upwards else self._above

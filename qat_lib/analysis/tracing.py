@@ -235,6 +235,7 @@ def _scale(graph: OnnxGraph, node: Node) -> tuple[tuple[float, ...], tuple[float
     scale = graph.value(node.input(1))
     if scale is None:
         return (), ()
+    # Signed ranges are symmetric, so -128 does not count.
     greatest = 255 if quantized_type(graph, node) == "uint8" else 127
     values = np.asarray(scale, np.float64).ravel()
     return tuple(values.tolist()), tuple((values * greatest).tolist())

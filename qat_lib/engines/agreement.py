@@ -187,6 +187,7 @@ def judge_outputs(
             (``nudged``); it is called only if a difference exceeds ``bound``.
     """
     found = differences(answers, expected)
+    # The noise needs another run of the reference, so try the plain bound first.
     plain = {name: OutputAgreement(difference=size, bound=bound) for name, size in found.items()}
     if noisy is None or all(each.agrees for each in plain.values()):
         return plain
@@ -261,6 +262,7 @@ def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
         return float(np.concatenate(unequal).mean())
     squares, count, worst, finite = 0.0, 0, 0.0, []
     for one, other in zip(_samples(answers), _samples(expected), strict=True):
+        # Infinities and NaN must agree exactly; the RMS covers the finite values.
         mask = np.isfinite(other)
         if not np.array_equal(one[~mask], other[~mask], equal_nan=True):
             return float("inf")

@@ -112,6 +112,7 @@ def build_engine(
     check_buildable(onnx, model, spec)
     del model  # frees the weights of a large network before the build
     backend = get_backend(spec.backend)
+    # Before the build: the digest must describe the file that is built.
     digest = files.sha256(onnx)
     began = time.perf_counter()
     built = backend.build(

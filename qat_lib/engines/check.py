@@ -104,6 +104,7 @@ def check_engine(
         get_backend(manifest.backend).version()  # the library's own memory is not the engine's
         before = _resident_mib()
         began = time.perf_counter()
+        # A rebuilt engine would not be the checked file.
         engine = load_engine(path, rebuild=False)
         loaded = time.perf_counter() - began
         with engine:

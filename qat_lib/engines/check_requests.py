@@ -37,6 +37,7 @@ def real_batches(engine: Engine, inputs: Array) -> list[Batch]:
     profile = parse_profile(engine.manifest.spec["shapes"][info.name])
     values = np.asarray(inputs)
     if not profile.contains((profile.minimum[0], *values.shape[1:])) and values.ndim > 2:
+        # Channels last to channels first.
         values = np.moveaxis(values, -1, 1)
     low, high = profile.minimum[0], profile.maximum[0]
     if not profile.contains((low, *values.shape[1:])) or len(values) < low:

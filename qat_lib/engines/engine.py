@@ -243,6 +243,7 @@ class _InputCheck:
                 f"or infinite, the first at index {tuple(map(int, bad[0]))}. Check the "
                 "preprocessing."
             )
+        # Backends copy or share raw memory, which requires C order.
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     def shape(self, batch_size: int) -> tuple[int, ...]:

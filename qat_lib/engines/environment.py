@@ -99,6 +99,7 @@ def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | N
             f"it was built and compared on {built_on['name']} ({kinds[0]}); the INT8 kernels of "
             f"this CPU ({kinds[1]}) are others."
         )
+    # All recorded flags are required, since the used kernels are unknown.
     missing = sorted(set(built_on["flags"]) - set(here["flags"]))
     return (
         f"it was built on {built_on['name']}; this CPU lacks {', '.join(missing)}."

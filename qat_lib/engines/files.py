@@ -71,11 +71,13 @@ def together(directory: Path) -> Iterator[Drafts]:
         EngineBuildError: the disk is full or the directory can't be written; no partial file
             remains.
     """
+    # The stack deletes all drafts without a name, after success as well as after errors.
     with contextlib.ExitStack() as stack:
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
         drafts = Drafts(stack)
         yield drafts
+        # The lock covers the renames only, not the build.
         with writing(directory), locked(directory, exclusive=True):
             drafts.place()
 

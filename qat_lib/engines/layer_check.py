@@ -180,6 +180,7 @@ def _bisected(
     """Return the tried tensors of a bisection, each as the only additional output."""
     low, high, tried = 0, len(tensors), dict[str, TensorDeparture]()
     steps = max(1, len(tensors).bit_length())
+    # Assumes that all tensors behind the first wrong one are wrong, too.
     while low < high:
         report("layers", min(len(tried), steps), steps)
         middle = (low + high) // 2

@@ -83,6 +83,7 @@ def _read(engine: Path) -> tuple[bytes, EngineManifest]:
         raise EngineLoadError(
             f"The engine file {engine} can't be read: {error.strerror or error}."
         ) from error
+    # Of the bytes in memory, outside of the lock: hashing a large engine takes seconds.
     digest = sha256(data).hexdigest()
     if digest != manifest.digest:
         raise EngineLoadError(

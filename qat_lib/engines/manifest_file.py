@@ -45,6 +45,7 @@ def read_manifest(engine: Path) -> EngineManifest:
         raise EngineLoadError(
             f"The manifest {path} was changed since it was written: its digest differs. {_AGAIN}"
         )
+    # The canonical text, not the file: the validation covers exactly the sealed values.
     manifest = _typed(path, content)
     problem = next(_problems(manifest), None)
     if problem:

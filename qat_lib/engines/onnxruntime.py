@@ -160,6 +160,7 @@ class OnnxRuntimeEngine(Engine):
         super().__init__(manifest)
         self._data = data
         self._spec = BuildSpec.from_dict(manifest.spec)
+        # Level 0: the file already contains the optimized graph.
         try:
             self._session = _onnxruntime().InferenceSession(
                 data, _options(0, self._spec.threads), providers=["CPUExecutionProvider"]

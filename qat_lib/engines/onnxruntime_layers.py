@@ -40,6 +40,7 @@ def read_optimized_graph(data: bytes, nodes: Mapping[str, str]) -> list[EngineLa
     graph = onnx.load_model_from_string(data).graph
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    # A DQ of a constant is a weight in float form.
     restored = {
         node.output[0]
         for node in graph.node

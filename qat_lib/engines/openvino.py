@@ -87,6 +87,7 @@ class OpenVINOBackend(EngineBackend):
             )
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
+            # The file may need changes; an unchanged file is read by path, with external weights.
             form = sound_form(request.onnx, cpu_kind())
             model = core.read_model(form.data or str(request.onnx))
             keep_time_axes(model)
@@ -253,6 +254,7 @@ def _compile(
     try:
         return core.compile_model(model, "CPU", tuned | asked), tuned | asked
     except RuntimeError as error:
+        # Only properties added here are dropped, never those of the user.
         refused = [
             name
             for name in sorted(tuned.keys() - plain.keys() - asked.keys())

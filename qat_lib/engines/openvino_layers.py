@@ -52,6 +52,7 @@ def _layer(
         kind=info["layerType"],
         nodes=tuple(known),
         precision=_PRECISIONS.get(precision, precision),
+        # A MatMul of two activations has no constant second input.
         weighted=info["layerType"] in _WEIGHTED and any(constant[1:2]),
         output_precision=_PRECISIONS.get(written, written),
         time_ms=int(time_us) / 1e3 if timed and time_us.isdigit() else None,

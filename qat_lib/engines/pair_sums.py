@@ -64,6 +64,7 @@ def largest_sum(weights: Array) -> int:
     Args:
         weights: integers ``(..., channels)``, with an even or odd number of channels.
     """
+    # int16: sums of two int8 weights exceed int8.
     padded = np.zeros((*weights.shape[:-1], weights.shape[-1] + weights.shape[-1] % 2), np.int16)
     padded[..., : weights.shape[-1]] = weights
     even, odd = padded[..., ::2], padded[..., 1::2]

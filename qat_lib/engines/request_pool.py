@@ -75,6 +75,7 @@ class RequestPool(Generic[Request]):
         self._limits = limits
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)
+        # The first request now: errors such as missing memory appear at load time.
         self._idle: list[Request] = [make()]
         self._unmade = (limits.parallel or parallel) - 1
         self._lent = 0

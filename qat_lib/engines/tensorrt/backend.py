@@ -129,4 +129,5 @@ def _version_fits(built: str, here: str, compatible: bool) -> bool:
     one, other = (
         [int(part) for part in version.split(".") if part.isdigit()] for version in (built, here)
     )
+    # Same major version, and built by this or an earlier version.
     return one[0] == other[0] and one <= other

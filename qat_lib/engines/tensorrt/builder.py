@@ -38,6 +38,7 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
         monitor = config.progress_monitor = make_progress_monitor(
             trt, request.on_progress, cancellation
         )
+    # Last chance without a progress monitor: TensorRT 8.6 can't be interrupted in a build.
     _stop_if(cancellation)
     plan = builder.build_serialized_network(network, config)
     del parser, monitor
