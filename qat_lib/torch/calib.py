@@ -163,6 +163,7 @@ class HistogramCalibrator:
         if magnitude.numel() == 0:
             return
         largest = float(magnitude.amax())
+        # Written so that NaN fails, too.
         if not largest < float("inf"):
             raise CalibrationError(
                 "A tensor has NaN or infinite values. Check the calibration data and the model: "

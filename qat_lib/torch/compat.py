@@ -86,6 +86,7 @@ class _Clip(torch.autograd.Function):
                 raise SpecError(
                     f"A trained bound can only be scalar. Received: {tuple(bound.shape)}."
                 )
+            # At the bound itself, the gradient goes to the bound and not to the input.
             gradients.append((dy * beyond).sum().reshape(bound.shape) if trained else None)
         return tuple(gradients)
 

@@ -55,6 +55,7 @@ def _names(module: nn.Module) -> list[tuple[str, TensorQuantizer]]:
     count = Counter(quantizer.name for quantizer in found.values())
     names = []
     for path, quantizer in found.items():
+        # A repeated name is ambiguous, so all its quantizers are listed by path.
         own = quantizer.name if count[quantizer.name] == 1 else ""
         names.append((own or path or "quantizer", quantizer))
     return names

@@ -97,6 +97,7 @@ class TensorQuantizer(RangeState):
             return inputs
         if is_exporting():
             return mark(inputs, self.name) if self._if_quant else inputs
+        # An empty tensor has no range.
         if inputs.numel() == 0:
             return inputs
         if writes_pairs():

@@ -238,6 +238,7 @@ def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
 def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
     """Replace the constants that differ from the trace in the other mode by the training flag."""
     nodes, others = list(traced.graph.nodes), list(other.nodes)
+    # Different nodes in both modes: constants alone can't represent the difference.
     if [_form(node) for node in nodes] != [_form(node) for node in others]:
         logger.warning(
             "The forward of %s does other things in training than in inference. Its quantized copy "

@@ -107,6 +107,7 @@ class QuantMixin(QuantInputMixin):
         for _ in range(num_layers):
             self._input_quantizers.append(TensorQuantizer(_fake(quant_desc_input)))
             self._weight_quantizers.append(self._quantizer_of_weight(quant_desc_weight))
+        # After the creation of all: quantized_weight searches the complete list.
         for quantizer in self._weight_quantizers:
             quantizer.bind_weight(self)
 
