@@ -82,6 +82,7 @@ def analyze_graph(
         graph, tensorrt=10 if unsigned else tensorrt, allow_uint8=unsigned
     )
     engine = predict_engine(graph, allow_uint8=unsigned)
+    # The rules of the predicted engine run after those of the graph itself, in a fixed order.
     for check in engine_checks():
         findings.extend(check(engine))
     return FusionReport(

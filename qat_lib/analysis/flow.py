@@ -53,6 +53,7 @@ class Flow:
         operators = [node for node in graph.nodes if _is_operator(graph, node)]
         reads = []
         for node in operators:
+            # Subgraphs of control flow read outer values without listing them as inputs.
             for position, name in enumerate((*node.inputs, *node.captures)):
                 if name:
                     reads.append(tracer.read(name, node, position))
@@ -186,6 +187,7 @@ class Tracer:
         self._copies: dict[str, str] = {}  # output of Identities -> what they copy
         for node in graph.nodes:
             if node.index not in self._scales and _is_transparent(graph, node):
+                # Nodes are in topological order, so chains of copies resolve in one pass.
                 self._copies[node.outputs[0]] = self._copied(node.input(0))
 
     def read(self, tensor: str, node: Node | None, position: int) -> Read:

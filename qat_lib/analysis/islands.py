@@ -36,6 +36,7 @@ def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
     islands = []
     for group in groups.values():
         members = {id(kernel) for kernel in group}
+        # A group at the start or end of the graph needs only one conversion and is no island.
         if members & after and members & before:
             islands.append(tuple(group))
     return islands

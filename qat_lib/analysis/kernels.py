@@ -118,6 +118,7 @@ class _Kernels:
             nodes = list(first.nodes)
             for kernel in followers:
                 nodes.extend(kernel.nodes)
+            # The merged kernel writes the values of its last member.
             merged[position] = replace(first, nodes=tuple(nodes), values=followers[-1].values)
         return merged
 

@@ -97,6 +97,7 @@ def _place(
         return _fuse(flow, node, chains[operand.value], residual)
     branches = [chains[read.value] for read in alone]
     branch = max(branches, key=lambda chain: depth[chain.op.node.index], default=None)
+    # F4: a Q on the branch separates the Add from its kernel.
     if quantized and branch is not None:
         return PlacedAdd(node=node, rule="F4", branch=branch, int8=writes_int8)
     return PlacedAdd(node=node, rule="F5", int8=quantized and writes_int8)
@@ -109,6 +110,7 @@ def _ends_chain(flow: Flow, chains: Mapping[str, Chain], read: Read) -> bool:
 
 def _fuse(flow: Flow, node: Node, chain: Chain, residual: Read) -> PlacedAdd:
     extended = extend_over_add(flow, chain, node, residual)
+    # F2: float residual; F1: INT8 residual and output; F3: INT8 residual, float output.
     rule: AddRule = "F2"
     if residual.scale is not None:
         rule = "F1" if per_tensor(flow.common_scale(extended.end)) is not None else "F3"

@@ -176,6 +176,7 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[int, ...] | None:
 
 def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
     if node.op in CONVOLUTIONS:
+        # One product with the kernel per output position, or per input position if transposed.
         image = graph.shape(node.outputs[0] if node.op == "Conv" else node.input(0))
         if weight is None or weight.shape is None or image is None:
             return 0

@@ -154,6 +154,7 @@ def build_engine(
             if verify:
                 verification = verify_answers(engine, onnx, half=graph.half, seed=seed)
                 manifest = replace(manifest, verification=verification)
+            # Only a loaded engine can measure times; the build reports the layers otherwise.
             if spec.profile:
                 layers = tuple(engine.layers(timed=True))
             else:
@@ -161,6 +162,7 @@ def build_engine(
         if built.log:
             drafts.add(path.with_suffix(".build.log"), built.log.encode())
         drafts.add(layers_path(path), _layers_json(spec.backend, layers, built.inspector))
+        # The manifest last: it names the digest of the engine that precedes it.
         drafts.add(manifest_path(path), manifest.to_json().encode())
     return EngineArtifact(path=path, manifest=manifest, layers=layers, warnings=built.warnings)
 

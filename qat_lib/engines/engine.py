@@ -45,6 +45,7 @@ class Engine(ABC):
         self._inputs = [
             _InputCheck(info, manifest.spec["shapes"][info.name]) for info in manifest.inputs
         ]
+        # Fast path for the common case of one input and a plain array.
         self._single = self._inputs[0] if len(self._inputs) == 1 else None
 
     def __repr__(self) -> str:

@@ -154,6 +154,7 @@ def _named_nodes(graph: Any) -> tuple[tuple[tuple[str, str], ...], dict[str, str
         order.append((name, node.op_type))
         for output in filter(None, node.output):
             by_output.setdefault(output, name)
+    # A node's own name takes precedence over an output name of another node.
     own = dict(order)
     return tuple(order), by_output | dict(zip(own, own, strict=True))
 
@@ -163,6 +164,7 @@ def _weight_form(graph: Any, constants: Collection[str]) -> WeightForm | None:
     form: WeightForm | None = None
     for node in graph.node:
         if node.op_type == "DequantizeLinear" and node.input and node.input[0] in constants:
+            # One INT8 weight decides, even among weights in the other form.
             return "int8"
         if node.op_type == "QuantizeLinear":
             form = "qdq"

@@ -263,6 +263,7 @@ def _layer_times(data: bytes, threads: int, batch: Mapping[str, Array]) -> dict[
     """Return the mean milliseconds of each node from ONNX Runtime's profile."""
     with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
         options = _options(0, threads)
+        # A separate session: profiling can't be enabled on an existing one.
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(directory) / "profile")
         session = _onnxruntime().InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -172,6 +172,7 @@ class OpenVINOEngine(Engine):
     ) -> list[EngineLayer]:
         compiled = self._compiled
         if timed:
+            # A second import: PERF_COUNT can't be changed on a compiled model.
             compiled = _import(
                 self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True}
             )

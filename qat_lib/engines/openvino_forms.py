@@ -153,6 +153,7 @@ def _is_signed(graph: OnnxGraph, quantize: Node) -> bool:
     zero = graph.value(quantize.input(2)) if quantize.input(2) else None
     if zero is None or zero.dtype != np.int8 or np.any(zero):
         return False
+    # An integer reader would see the shifted values.
     readers = graph.consumers(quantize.outputs[0])
     return all(reader.op == "DequantizeLinear" for reader in readers)
 

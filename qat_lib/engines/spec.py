@@ -47,6 +47,7 @@ class ShapeProfile:
 
     def __post_init__(self) -> None:
         shapes = (self.minimum, self.optimum, self.maximum)
+        # filter(None): the empty shape of a scalar has no minimum.
         least = min(map(min, filter(None, shapes)), default=1)
         if len(set(map(len, shapes))) != 1 or least < 1:
             raise ConfigError(

@@ -119,6 +119,7 @@ def _precision(item: Mapping[str, Any], *, weighted: bool) -> str:
 
 def _tensors(item: Mapping[str, Any], side: str) -> str:
     tensors: Sequence[Mapping[str, Any]] = item.get(side) or []
+    # The first input is the data; further inputs may be a residual or a bias.
     return tensor_type(tensors[0]) if tensors else ""
 
 

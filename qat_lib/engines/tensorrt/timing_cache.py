@@ -38,6 +38,7 @@ def save(config: Any, path: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         stack.enter_context(files.locked(path.parent, exclusive=True))
         timings = config.get_timing_cache()
+        # Read again under the lock: another build may have written since attach().
         others = _read(config, path)
         if others is not None and not timings.combine(others, False):
             logger.warning("the timing cache %s does not fit this build and is replaced", path)
