@@ -1,4 +1,4 @@
-"""From an ONNX file to a FusionReport."""
+"""Build the FusionReport of an ONNX file."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def analyze_onnx(
 ) -> FusionReport:
     """Predict the fusions and precisions of an ONNX file's engine, without a GPU.
 
-    The rules are TensorRT's. OpenVINO and ONNX Runtime differ from them in one point that is
-    modelled: they have kernels for unsigned integers, which TensorRT refuses.
+    The rules are TensorRT's. One difference of OpenVINO and ONNX Runtime is modelled: kernels for
+    unsigned integers, which TensorRT rejects. ``qat_lib.analysis.findings`` lists the rules and
+    the evidence for each.
 
     Args:
-        path: the file; any producer's, quantized with Q/DQ pairs or not.
-        tensorrt: major version to predict for. Default 10; 8 also demands weights behind Q and DQ.
-        target: backend to predict for. Default None: the one that the file was exported for;
-            TensorRT for a file of another producer.
+        path: the file, of any producer, with or without Q/DQ pairs.
+        tensorrt: major version to predict for. Default 10; 8 also requires weights behind Q and
+            DQ.
+        target: backend to predict for. Default None: the export target of the file, TensorRT for
+            files of other producers.
 
     Raises:
         ExportError: the file can't be read, see ``qat_lib.onnx_view.loading.load_onnx``, or a
             scale of its Q/DQ nodes is zero, negative, subnormal or not finite.
         ConfigError: ``target`` is not a backend.
-
-    The rules and how far each can be trusted are in ``qat_lib.analysis.findings``.
 
     Examples:
         >>> report = analyze_onnx("model.onnx")  # a quantized Conv2D and Dense
@@ -73,14 +73,16 @@ def analyze_graph(
         raise ConfigError(
             f"Expected target to be one of {', '.join(get_args(Backend))}. Received: {target!r}."
         )
-    # A recorded target that this version does not have counts as none.
+    # A file of a newer version may record an unknown target; it counts as none.
     asked = target or graph.target
     chosen = next((name for name in get_args(Backend) if name == asked), "tensorrt")
     unsigned = get_backend(chosen).supports("unsigned")
+    # The additional rule of version 8 concerns TensorRT only.
     findings = check_parser_rules(
         graph, tensorrt=10 if unsigned else tensorrt, allow_uint8=unsigned
     )
     engine = predict_engine(graph, allow_uint8=unsigned)
+    # The rules of the predicted engine run after those of the graph itself, in a fixed order.
     for check in engine_checks():
         findings.extend(check(engine))
     return FusionReport(
@@ -99,7 +101,7 @@ def analyze_graph(
 
 
 def kernel_name(kernel: Kernel) -> str:
-    """Return a kernel's nodes joined by " + ", like TensorRT's names."""
+    """Return the names of a kernel's nodes joined by " + ", as in TensorRT."""
     return " + ".join(node.name for node in kernel.nodes) or kernel.name
 
 
@@ -172,6 +174,7 @@ def _kernel(graph: OnnxGraph, kernel: Kernel) -> KernelVerdict:
 def _in_graph_order(graph: OnnxGraph, findings: list[Finding]) -> tuple[Finding, ...]:
     def place(finding: Finding) -> int:
         node = graph.node_by_name.get(finding.node)
+        # Findings about tensors and the whole file come first.
         return -1 if node is None else node.index
 
     return tuple(sorted(findings, key=place))

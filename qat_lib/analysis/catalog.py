@@ -1,4 +1,4 @@
-"""The catalogue of codes: every rule that a module of ``qat_lib.analysis.rules`` declares."""
+"""Catalogue of codes: all rules declared in the modules of ``qat_lib.analysis.rules``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qat_lib.analysis.rules import rule_modules
 
 
 def collect_rules(modules: Iterable[ModuleType]) -> dict[str, Rule]:
-    """Return the rules that are declared in ``modules``, sorted by code.
+    """Return the rules declared in ``modules``, sorted by code.
 
     Raises:
         ValueError: a code is declared twice.
@@ -18,6 +18,7 @@ def collect_rules(modules: Iterable[ModuleType]) -> dict[str, Rule]:
     found: dict[str, Rule] = {}
     for module in modules:
         for rule in vars(module).values():
+            # Modules import rules of others: only a second object with the same code is an error.
             if isinstance(rule, Rule) and found.setdefault(rule.code, rule) is not rule:
                 raise ValueError(
                     f"Expected each code to be declared once. Received {rule.code} again in "

@@ -16,8 +16,8 @@ from qat_lib.support.mappings import map_values
 
 ACTIVATIONS = onnx_operators("epilogue")
 _AFTER_ADD = onnx_operators("after add")
-#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of
-#: GELU.
+#: Operators allowed between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form
+#: of GELU.
 _GATES = onnx_operators("gate")
 _LONGEST_GATE = 8
 
@@ -29,9 +29,9 @@ class Chain:
     Attributes:
         op: the weighted operator.
         nodes: all nodes of the kernel, the operator first.
-        end: value that the kernel writes.
-        add: the residual Add that fused into it.
-        residual: the Add's other operand.
+        end: output value of the kernel.
+        add: the fused residual Add, if any.
+        residual: the other operand of the Add.
     """
 
     op: WeightedOp
@@ -41,27 +41,22 @@ class Chain:
     residual: Read | None = None
 
     def output_scale(self, flow: Flow) -> Scale | None:
-        """Return the scale of the INT8 that the kernel writes.
-
-        None when it writes floating point.
-        """
+        """Return the scale of the kernel's INT8 output; None for floating-point output."""
         if self.op.precision != "int8":
             return None
         if self.residual is not None and self.residual.scale is None:
             return None
+        # One kernel writes its output once, so all readers need the same scale.
         return per_tensor(flow.common_scale(self.end))
 
 
 def per_tensor(scale: Scale | None) -> Scale | None:
-    """Return ``scale`` if it is per tensor, which a kernel can write."""
+    """Return ``scale`` if it is per tensor, as required for the output of a kernel."""
     return scale if scale is not None and scale.count == 1 else None
 
 
 def grow_chains(flow: Flow, weighted: Mapping[int, WeightedOp]) -> dict[int, Chain]:
-    """Return each weighted operator's kernel up to a residual Add.
-
-    Keys are node indices.
-    """
+    """Return the kernel of each weighted operator up to a residual Add, by node index."""
     return map_values(partial(_grow, flow), weighted)
 
 
@@ -77,14 +72,14 @@ def extend_over_add(flow: Flow, chain: Chain, add: Node, residual: Read) -> Chai
 def extend_over_pool(flow: Flow, chain: Chain) -> Chain:
     """Return ``chain`` with the next MaxPool, if they form one INT8 kernel.
 
-    Engines fuse Convolution + Activation + Pool when nothing else reads the convolution and all
-    that reads the pool quantizes it with one scale.
+    Engines fuse Convolution + Activation + Pool if the convolution has no other reader and all
+    readers of the pool quantize it with one scale.
     """
     read = flow.only_reader(chain.end)
     pool = read.node if read is not None and not read.explicit else None
     if pool is None or pool.op != "MaxPool" or chain.op.node.op != "Conv" or chain.add is not None:
         return chain
-    if any(pool.outputs[1:]):  # it says where the maxima lie, too
+    if any(pool.outputs[1:]):  # a pool with indices is another kernel
         return chain
     pooled = replace(chain, nodes=(*chain.nodes, pool), end=pool.outputs[0])
     return pooled if pooled.output_scale(flow) is not None else chain
@@ -99,7 +94,7 @@ def _grow(flow: Flow, op: WeightedOp) -> Chain:
 
 
 def _steps(flow: Flow, op: WeightedOp, end: str) -> Iterator[tuple[Node, ...]]:
-    """Yield the groups of nodes that join the kernel, in order."""
+    """Yield the groups of nodes fused into the kernel, in order."""
     while True:
         node = _single_float_reader(flow, end)
         if node is not None and joins(flow.graph, node):
@@ -129,18 +124,19 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
 
 
 def _is_affine(graph: OnnxGraph, node: Node) -> bool:
-    """Whether a node is a scale or bias: constant operand, unchanged shape."""
+    """Return whether a node is a scale or bias: constant operand, unchanged shape."""
     data = list(filterfalse(graph.is_constant, node.inputs))
     if len(data) != 1 or len(node.inputs) != 2:
         return False
+    # A constant of higher rank broadcasts the activation, which an epilogue can't do.
     before, after = graph.shape(data.pop()), graph.shape(node.outputs[0])
     return before is None or after is None or len(before) == len(after)
 
 
 def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
-    """Return the nodes of ``value * gate(value)``, else none.
+    """Return the nodes of ``value * gate(value)``, or an empty tuple.
 
-    Nothing else may read ``value``. Both factors may be functions of ``value``, as in
+    ``value`` must not have other readers. Both factors may be functions of ``value``, as in
     ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
     """
     reads = flow.readers(value)
@@ -148,23 +144,18 @@ def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
 
 
 def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
-    """Return the nodes of ``x * gate(x)``.
-
-    They begin at ``reads``, all the reads of x. Empty when they form no gate.
-    """
+    """Return the nodes of ``x * gate(x)`` from ``reads``, all reads of x; empty without a gate."""
     if len(reads) != 2:
         return ()
     first, second = (_walk_gate(flow, read.node) for read in reads)
+    # At least one branch has more than the Mul, otherwise this is x * x.
     if first and second and first[-1] is second[-1] and (len(first) > 1 or len(second) > 1):
         return (*first[:-1], *second[:-1], first[-1])
     return ()
 
 
 def _walk_gate(flow: Flow, node: Node | None) -> tuple[Node, ...]:
-    """Return the nodes from ``node`` to a product of two activations.
-
-    Empty when they end in none.
-    """
+    """Return the nodes from ``node`` to a product of two activations; empty without one."""
     found: list[Node] = []
     while node is not None and len(found) < _LONGEST_GATE:
         found.append(node)

@@ -1,10 +1,9 @@
-"""Score a prediction against an engine that TensorRT really built.
+"""Score a prediction against a built TensorRT engine.
 
-The layer file is what ``trtexec --exportLayerInfo`` or the engine inspector writes, or the
-``.layers.json`` beside an engine that qatline built. With detailed profiling it has
-names, formats and metadata; with names only, it is a list of strings, and precision can't be
-scored. TensorRT joins the names of the ONNX nodes in a layer with " + ", and lists them once more
-in ``Metadata``; both are used.
+The layer file comes from ``trtexec --exportLayerInfo``, the engine inspector, or qatline's engine
+build (``.layers.json``). With detailed profiling it contains names, formats and metadata; without,
+it is a list of names, and precision can't be scored. TensorRT joins the names of the ONNX nodes
+in a layer with " + " and repeats them in ``Metadata``; both sources are used.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from qat_lib.support.mappings import map_values
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)
-#: Layer types that convert, as TensorRT and OpenVINO name them.
+#: Conversion layers, with TensorRT's and OpenVINO's type names.
 _CONVERSIONS = frozenset({"Reformat", "Reorder", "FakeQuantize", "Convert"})
-#: Predicted kernels that convert.
+#: Kinds of predicted conversion kernels.
 _CONVERTING_KINDS = frozenset({"reformat", "requantize"})
 # The look-behind starts a run of brackets once: else the time is quadratic in its length.
 _BRACKETS = re.compile(r"\bPWN\(|(?<!\))\)+(?=$|,|\s)|\{ForeignNode\[|\]\}|\.\.\.")
@@ -46,7 +45,7 @@ class LayerInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """One place where prediction and engine differ."""
+    """One difference between prediction and engine."""
 
     node: str
     what: str
@@ -56,14 +55,14 @@ class Mismatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """How well a prediction fits an engine.
+    """Agreement of a prediction with an engine.
 
     Attributes:
-        matched, unmatched: weighted nodes that were found in the engine, and those that were not.
-        precision_score: share of the matched weighted layers whose INT8 or not was right; None
-            without formats.
-        output_score: the same for what they write.
-        add_score: share of the Adds whose fusion was right; None when there are none.
+        matched, unmatched: number of weighted nodes found in the engine, and names of the others.
+        precision_score: share of matched weighted layers with the correct precision (INT8 or
+            float); None without formats.
+        output_score: the same for the precision of their outputs.
+        add_score: share of Adds with the correct fusion; None without Adds.
         predicted_conversions, engine_conversions: stand-alone conversions predicted and found.
         predicted_layers, engine_layers: number of layers predicted and found.
         mismatches: every difference, by node.
@@ -100,10 +99,10 @@ def compare(
     Args:
         report: the prediction.
         layers: path of a layer file, or its parsed JSON: ``{"Layers": [...]}``, ``{"layers":
-            [...]}`` or the list itself, whose entries are objects or plain names.
+            [...]}`` or a list of objects or plain names.
 
     Raises:
-        ConfigError: the file can't be read or holds no layers.
+        ConfigError: the file can't be read or contains no layers.
     """
     engine = read_layer_info(layers)
     named = _by_node(engine, _names(report))
@@ -111,6 +110,7 @@ def compare(
     for layer in report.layers:
         built = named.get(layer.name)
         if built is not None:
+            # Mixed layers run in floating point.
             precision = "int8" if layer.precision == "int8" else "float"
             score.add("precision", layer.name, precision, _word(built.reads_int8))
             score.add("output", layer.name, layer.writes, _word(built.writes_int8))
@@ -139,14 +139,14 @@ def compare(
 
 
 class _Score:
-    """Predictions beside what the engine has, by what was predicted."""
+    """Comparison results by kind of prediction."""
 
     def __init__(self) -> None:
         self.mismatches: list[Mismatch] = []
         self._right: dict[str, list[bool]] = defaultdict(list)
 
     def add(self, what: str, node: str, predicted: str, found: str | None) -> None:
-        """Note one prediction; ``found`` is None where the engine's file says nothing."""
+        """Record one prediction; ``found`` is None if the layer file has no such information."""
         if found is None:
             return
         self._right[what].append(predicted == found)
@@ -164,7 +164,7 @@ class _Score:
 
 
 def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[LayerInfo]:
-    """Read an engine's layers from a file or parsed JSON, see ``compare``."""
+    """Read the layers of an engine from a file or parsed JSON; see ``compare``."""
     content: Any = source
     if isinstance(source, (str, Path)):
         what = (
@@ -202,10 +202,12 @@ def _layer(entry: str | Mapping[str, Any]) -> LayerInfo:
     name = str(entry.get("Name", ""))
     metadata = _METADATA.findall(str(entry.get("Metadata", "")))
     kind = str(entry.get("LayerType", ""))
+    # TensorRT implements a separate Q as a Scale layer.
     quantizer_alone = kind == "Scale" and "QuantizeLinear" in name
     return LayerInfo(
         name=name,
         nodes=frozenset((*_parts(name), *metadata)),
+        # A fused residual may arrive in floating point, so one INT8 input is enough.
         reads_int8=_is_int8(entry.get("Inputs"), every=False),
         writes_int8=_is_int8(entry.get("Outputs"), every=True),
         is_reformat=kind in _CONVERSIONS or quantizer_alone or bool(_REFORMAT.search(name)),
@@ -213,7 +215,7 @@ def _layer(entry: str | Mapping[str, Any]) -> LayerInfo:
 
 
 def _own_layer(entry: Mapping[str, Any]) -> LayerInfo:
-    """Read a layer as qatline's engine builds describe it."""
+    """Read a layer in the format of qatline's engine builds."""
     name = str(entry.get("name") or "")
     precision = str(entry.get("precision") or "")
     output = str(entry.get("output_precision") or "")
@@ -233,10 +235,7 @@ def _own_layer(entry: Mapping[str, Any]) -> LayerInfo:
 
 
 def _parts(name: str) -> list[str]:
-    """Split an engine layer's name into its parts.
-
-    ``PWN(PWN(a), b) + c`` names a, b and c.
-    """
+    """Split the name of an engine layer into nodes: ``PWN(PWN(a), b) + c`` into a, b and c."""
     parts = re.split(r"\s\+\s|\s\|\|\s|, ", _BRACKETS.sub(" ", name))
     return list(filter(None, map(str.strip, parts)))
 
@@ -257,10 +256,7 @@ def _names(report: FusionReport) -> list[str]:
 
 
 def _by_node(engine: list[LayerInfo], nodes: Iterable[str]) -> dict[str, LayerInfo]:
-    """Return the first engine layer of each ONNX node.
-
-    A reformat that carries a node's name does not count.
-    """
+    """Return the first engine layer of each ONNX node, ignoring reformats with a node's name."""
     first: dict[str, LayerInfo] = {}
     for layer in engine:
         if not layer.is_reformat:

@@ -8,7 +8,7 @@ from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.kernels import Kernel, KernelKind, KernelPrecision
 from qat_lib.analysis.reads import Read, Scale
 
-#: What a conversion is called for, with its kind, what it reads and what it writes.
+#: Kind, input precision and output precision of a conversion, by its reason.
 _CONVERSIONS: dict[str, tuple[KernelKind, KernelPrecision, KernelPrecision]] = {
     "quantize": ("reformat", "float", "int8"),
     "requantize": ("requantize", "int8", "int8"),
@@ -24,8 +24,8 @@ def find_conversions(
     Args:
         flow: the propagated flow.
         kernel_of: the kernels that compute, by node index.
-        written: scale in which a value is written, for those that are written as INT8.
-        dequantized: ids of the reads that a kernel of its own dequantizes in any case.
+        written: scales of the values written as INT8.
+        dequantized: ids of the reads that always need a separate dequantize kernel.
     """
     for value in flow.values:
         if flow.graph.is_constant(value):
@@ -33,6 +33,7 @@ def find_conversions(
         yield from _rescales(value, flow, written, kernel_of)
         given = written.get(value)
         arrives_int8 = flow.graph.dtype(value) == "int8"  # behind an input or a Cast
+        # Readers with equal scales share one conversion of the value.
         seen: set[tuple[str, Scale]] = set()
         for read in flow.readers(value):
             if _is_inside(flow, kernel_of, read):
@@ -68,7 +69,7 @@ def _is_inside(flow: Flow, kernel_of: Mapping[int, Kernel], read: Read) -> bool:
 def _rescales(
     value: str, flow: Flow, written: Mapping[str, Scale], kernel_of: Mapping[int, Kernel]
 ) -> Iterator[Kernel]:
-    """Yield the rescaling of Concat inputs to the output's scale."""
+    """Yield the kernels that rescale Concat inputs to the output's scale."""
     for read in flow.readers(value):
         kernel = kernel_of.get(read.node.index) if read.node is not None else None
         if kernel is None or kernel.kind != "concat" or kernel.reads == "float":
@@ -90,9 +91,10 @@ def _reads_float(kernel_of: Mapping[int, Kernel], read: Read) -> bool:
 
 
 def _entry_steps(read: Read, given: Scale | None, arrives_int8: bool) -> list[tuple[str, Scale]]:
-    """Return the steps from a tensor's scale ``given`` to a read's scale."""
+    """Return the conversions from a tensor's scale ``given`` to the scale of a read."""
     if read.entry is None:
         return []
+    # A chain of different scales requantizes step by step.
     steps = [("requantize", scale) for scale in read.explicit[1:]]
     if given is None and not arrives_int8:
         return [("quantize", read.entry), *steps]

@@ -19,12 +19,12 @@ class Box:
     Attributes:
         name: name of the node or tensor.
         op: operator, ``"Input"`` or ``"Output"``.
-        keras_layer: the Keras layer that it stands for.
-        precision: ``"int8"``, ``"mixed"``, ``"float16"``, ``"float32"``... that it computes in;
+        keras_layer: the corresponding Keras layer.
+        precision: compute precision, ``"int8"``, ``"mixed"``, ``"float16"``, ``"float32"``...;
             empty for inputs and outputs.
-        writes_float: whether it is the end of an INT8 kernel that writes floating point.
-        kernel: number of the predicted engine layer that it is in; -1 for inputs and outputs.
-        shape: shape of what it writes, as text.
+        writes_float: whether the box ends an INT8 kernel with floating-point output.
+        kernel: number of its predicted engine layer; -1 for inputs and outputs.
+        shape: shape of the output, as text.
     """
 
     name: str
@@ -38,13 +38,12 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """A tensor on its way from one box to another.
+    """A tensor between two boxes.
 
     Attributes:
         source, target: positions in the drawing's boxes.
-        scale: scale in which it travels as INT8; None in floating point.
-        quantizer: Q or DQ node written on this edge; empty when the precision came from a
-            neighbour.
+        scale: scale of the INT8 tensor; None in floating point.
+        quantizer: Q or DQ node on this edge; empty if the precision was propagated.
     """
 
     source: int
@@ -62,7 +61,7 @@ class Drawing:
     anchors: dict[str, int]
 
     def box_of(self, finding: Finding) -> int:
-        """Return the position of a finding's box, -1 if there is none."""
+        """Return the position of a finding's box, or -1."""
         return self.anchors.get(finding.node, self.anchors.get(finding.keras_layer, -1))
 
 
@@ -78,10 +77,12 @@ def draw(engine: PredictedEngine) -> Drawing:
         canvas.anchors.setdefault(box.keras_layer, target)
         for read in engine.flow.inputs(node):
             source = canvas.writer.get(read.value)
+            # A quantizer of a weight has no source box; its findings point to the layer.
             anchor = target if source is None else source
             canvas.anchors.update(dict.fromkeys(read.quantizers, anchor))
             if source is not None:
                 canvas.connect(source, target, read)
+    # Reads without a node are graph outputs.
     ends = [read for read in engine.flow.reads if read.node is None]
     for read in sorted(ends, key=lambda read: read.position):
         source = canvas.writer.get(read.value)
@@ -92,7 +93,7 @@ def draw(engine: PredictedEngine) -> Drawing:
 
 
 class _Canvas:
-    """What is drawn so far."""
+    """Boxes and edges collected for a drawing."""
 
     def __init__(self) -> None:
         self.boxes: list[Box] = []
@@ -109,7 +110,7 @@ class _Canvas:
         return position
 
     def connect(self, source: int, target: int, read: Read) -> None:
-        """Add the edge on which ``target`` reads what ``source`` writes."""
+        """Add the edge from the box ``source`` to its reader ``target``."""
         scale = read.scale.largest if read.scale is not None else None
         quantizer = read.quantizers[0] if read.quantizers else ""
         self.edges.append(Edge(source=source, target=target, scale=scale, quantizer=quantizer))

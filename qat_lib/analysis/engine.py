@@ -1,4 +1,4 @@
-"""The predicted engine: kernels, their inputs and outputs, conversions between them."""
+"""Predict an engine: kernels, their inputs and outputs, conversions between them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class PredictedEngine:
     Attributes:
         flow: the propagated flow.
         weighted, chains: weighted operators and their kernels, by node index.
-        adds: the Adds of two activations.
+        adds: Adds of two activations.
         kernels: compute kernels in topological order, then conversions.
-        written: scale in which a value is written, for those that are written as INT8.
+        written: scales of the values written as INT8.
         kernel_of: compute kernel by node index.
     """
 
@@ -51,18 +51,17 @@ class PredictedEngine:
 
 
 def predict_engine(graph: OnnxGraph, *, allow_uint8: bool = False) -> PredictedEngine:
-    """Predict the engine that TensorRT builds of ``graph``.
-
-    ``qat_lib.analysis.analyze.analyze_onnx`` describes the arguments.
-    """
+    """Predict TensorRT's engine of ``graph``; see ``qat_lib.analysis.analyze.analyze_onnx``."""
     flow = propagate(Flow.of(graph, allow_uint8=allow_uint8))
     weighted = find_weighted(flow)
     chains, adds = place_adds(flow, grow_chains(flow, weighted))
+    # After the Adds: a kernel with a residual Add takes no pool.
     chains = map_values(partial(extend_over_pool, flow), chains)
     kernels, written = compute_kernels(flow, chains)
     kernel_of = {node.index: kernel for kernel in kernels for node in kernel.nodes}
     dequantized = set()
     for add in adds:
+        # F3: the kernel writes floating point, so it also needs the residual in floating point.
         if add.rule == "F3" and add.chain is not None:
             dequantized.add(id(add.chain.residual))
     return PredictedEngine(

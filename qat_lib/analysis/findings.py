@@ -1,9 +1,9 @@
 """Findings of the analyzer and verifier: one per place and rule.
 
-The codes are stable: a gate, a suppression list or a test may name them.
-``qat_lib.analysis.CATALOG`` is the one table of them. V01 to V07 are about legality (will
-TensorRT's ONNX parser take the graph as it is meant), V08 to V28 about speed and placement, H1 to
-H3 are hints that cost nothing to ignore. C01, C02 and Q01 to Q05 are the verifier's.
+The codes are stable, for use in gates, suppression lists and tests. ``qat_lib.analysis.CATALOG``
+contains all of them. V01 to V07 concern legality (does TensorRT's ONNX parser accept the graph
+with the intended meaning), V08 to V28 speed and placement; H1 to H3 are optional hints. C01, C02
+and Q01 to Q05 come from the verifier.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 Severity = Literal["error", "warning", "info"]
 
-#: How far a rule can be trusted: **D**ocumented by NVIDIA, seen in **E**ngines, a **M**odelOpt
-#: heuristic, **I**nferred.
+#: Evidence for a rule: **D**ocumented by NVIDIA, seen in **E**ngines, a **M**odelOpt heuristic,
+#: **I**nferred.
 Confidence = Literal["D", "E", "M", "I"]
 
 _RANK: dict[str, int] = {"info": 0, "warning": 1, "error": 2}
@@ -33,15 +33,15 @@ class Finding:
 
     Attributes:
         code: a key of ``qat_lib.analysis.CATALOG``.
-        severity: ``"error"`` (illegal or built differently than meant), ``"warning"`` (costs speed
-            that another placement would save) or ``"info"``.
-        node: name of the ONNX node, or of the tensor or file where there is no node.
-        message: the fact and the reason, one sentence.
-        advice: the change that mends it, in terms of the Keras layer.
-        confidence: how far the rule can be trusted, see ``Confidence``.
-        rule: the rule behind it (``"P5"``, ``"F3"``).
-        keras_layer: the Keras layer that the node stands for; empty when unknown.
-        quantizer: the quantizer that a Q or DQ node stands for; empty for other nodes.
+        severity: ``"error"`` (illegal, or built differently than intended), ``"warning"``
+            (another placement would be faster) or ``"info"``.
+        node: name of the ONNX node, otherwise of the tensor or file.
+        message: the observation and its reason, one sentence.
+        advice: the remedy, in terms of the Keras layer.
+        confidence: evidence for the rule, see ``Confidence``.
+        rule: the underlying rule (``"P5"``, ``"F3"``).
+        keras_layer: the Keras layer of the node; empty if unknown.
+        quantizer: the quantizer of a Q or DQ node; empty for other nodes.
     """
 
     code: str
@@ -64,15 +64,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """Declare a code once; ``at`` reports where it applies.
+    """Declaration of a code; ``at`` creates its findings.
 
     Attributes:
         code: the stable name, such as ``"V19"``.
         severity: default severity of its findings.
         title: its meaning in a few words, without a full stop.
-        rules: the numbers and letters of the rules behind it, separated by spaces (P: parser rules,
+        rules: numbers and letters of the underlying rules, separated by spaces (P: parser rules,
             letters: placement rules); the first is the default of a finding. Default: the code.
-        confidence: how far it can be trusted, see ``Confidence``. Default "D".
+        confidence: evidence for the rule, see ``Confidence``. Default "D".
 
     Examples:
         >>> V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G")
@@ -100,13 +100,13 @@ class Rule:
         """Return a finding at ``node``.
 
         Args:
-            node: the node, or the name of the node, tensor or file where there is none.
-            message: the fact and the reason, one sentence.
-            advice: the change that mends it, in terms of the Keras layer.
-            rule: the rule behind it. Default: the first of ``rules``.
-            severity: Default: that of the code.
-            confidence: Default: that of the code.
-            layer: the Keras layer. Default: the node's, or for a name the one in it.
+            node: the node, or the name of a node, tensor or file.
+            message: the observation and its reason, one sentence.
+            advice: the remedy, in terms of the Keras layer.
+            rule: the underlying rule. Default: the first of ``rules``.
+            severity: severity of the finding. Default: as declared.
+            confidence: evidence for the finding. Default: as declared.
+            layer: the Keras layer. Default: the layer of the node, guessed from a name.
         """
         if isinstance(node, str):
             name, own_layer, quantizer = node, guess_layer(node), ""
@@ -126,19 +126,19 @@ class Rule:
 
 
 def at_least(findings: Iterable[Finding], severity: Severity) -> list[Finding]:
-    """Return the findings that are as severe as ``severity`` or more."""
+    """Return the findings of ``severity`` or worse."""
     return [finding for finding in findings if _RANK[finding.severity] >= _RANK[severity]]
 
 
 def fail_on(findings: Iterable[Finding], severity: str | None) -> list[Finding]:
-    """Return the findings of ``severity`` or worse; none lets the graph pass.
+    """Return the findings of ``severity`` or worse; an empty list passes the gate.
 
     Args:
-        findings: what the analyzer or the verifier said.
-        severity: ``"error"`` or ``"warning"``; ``None`` or ``"never"`` is a gate that stays open.
+        findings: findings of the analyzer or the verifier.
+        severity: ``"error"`` or ``"warning"``; ``None`` or ``"never"`` disables the gate.
 
     Raises:
-        ConfigError: ``severity`` is something else.
+        ConfigError: ``severity`` has another value.
     """
     if severity is None or severity == "never":
         return []

@@ -1,9 +1,9 @@
 """The graph with its Q/DQ pairs moved onto the edges.
 
-A ``qat_lib.analysis.reads.Read`` is one operator reading one value; Q and DQ nodes on the way
-become the read's ``scale``. What is left as operators is what can become a kernel: Identity,
-inference Dropout and everything that depends on constants only are gone. Two reads with bit-equal
-scales share one INT8 tensor, which is what TensorRT makes of them.
+A ``qat_lib.analysis.reads.Read`` is one operator reading one value; Q and DQ nodes on the path
+become the ``scale`` of the read. Remaining operators are kernel candidates: Identity, inference
+Dropout and constant subgraphs are removed. Two reads with bit-equal scales share one INT8 tensor,
+as in TensorRT.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TRANSPARENT = onnx_operators("identity")
 
 
 class Flow:
-    """Operators, values and who reads which in what precision."""
+    """Operators, values, and the readers of each value with their precision."""
 
     def __init__(
         self, graph: OnnxGraph, operators: Iterable[Node], reads: Iterable[Read], tracer: Tracer
@@ -53,6 +53,7 @@ class Flow:
         operators = [node for node in graph.nodes if _is_operator(graph, node)]
         reads = []
         for node in operators:
+            # Subgraphs of control flow read outer values without listing them as inputs.
             for position, name in enumerate((*node.inputs, *node.captures)):
                 if name:
                     reads.append(tracer.read(name, node, position))
@@ -62,7 +63,7 @@ class Flow:
 
     @property
     def values(self) -> Iterable[str]:
-        """All values that something reads."""
+        """All values with a reader."""
         return self._by_value.keys()
 
     @property
@@ -71,7 +72,7 @@ class Flow:
         return chain.from_iterable(self._by_value.values())
 
     def inputs(self, node: Node) -> tuple[Read, ...]:
-        """Return what ``node`` reads, constants included, in the order of its inputs."""
+        """Return the reads of ``node``, constants included, in input order."""
         return self._inputs.get(node.index, ())
 
     def input(self, node: Node, position: int) -> Read | None:
@@ -82,7 +83,7 @@ class Flow:
         return None
 
     def data_inputs(self, node: Node) -> tuple[Read, ...]:
-        """Return what ``node`` reads of values that depend on a graph input."""
+        """Return the reads of ``node`` that depend on a graph input."""
         return tuple(read for read in self.inputs(node) if not self.graph.is_constant(read.value))
 
     def readers(self, value: str) -> tuple[Read, ...]:
@@ -90,24 +91,21 @@ class Flow:
         return self._by_value.get(value, ())
 
     def output_reads(self, node: Node) -> tuple[Read, ...]:
-        """Return all reads of what ``node`` writes."""
+        """Return all reads of the outputs of ``node``."""
         return tuple(chain.from_iterable(map(self.readers, node.outputs)))
 
     def only_reader(self, value: str) -> Read | None:
-        """Return the read of a value that has exactly one."""
+        """Return the only read of a value; None if it has several or none."""
         found = self.readers(value)
         return found[0] if len(found) == 1 else None
 
     def common_scale(self, value: str) -> Scale | None:
-        """Return the one scale in which everything wants ``value``.
-
-        None as soon as one read differs or is float.
-        """
+        """Return the scale shared by all reads of ``value``; None if one differs or is float."""
         scales = {read.entry for read in self.readers(value)}
         return scales.pop() if len(scales) == 1 else None
 
     def trace(self, tensor: str) -> Read:
-        """Return a read of ``tensor``'s source value, without a reader."""
+        """Return a read of the source value of ``tensor``, without a reader."""
         return self._tracer.read(tensor, None, 0)
 
     def with_scales(self, scales: Mapping[Read, Scale]) -> Flow:
@@ -129,6 +127,7 @@ def _is_operator(graph: OnnxGraph, node: Node) -> bool:
 def _is_transparent(graph: OnnxGraph, node: Node) -> bool:
     if node.op not in _TRANSPARENT or not node.input(0):
         return False
+    # The third input of Dropout is training_mode: given, the operator may drop values.
     mask_is_read = any(map(graph.consumers, filter(None, node.outputs[1:])))
     return not mask_is_read and not (node.op == "Dropout" and node.input(2))
 
@@ -165,10 +164,7 @@ def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
 
 
 def _integer_type(graph: OnnxGraph, node: Node) -> str:
-    """Return TensorRT's integer type of a Q or DQ.
-
-    It is INT8 where no zero point gives it.
-    """
+    """Return TensorRT's integer type of a Q or DQ; INT8 without a zero point."""
     if node.input(2):
         return graph.dtype(node.input(2)) or "int8"
     source = graph.producer(node.input(0)) if node.op == DEQUANTIZE else None
@@ -178,9 +174,10 @@ def _integer_type(graph: OnnxGraph, node: Node) -> str:
 
 
 class Tracer:
-    """Trace a tensor back through quantizers to the value that they quantize."""
+    """Trace a tensor back through quantizers to the quantized value."""
 
-    #: Quantizers passed by all walks. A network passes two for each read.
+    #: Limit of quantizers passed by all walks. A network passes two for each read; a chain of n
+    #: quantizers with n readers would take quadratic time.
     MAX_PASSED = 2_000_000
 
     def __init__(self, graph: OnnxGraph, *, allow_uint8: bool = False) -> None:
@@ -190,13 +187,14 @@ class Tracer:
         self._copies: dict[str, str] = {}  # output of Identities -> what they copy
         for node in graph.nodes:
             if node.index not in self._scales and _is_transparent(graph, node):
+                # Nodes are in topological order, so chains of copies resolve in one pass.
                 self._copies[node.outputs[0]] = self._copied(node.input(0))
 
     def read(self, tensor: str, node: Node | None, position: int) -> Read:
-        """Return how ``node`` reads ``tensor`` at an input position.
+        """Return the read of ``tensor`` by ``node`` at an input position.
 
         Raises:
-            ExportError: tensors are quantized again and again, thousands of times.
+            ExportError: the graph contains thousands of quantizers in a row.
         """
         passed: list[Node] = []
         tensor = self._copied(tensor)

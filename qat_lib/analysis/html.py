@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file."""
+"""Render the report as a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qat_lib.analysis.layout import Place, lay_out
 from qat_lib.analysis.report import FusionReport
 
 _PLACE = "/*DATA*/null"
-# Of the page's drawing, in pixels at zoom 1: a box, the gap beside it, and the distance of rows.
+# Width of a box, gap between boxes and distance of rows in the drawing, in pixels at zoom 1.
 _BOX, _GAP, _ROW = 172.0, 28.0, 84.0
 
 
@@ -75,7 +75,7 @@ def _findings(report: FusionReport, drawing: Drawing) -> list[dict[str, Any]]:
 
 
 def _number(scale: float | None) -> float | str | None:
-    """Show a non-finite scale as text, as JSON has no NaN.
+    """Return a non-finite scale as text, since JSON has no NaN.
 
     The parser rules report such a scale.
     """

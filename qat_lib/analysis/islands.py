@@ -1,4 +1,4 @@
-"""Floating-point islands: kernels between INT8 ones that cost two conversions."""
+"""Find floating-point islands: kernels between INT8 kernels, at the cost of two conversions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from qat_lib.analysis.kernels import Kernel
 
 
 def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
-    """Return connected groups of floating-point kernels between INT8 kernels.
-
-    INT8 kernels feed them and read them.
-    """
+    """Return connected groups of floating-point kernels with INT8 kernels on both sides."""
     compute = [kernel for kernel in engine.kernels if kernel.nodes]
     root = {id(kernel): id(kernel) for kernel in compute}
 
     def find(key: int) -> int:
+        # Union-find with path halving.
         while root[key] != key:
             root[key] = key = root[root[key]]
         return key
@@ -24,6 +22,7 @@ def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
     after, before = set(), set()
     for kernel in compute:
         for source in _sources(engine, kernel):
+            # Float kernels with a float edge belong together; an INT8 neighbour marks a border.
             if source.writes == "float" and source.reads == "float" and kernel.reads == "float":
                 root[find(id(kernel))] = find(id(source))
             elif kernel.reads == "float":
@@ -37,6 +36,7 @@ def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
     islands = []
     for group in groups.values():
         members = {id(kernel) for kernel in group}
+        # A group at the start or end of the graph needs only one conversion and is no island.
         if members & after and members & before:
             islands.append(tuple(group))
     return islands

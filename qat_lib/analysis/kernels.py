@@ -1,4 +1,4 @@
-"""Compute kernels: their operators, and whether they read and write INT8."""
+"""Compute kernels with their operators, input precision and output precision."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Kernel:
     Attributes:
         kind: ``"reformat"`` converts between INT8 and floating point or changes a layout,
             ``"requantize"`` changes a scale; the others compute.
-        nodes: the ONNX nodes in it, in the order in which the engine's layer name has them.
-        values: what it writes.
+        nodes: its ONNX nodes, in the order of the engine's layer name.
+        values: its outputs.
         reads, writes: ``"int8"`` or ``"float"``.
-        reason: why it is there, for conversions.
+        reason: cause of a conversion; empty for other kernels.
     """
 
     kind: KernelKind
@@ -44,12 +44,12 @@ class Kernel:
 
     @property
     def transposes(self) -> bool:
-        """Whether it changes the layout."""
+        """Whether the kernel changes the layout."""
         return any(node.op == "Transpose" for node in self.nodes)
 
 
 def standalone(kernel: Kernel) -> bool:
-    """Return whether a kernel only converts or another could absorb it."""
+    """Return whether a kernel only converts, or could be absorbed by another."""
     return kernel.kind in ("reformat", "requantize", "elementwise") or kernel.transposes
 
 
@@ -68,6 +68,7 @@ def compute_kernels(
     for node in flow.operators:
         if node.index in chains:
             kernel, scale = _weighted_kernel(flow, chains[node.index])
+        # Part of a kernel that was added with its first node.
         elif node.index in fused:
             continue
         else:
@@ -80,7 +81,7 @@ def compute_kernels(
 
 
 class _Kernels:
-    """Kernels in topological order; floating-point elementwise ones in a row become one."""
+    """Kernels in topological order, with consecutive float elementwise kernels merged."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -102,7 +103,7 @@ class _Kernels:
         self._groups.update(dict.fromkeys(kernel.values, position))
 
     def _followed(self, node: Node) -> int | None:
-        """Return the position of the elementwise kernel whose value only ``node`` reads."""
+        """Return the position of an elementwise kernel with ``node`` as its only reader."""
         for read in self._flow.data_inputs(node):
             is_only = self._flow.only_reader(read.value) is read
             if read.value in self._groups and read.scale is None and is_only:
@@ -110,13 +111,14 @@ class _Kernels:
         return None
 
     def merged(self) -> list[Kernel]:
-        """Return the kernels, each with those that follow it."""
+        """Return the kernels, each merged with its followers."""
         merged = list(self._kernels)
         for position, followers in self._followers.items():
             first = merged[position]
             nodes = list(first.nodes)
             for kernel in followers:
                 nodes.extend(kernel.nodes)
+            # The merged kernel writes the values of its last member.
             merged[position] = replace(first, nodes=tuple(nodes), values=followers[-1].values)
         return merged
 
@@ -142,7 +144,7 @@ def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
     if commutes_with_quantizers(graph, node):
         kind = "pool" if node.op in MAX_POOLS else "shape"
         scale = _given_scale(flow, node)
-    elif is_rectifier(graph, node):  # a kernel that computes can write another scale than it reads
+    elif is_rectifier(graph, node):  # unlike a move, a rectifier can write a different scale
         kind, scale = "elementwise", _rectified_scale(flow, node)
     elif node.op == "Concat":
         kind, scale = "concat", _computed_scale(flow, node, values[0])
@@ -152,6 +154,7 @@ def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
         end = alone_end(flow, node)
         if end not in node.outputs:
             readers = [read.node for read in flow.readers(values[0]) if read.node is not None]
+            # The Relu behind the operator joins its kernel.
             nodes, values = (node, *readers), (end,)
         kind, scale = "elementwise", _computed_scale(flow, node, end)
     else:
@@ -175,6 +178,6 @@ def _rectified_scale(flow: Flow, node: Node) -> Scale | None:
 
 
 def _computed_scale(flow: Flow, node: Node, value: str) -> Scale | None:
-    """Return the scale that ``node`` writes, none unless all reads are INT8."""
+    """Return the output scale of ``node``; None unless all its reads are INT8."""
     reads = flow.data_inputs(node)
     return flow.common_scale(value) if reads and not float_reads(reads) else None

@@ -1,8 +1,8 @@
 """Layered graph layout: rows by longest path, few crossings, straight edges.
 
-The method of Sugiyama, Tagawa and Toda (1981). An edge that passes rows gets a lane in each of
-them; rows are ordered by the mean place of the neighbours, and places follow the neighbours as far
-as the widths leave room. Pure arithmetic on numbers, in units of one box and one row.
+The method is that of Sugiyama, Tagawa and Toda (1981). An edge across rows gets a lane in each of
+them. Rows are ordered by the mean position of the neighbours, and positions approach that mean as
+far as the widths allow. Units are one box width and one row.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _SWEEPS = 6
-# An edge over more rows than this, or any edge when there are this many lanes, is drawn as one
-# curve.
+# Longer edges, and all edges beyond this number of lanes, are single curves: lanes cost time.
 _LONGEST, _MOST_LANES = 400, 60_000
 
 Place = tuple[float, int]
@@ -26,8 +25,8 @@ class Layout:
 
     Attributes:
         boxes: centre of each box.
-        lanes: for each edge its places in the rows between its ends, from top to bottom.
-        width: span of x, which begins at 0.
+        lanes: places of each edge in the rows between its ends, from top to bottom.
+        width: span of x, starting at 0.
         rows: number of rows.
     """
 
@@ -62,10 +61,7 @@ def lay_out(
 
 
 def _rows(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the row of each box.
-
-    It is below all that the box reads; a further input is right above its first reader.
-    """
+    """Return the row of each box, below all its sources; inputs are right above a reader."""
     rows = [0] * count
     ordered = sorted(edges, key=lambda edge: edge[1])
     for source, target in ordered:
@@ -107,7 +103,7 @@ class _Points:
         return 1.0 if point < self._boxes else self._lane
 
     def span(self) -> tuple[float, float]:
-        """Return where the leftmost and the rightmost point end."""
+        """Return the left and right border of all points."""
         edges: list[float] = []
         for point, x in enumerate(self.x):
             half = self.width(point) / 2
@@ -122,6 +118,7 @@ class _Points:
         self.x = [0.0] * len(self.row)
         for points in order:
             self._spread(points, self._wanted(points, self._above))
+        # A fixed number of sweeps: the ordering need not converge and may oscillate.
         for sweep in range(_SWEEPS):
             upwards = sweep % 2 == 0
             neighbours = self._below if upwards else self._above
@@ -131,7 +128,7 @@ class _Points:
                 self._spread(points, wanted)
 
     def _wanted(self, points: Sequence[int], neighbours: dict[int, list[int]]) -> dict[int, float]:
-        """Return the mean place of each point's neighbours, else its own."""
+        """Return the mean position of each point's neighbours, or its own without neighbours."""
         wanted = {}
         for point in points:
             places = [self.x[other] for other in neighbours.get(point, ())]
@@ -139,7 +136,7 @@ class _Points:
         return wanted
 
     def _spread(self, points: Sequence[int], wanted: dict[int, float]) -> None:
-        """Place a row's points as near their targets as widths allow.
+        """Place the points of a row as near to their targets as widths allow.
 
         The algorithm is known as pool adjacent violators.
         """
@@ -162,10 +159,7 @@ class _Points:
 
 @dataclass(frozen=True)
 class _Group:
-    """Neighbours in a row that touch.
-
-    It has the place of the first, and each point with its distance from that.
-    """
+    """Touching neighbours in a row: position of the first, offset of each point from it."""
 
     start: float
     points: list[tuple[int, float]]
@@ -184,6 +178,7 @@ class _Group:
 
     def join(self, other: _Group, distance: float) -> _Group:
         """Merge ``other`` in, at the mean of all points' targets."""
+        # Least squares: the group's best start is the mean of the targets less the offsets.
         shift = self.points[-1][1] + distance
         total = self.start * len(self.points) + (other.start - shift) * len(other.points)
         self.points.extend([(point, offset + shift) for point, offset in other.points])

@@ -1,8 +1,8 @@
 """Move Q up and DQ down over operators that commute with them.
 
-An operator commutes when Q(Op(x)) = Op(Q(x)): it moves or selects numbers without computing new
-ones. MaxPool is the example of NVIDIA's developer guide; padding, transposes and reshapes were seen
-in engines; the others are inferred.
+An operator commutes if Q(Op(x)) = Op(Q(x)): it moves or selects numbers without computing new
+ones. NVIDIA's developer guide documents MaxPool; padding, transposes and reshapes were observed in
+engines; the others are inferred.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SEEN: Mapping[str, Confidence] = {
     "Pad": "E",
     **dict.fromkeys(onnx_operators("layout"), "E"),
 }
-#: Operators that commute with quantization along their first input, and how sure that is.
+#: Operators that commute with quantization along their first input, with the evidence.
 _MOVERS: Mapping[str, Confidence] = {
     op: _SEEN.get(op, "I") for op in onnx_operators("range preserving")
 }
@@ -31,10 +31,7 @@ _RECTIFIERS = onnx_operators("rectifier")
 
 
 def commutes_with_quantizers(graph: OnnxGraph, node: Node) -> bool:
-    """Return whether ``node`` only moves or selects numbers.
-
-    Quantization commutes with such a node.
-    """
+    """Return whether ``node`` only moves or selects numbers, and so commutes with Q and DQ."""
     if node.op == "Pad":
         return _pads_with_zero(graph, node)
     if node.op == "Resize":
@@ -53,16 +50,16 @@ def is_rectifier(graph: OnnxGraph, node: Node) -> bool:
 
 
 def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
-    """Return whether an operator gives multiples of ``scale`` for multiples of ``scale``.
+    """Return whether an operator maps multiples of ``scale`` to multiples of ``scale``.
 
-    A Clip does if its upper bound is such a multiple, or beyond the largest integer: Clip(0, 6) of
-    the multiples of 0.1 does, of those of 0.11 does not.
+    A Clip does if its upper bound is a multiple or exceeds the largest integer: Clip(0, 6) keeps
+    the grid of 0.1, but not the grid of 0.11.
     """
     if node.op != "Clip":
         return True
     bound = graph.value(node.input(2)) if node.input(2) else node.attributes.get("max")
     if bound is None:
-        return not node.input(2)  # a bound that is computed can be anything
+        return not node.input(2)  # no bound, or a computed bound of unknown value
     steps = np.asarray(bound, np.float64).ravel() / scale.largest
     on_grid = np.isclose(steps, np.round(steps), rtol=1e-6, atol=0)
     return bool(np.all(on_grid | (steps >= _LARGEST_INTEGER)))
@@ -71,15 +68,15 @@ def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
 def propagate(flow: Flow) -> Flow:
     """Return ``flow`` with Q and DQ moved to a fixed point.
 
-    One pass in each direction gets there. A DQ passes an operator whose input is quantized, a Q one
-    whose outputs all are: neither leaves anything for the other to pass.
+    One pass in each direction suffices. A DQ passes an operator with a quantized input, a Q an
+    operator with quantized outputs only, so neither enables further moves of the other.
     """
     lowered = flow.with_scales(_move_down(flow))
     return lowered.with_scales(_move_up(lowered))
 
 
 def _data(flow: Flow, node: Node) -> tuple[Read, ...]:
-    """Return the reads along which quantization commutes with ``node``, else none."""
+    """Return the reads along which quantization commutes with ``node``, if any."""
     if node.op == "Concat":
         return flow.data_inputs(node)
     if commutes_with_quantizers(flow.graph, node) or is_rectifier(flow.graph, node):
@@ -97,6 +94,7 @@ def _move_down(flow: Flow) -> dict[Read, Scale]:
     for node in flow.operators:
         scales = {now(read) for read in _data(flow, node)}
         scale = scales.pop() if len(scales) == 1 else None
+        # Per-channel scales do not pass: the operator may move their axis.
         if scale is None or scale.count > 1 or not keeps_grid(flow.graph, node, scale):
             continue
         for read in flow.output_reads(node):
@@ -129,10 +127,7 @@ def _move_up(flow: Flow) -> dict[Read, Scale]:
 
 
 def _may_pass(flow: Flow, node: Node) -> bool:
-    """Whether a Q may pass ``node``.
-
-    It stays behind a Relu that is fused into its producer.
-    """
+    """Return whether a Q may pass ``node``: not if it is a Relu fused into its producer."""
     if not is_rectifier(flow.graph, node):
         return True
     source = flow.graph.producer(flow.inputs(node)[0].value)

@@ -1,4 +1,4 @@
-"""How an operator reads a value: scaled INT8 or float."""
+"""Reads of values by operators, in scaled INT8 or floating point."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from qat_lib.onnx_view.graph import Node
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The scale of a quantized tensor; equal when the bits are equal.
+    """Scale of a quantized tensor; equality means equal bits.
 
     Attributes:
-        key: the bits of the scale, its axis and the quantized type.
-        largest: the largest scale, for people.
+        key: bits of the scale, its axis and the quantized type.
+        largest: the largest scale, for display.
         count: number of scales; 1 is per tensor.
-        axis: axis of the scales when there are several.
-        float_type: type of the scale, which is the type that the DQ gives.
-        legal: whether the parser takes the node.
+        axis: per-channel axis; None per tensor.
+        float_type: type of the scale, and so of the DQ's output.
+        legal: whether TensorRT's parser accepts the node.
     """
 
     key: tuple[bytes, int | None, str]
@@ -32,10 +32,7 @@ class Scale:
 
     @property
     def is_int8(self) -> bool:
-        """Whether the type is legal and 8-bit integer.
-
-        FP8 and INT4 have other kernels.
-        """
+        """Whether the type is a legal 8-bit integer; FP8 and INT4 have other kernels."""
         return self.legal and self.key[2] not in OTHER_TYPES
 
 
@@ -46,11 +43,11 @@ class Read:
     Attributes:
         node: the operator; None when the value is a graph output.
         position: input position of the operator, or index of the graph output.
-        value: tensor that an operator, a graph input or an initializer gives.
-        explicit: the scales written in the graph between the value and the operator, in order.
-        scale: scale in which the operator sees the value after Q and DQ have moved; None is
-            floating point.
-        quantizers: names of the Q and DQ nodes on the way.
+        value: source tensor: an operator's output, a graph input or an initializer.
+        explicit: scales of the Q/DQ nodes between the value and the operator, in order.
+        scale: scale of the value at the operator after propagation of Q and DQ; None is floating
+            point.
+        quantizers: names of the Q and DQ nodes on the path.
     """
 
     node: Node | None
@@ -62,10 +59,7 @@ class Read:
 
     @property
     def entry(self) -> Scale | None:
-        """The scale in which the value leaves its producer.
-
-        Differs from ``scale`` behind a requantization.
-        """
+        """The scale of the value at its producer, before any requantization."""
         return self.explicit[0] if self.explicit else self.scale
 
 
@@ -75,10 +69,10 @@ def list_scales(scales: Iterable[Scale]) -> str:
 
 
 def ends_in_float(read: Read) -> bool:
-    """Return whether a read is in floating point for any placement."""
+    """Return whether a read is in floating point in any placement."""
     return read.node is None or read.node.op in FLOAT_ONLY
 
 
 def float_reads(reads: Iterable[Read]) -> list[Read]:
-    """Return the reads that see floating point."""
+    """Return the reads in floating point."""
     return [read for read in reads if read.scale is None]

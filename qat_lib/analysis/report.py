@@ -21,17 +21,16 @@ class LayerVerdict:
 
     Attributes:
         name: ONNX node.
-        keras_layer: Keras layer that it stands for.
+        keras_layer: corresponding Keras layer.
         op_type: ``"Conv"``, ``"ConvTranspose"``, ``"Gemm"`` or ``"MatMul"``.
-        precision: ``"int8"``; ``"mixed"`` when only one operand is quantized and the kernel
+        precision: ``"int8"``; ``"mixed"`` if only one operand is quantized and the kernel
             therefore runs in floating point; ``"float"``.
         writes: ``"int8"`` or ``"float"``.
-        float_type: what floating point means here, ``"float32"`` or ``"float16"`` (half).
-        macs: multiply-accumulates of one run; dimensions that are not fixed count as 1; 0 when
-            unknown.
-        macs_share: share of the whole graph's, 0 to 1.
-        kernel: nodes of its kernel joined by " + ", as TensorRT names engine layers.
-        quantizer: quantizer of its weight; empty where the weight is not quantized.
+        float_type: floating-point type of the layer, ``"float32"`` or ``"float16"`` (half).
+        macs: multiply-accumulates of one run, with open dimensions counted as 1; 0 if unknown.
+        macs_share: share of the whole graph's multiply-accumulates, 0 to 1.
+        kernel: nodes of its kernel joined by " + ", like TensorRT's layer names.
+        quantizer: quantizer of its weight; empty for an unquantized weight.
     """
 
     name: str
@@ -48,10 +47,7 @@ class LayerVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class AddVerdict:
-    """One Add of two activations.
-
-    ``fused_into`` names the weighted node whose kernel takes it, or None.
-    """
+    """One Add of two activations; ``fused_into`` names the weighted node of its kernel, if any."""
 
     name: str
     keras_layer: str
@@ -76,7 +72,7 @@ class KernelVerdict:
 
     Attributes:
         kind: ``"reformat"`` (a Q, a DQ or a transpose by itself), ``"requantize"``,
-            ``"elementwise"``, or for kernels that compute ``"weighted"``, ``"pool"``, ``"concat"``,
+            ``"elementwise"``, or for compute kernels ``"weighted"``, ``"pool"``, ``"concat"``,
             ``"shape"``, ``"other"``.
         detail: for conversions ``"quantize"``, ``"dequantize"``, ``"requantize"``, ``"rescale"`` or
             ``"transpose"``.
@@ -97,17 +93,17 @@ class FusionReport:
 
     Attributes:
         model: path of the file.
-        target: backend that the prediction is for.
-        exported_for: backend that the file was exported for; None in a file of another producer.
+        target: predicted backend.
+        exported_for: export target of the file; None in files of other producers.
         layers: weighted layers.
-        adds: Adds of two activations; those of rule F6 broadcast and are no residual Adds.
+        adds: Adds of two activations; Adds of rule F6 broadcast and are not residual.
         pools: pooling operators.
-        kernels: predicted stand-alone kernels: conversions, transposes and elementwise operators
-            that nothing took in.
-        engine: all predicted layers of the engine, those of ``kernels`` included.
-        islands: floating-point kernels between INT8 ones, connected ones together, by name.
-        findings: what the rules say, in the order of the graph.
-        drawing: the graph itself, for ``qat_lib.analysis.to_html``; not part of the JSON.
+        kernels: predicted stand-alone kernels: conversions, transposes and unfused elementwise
+            operators.
+        engine: all predicted layers of the engine, ``kernels`` included.
+        islands: connected groups of floating-point kernels between INT8 kernels, by name.
+        findings: findings of the rules, in graph order.
+        drawing: the graph, for ``qat_lib.analysis.to_html``; not part of the JSON.
     """
 
     model: str
@@ -123,13 +119,13 @@ class FusionReport:
     drawing: Drawing = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
-        """Return the report in a line."""
+        """Return a one-line summary of the report."""
         counts = f"{self.int8_layers} of {len(self.layers)} layers in INT8"
         return f"<FusionReport of {self.model!r}: {counts}, {len(self.findings)} findings>"
 
     @property
     def target_note(self) -> str:
-        """Note that the file was exported for another backend; empty if it was not."""
+        """Note about a different export target of the file; empty if both agree."""
         if self.exported_for in (None, self.target):
             return ""
         return (
@@ -140,20 +136,17 @@ class FusionReport:
 
     @property
     def int8_layers(self) -> int:
-        """Number of weighted layers that run in INT8."""
+        """Number of weighted layers in INT8."""
         return _count_int8(self.layers)
 
     @property
     def int8_macs_share(self) -> float:
-        """Share of the multiply-accumulates that run in INT8, 0 to 1.
-
-        0 when nothing is known about them.
-        """
+        """Share of the multiply-accumulates in INT8, 0 to 1; 0 if unknown."""
         return sum(layer.macs_share for layer in self.layers if layer.precision == "int8")
 
     @property
     def fused_adds(self) -> int:
-        """Number of Adds inside of a weighted layer's kernel."""
+        """Number of Adds fused into the kernel of a weighted layer."""
         return sum(add.fused_into is not None for add in self.adds)
 
     def count(self, severity: str) -> int:
@@ -161,7 +154,7 @@ class FusionReport:
         return sum(finding.severity == severity for finding in self.findings)
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures that people look at first."""
+        """Return the key figures."""
         return {
             "weighted_layers": len(self.layers),
             "int8_layers": self.int8_layers,
@@ -181,6 +174,7 @@ class FusionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain lists and dicts."""
+        # asdict copies deeply: dropping the drawing first saves the copy of the whole graph.
         data = asdict(replace(self, drawing=Drawing(boxes=(), edges=(), anchors={})))
         del data["drawing"]
         return {"version": REPORT_VERSION, "summary": self.summary(), **data}

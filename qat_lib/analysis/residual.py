@@ -15,8 +15,8 @@ from qat_lib.onnx_view.shapes import sizes_differ
 
 AddRule: TypeAlias = Literal["F1", "F2", "F3", "F4", "F5", "F6"]
 
-#: Types of indices and shapes, whose Adds are no residual Adds.
 _RECTIFIERS = onnx_operators("rectifier")
+#: Types of indices and shapes. Their Adds are not residual Adds.
 _INTEGERS = frozenset({"int32", "int64", "uint32", "uint64", "int16", "uint16"})
 
 
@@ -26,10 +26,10 @@ class PlacedAdd:
 
     Attributes:
         node: the Add.
-        rule: the rule that decided.
-        chain: kernel that the Add fused into, the Add included; None when it stands alone.
-        branch: kernel whose output is one of the operands behind a Q (F4); None when there is none.
-        int8: whether it reads and writes INT8.
+        rule: the applied rule.
+        chain: kernel of the fused Add, the Add included; None for a separate kernel.
+        branch: kernel with one of the quantized operands as its output (F4), if any.
+        int8: whether the Add reads and writes INT8.
     """
 
     node: Node
@@ -40,11 +40,9 @@ class PlacedAdd:
 
 
 def place_adds(flow: Flow, chains: Mapping[int, Chain]) -> tuple[dict[int, Chain], list[PlacedAdd]]:
-    """Decide each Add in topological order.
-
-    Return the chains with the fused Adds in them, and the verdicts.
-    """
+    """Return the chains with the fused Adds, and the verdicts on the Adds in topological order."""
     grown = dict(chains)
+    # An Add fuses at the end of the unextended chain, so a kernel can take one Add only.
     base_ends = {chain.end: index for index, chain in chains.items()}
     placed: list[PlacedAdd] = []
     depth = _depths(flow)
@@ -66,10 +64,7 @@ def place_adds(flow: Flow, chains: Mapping[int, Chain]) -> tuple[dict[int, Chain
 
 
 def _depths(flow: Flow) -> dict[int, int]:
-    """Return each operator's longest distance from a graph input.
-
-    Keys are node indices.
-    """
+    """Return the longest distance of each operator from a graph input, by node index."""
     depth: dict[int, int] = {}
     written: dict[str, int] = {}
     for node in flow.operators:
@@ -93,8 +88,8 @@ def _place(
     alone = [read for read in operands if _ends_chain(flow, chains, read)]
     offers = float_reads(alone)
     if offers:
-        # Two kernels could take the Add: engines give it to the convolution of the shortcut, the
-        # one with fewer operators in front, in whatever order the file lists them.
+        # If two kernels could take the Add, engines fuse it into the convolution of the shortcut,
+        # the one with fewer operators in front, regardless of the order in the file.
         operand = min(
             offers, key=lambda read: (depth[chains[read.value].op.node.index], -read.position)
         )
@@ -102,18 +97,20 @@ def _place(
         return _fuse(flow, node, chains[operand.value], residual)
     branches = [chains[read.value] for read in alone]
     branch = max(branches, key=lambda chain: depth[chain.op.node.index], default=None)
+    # F4: a Q on the branch separates the Add from its kernel.
     if quantized and branch is not None:
         return PlacedAdd(node=node, rule="F4", branch=branch, int8=writes_int8)
     return PlacedAdd(node=node, rule="F5", int8=quantized and writes_int8)
 
 
 def _ends_chain(flow: Flow, chains: Mapping[str, Chain], read: Read) -> bool:
-    """Return whether a weighted kernel's output has only this read."""
+    """Return whether this is the only read of a weighted kernel's output."""
     return read.value in chains and flow.only_reader(read.value) is read
 
 
 def _fuse(flow: Flow, node: Node, chain: Chain, residual: Read) -> PlacedAdd:
     extended = extend_over_add(flow, chain, node, residual)
+    # F2: float residual; F1: INT8 residual and output; F3: INT8 residual, float output.
     rule: AddRule = "F2"
     if residual.scale is not None:
         rule = "F1" if per_tensor(flow.common_scale(extended.end)) is not None else "F3"
@@ -123,10 +120,7 @@ def _fuse(flow: Flow, node: Node, chain: Chain, residual: Read) -> PlacedAdd:
 
 
 def alone_end(flow: Flow, node: Node) -> str:
-    """Return what an elementwise kernel of ``node`` writes.
-
-    It is the node's output, or that of the Relu behind it.
-    """
+    """Return the output of an elementwise kernel: that of ``node``, or of the Relu behind it."""
     read = flow.only_reader(node.outputs[0])
     if (
         read is not None
@@ -139,10 +133,7 @@ def alone_end(flow: Flow, node: Node) -> str:
 
 
 def broadcasts(graph: OnnxGraph, node: Node, operands: tuple[Read, ...]) -> bool:
-    """Return whether the operands' shapes differ in more than the batch.
-
-    Unknown dimensions count as equal.
-    """
+    """Return whether the operands' shapes differ beyond the batch; unknown sizes are equal."""
     first = graph.shape(node.inputs[operands[0].position])
     second = graph.shape(node.inputs[operands[1].position])
     if first is None or second is None:

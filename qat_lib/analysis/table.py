@@ -1,4 +1,4 @@
-"""The report for people, as rich renderables."""
+"""Render the report for the terminal with rich."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def render(report: FusionReport, *, all_findings: bool = False) -> RenderableTyp
     """Return a report as a renderable for a rich Console.
 
     Args:
-        report: what to show.
-        all_findings: whether to show every finding; by default one of each kind stands for the
+        report: the report.
+        all_findings: whether to show every finding; by default one of each kind represents the
             others.
     """
     parts: list[RenderableType] = [_summary(report)]
@@ -65,7 +65,7 @@ def _summary(report: FusionReport) -> Table:
 
 
 def _layers(report: FusionReport) -> Table:
-    """Merge consecutive layers of equal verdict into one row."""
+    """Return the table of layers, with consecutive layers of equal verdict in one row."""
     table = Table(title="Weighted layers", title_justify="left")
     for heading in ("layers", "operator", "runs in", "writes", "MACs"):
         table.add_column(heading, justify="right" if heading == "MACs" else "left", overflow="fold")
@@ -94,7 +94,7 @@ def _layers(report: FusionReport) -> Table:
 def _findings(findings: Iterable[Finding], *, all_findings: bool) -> Table:
     table = Table(title="Findings", title_justify="left", show_lines=True)
     table.add_column("code")
-    # Long names leave the text its room on 80 columns.
+    # Bounded, so that long names do not squeeze the text at 80 columns.
     table.add_column("layer", overflow="fold", max_width=24)
     table.add_column("what and what to do", overflow="fold")
     kinds: dict[tuple[str, str], list[Finding]] = defaultdict(list)

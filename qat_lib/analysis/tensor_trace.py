@@ -1,4 +1,4 @@
-"""What ``qat_lib.trace_tensor`` returns."""
+"""Result of ``qat_lib.trace_tensor``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class NodeTrace:
     Attributes:
         name: its name.
         op: operator.
-        keras_layer: the Keras layer that it stands for.
-        predicted: precision that the analysis predicts; empty where it says nothing about the node.
-        built: precision that it has in the engine; empty where the engine does not show it.
+        keras_layer: the corresponding Keras layer.
+        predicted: precision predicted by the analysis; empty without a prediction for the node.
+        built: precision in the engine; empty if the engine does not report it.
     """
 
     name: str
@@ -37,11 +37,11 @@ class QuantizerTrace:
 
     Attributes:
         name: its name, in Keras, in the plan and in the ONNX file.
-        entries: its plan entries, several where tied tensors share it; empty without a plan.
-        nodes: names of its Q and DQ nodes; empty where the file has none.
-        scale: scale in the file, one value or one a channel, a folded normalization included; empty
-            where it is no constant.
-        amax: range, the largest magnitude that the integers represent, one value for each scale.
+        entries: its plan entries, several for tied tensors; empty without a plan.
+        nodes: names of its Q and DQ nodes; empty if the file has none.
+        scale: scale in the file, one value or one per channel, including a folded normalization;
+            empty if not constant.
+        amax: range, the largest magnitude of the integers, one value for each scale.
         readers: ONNX nodes that read the quantized tensor.
     """
 
@@ -55,16 +55,16 @@ class QuantizerTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorTrace:
-    """What is known about one tensor.
+    """Plan entries, ONNX nodes, engine layers and findings of one tensor.
 
     Attributes:
-        name: what was asked for.
-        keras_layers: the Keras layer; several where a quantizer serves the outputs of several.
-        quantizers: the quantizers of the layer's output and weights, or the one asked for.
-        nodes: the layer's ONNX nodes, without Q and DQ.
-        skipped: what the plan says of a layer that it does not quantize.
-        engine_layers: layers of the engine that run any of these nodes.
-        findings: what the analysis says about the layer or the quantizers.
+        name: the requested name.
+        keras_layers: the Keras layer; several for a quantizer shared by several outputs.
+        quantizers: quantizers of the layer's output and weights, or the requested quantizer.
+        nodes: ONNX nodes of the layer, without Q and DQ.
+        skipped: the plan's entries about unquantized layers.
+        engine_layers: engine layers with any of these nodes.
+        findings: findings about the layer or the quantizers.
     """
 
     name: str

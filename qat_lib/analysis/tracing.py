@@ -39,19 +39,19 @@ def trace_tensor(
     Args:
         name: a Keras layer (its output and weights), a quantizer, a tensor of the plan
             (``"relu:0"``, ``"conv1/kernel"``), or a node or tensor of the ONNX file.
-        onnx: the exported file; in a file of another producer, Keras layers are guessed from the
+        onnx: the exported file; for files of other producers, Keras layers are guessed from the
             names of nodes.
         plan: the quantization plan, its dict form, or the path of its JSON. Default None: without
             plan entries.
-        analysis: what ``qat_lib.analyze_onnx`` predicts of the file. Default None: without
+        analysis: report of ``qat_lib.analyze_onnx`` on the file. Default None: without
             predictions and findings.
         engine_layers: layers of an engine built from the file, or the path of its ``.layers.json``.
             Default: none.
 
     Raises:
-        ConfigError: nothing has that name, or the engine's layers can't be read.
+        ConfigError: the name is unknown, or the engine's layers can't be read.
         ExportError: the ONNX file can't be read.
-        PlanError: ``plan`` is no quantization plan.
+        PlanError: ``plan`` is not a quantization plan.
 
     Examples:
         >>> trace = trace_tensor("conv", "model.onnx")
@@ -85,7 +85,7 @@ def _read_engine_layers(
 
 @dataclass(frozen=True, kw_only=True)
 class _Sources:
-    """What a trace is joined from."""
+    """Sources of a trace."""
 
     graph: OnnxGraph
     plan: QuantizationPlan | None
@@ -117,16 +117,16 @@ class _Sources:
 
     @cached_property
     def built(self) -> Mapping[str, str]:
-        """Node -> precision of the engine's layer that runs it."""
+        """Node -> precision of its engine layer."""
         return {name: layer.precision for layer in self.engine_layers for name in layer.nodes}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Subject:
-    """What a name stands for: Keras layers and their quantizers.
+    """Keras layers and quantizers of a requested name.
 
-    The quantizers are those of outputs and weights. ``tensor`` narrows them down to one tensor of
-    the plan.
+    The quantizers belong to outputs and weights. ``tensor`` restricts them to one tensor of the
+    plan.
     """
 
     layers: tuple[str, ...]
@@ -135,10 +135,10 @@ class _Subject:
 
 
 def _find(sources: _Sources, name: str) -> _Subject:
-    """Return what a name stands for.
+    """Return the Keras layers and quantizers of a name.
 
     Raises:
-        ConfigError: nothing has that name.
+        ConfigError: the name is unknown.
     """
     if name in _quantizers(sources):
         layers = sources.graph.identities.layers_of(name)
@@ -216,7 +216,7 @@ def _quantizer(sources: _Sources, name: str, subject: _Subject) -> QuantizerTrac
     if subject.tensor is not None:
         entries = [entry for entry in entries if entry.tensor == subject.tensor]
     pairs = [node for node in sources.pairs if node.quantizer == name]
-    # Of a quantizer that tied tensors share, what concerns the tensor asked for.
+    # A quantizer may be shared by tied tensors: keep the entries of the requested layers only.
     entries = [entry for entry in entries if entry.layer in subject.layers] or entries
     pairs = [node for node in pairs if node.keras_layer in subject.layers] or pairs
     scale, amax = _scale(sources.graph, pairs[0]) if pairs else ((), ())
@@ -231,10 +231,11 @@ def _quantizer(sources: _Sources, name: str, subject: _Subject) -> QuantizerTrac
 
 
 def _scale(graph: OnnxGraph, node: Node) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return a Q or DQ node's scales and the ranges they give."""
+    """Return the scales of a Q or DQ node and the resulting ranges."""
     scale = graph.value(node.input(1))
     if scale is None:
         return (), ()
+    # Signed ranges are symmetric, so -128 does not count.
     greatest = 255 if quantized_type(graph, node) == "uint8" else 127
     values = np.asarray(scale, np.float64).ravel()
     return tuple(values.tolist()), tuple((values * greatest).tolist())

@@ -25,13 +25,12 @@ class Weight:
     """A constant operand.
 
     Attributes:
-        shape: shape as the operator sees it; None when unknown.
-        scale: its scale; None when it is floating point.
+        shape: shape at the operator; None if unknown.
+        scale: its scale; None in floating point.
         layout_ops: transposes and reshapes between its DQ and the operator.
-        axis: per-channel axis as the operator sees it; None per tensor or when a reshape hides it.
-        out_axis: axis of the output channels as the operator sees it; None when the shape is
-            unknown.
-        quantizer: name of its quantizer; empty when it is floating point.
+        axis: per-channel axis at the operator; None per tensor or behind a reshape.
+        out_axis: axis of the output channels at the operator; None if the shape is unknown.
+        quantizer: name of its quantizer; empty in floating point.
     """
 
     shape: tuple[int, ...] | None
@@ -50,10 +49,9 @@ class WeightedOp:
         node: the operator.
         activations: reads of data, one, or two for a product of activations.
         weight: the constant operand; None for a product of activations.
-        precision: ``"int8"`` when both operands are quantized, ``"mixed"`` when one is (the kernel
+        precision: ``"int8"`` if both operands are quantized, ``"mixed"`` if one is (the kernel
             then runs in floating point behind a loose Q/DQ), else ``"float"``.
-        macs: multiply-accumulates for one run, dimensions that are not fixed counted as 1; 0 when
-            unknown.
+        macs: multiply-accumulates for one run, with open dimensions counted as 1; 0 if unknown.
     """
 
     node: Node
@@ -69,7 +67,7 @@ class WeightedOp:
 
     @property
     def depthwise(self) -> bool:
-        """Whether this is a convolution of each channel by itself."""
+        """Whether this is a depthwise convolution."""
         shape = self.weight.shape if self.weight else None
         return (
             self.node.op == "Conv"
@@ -81,7 +79,7 @@ class WeightedOp:
 
 
 def find_weighted(flow: Flow) -> dict[int, WeightedOp]:
-    """Return a propagated flow's weighted operators by node index."""
+    """Return the weighted operators of a propagated flow by node index."""
     return {node.index: _classify(flow, node) for node in flow.operators if node.op in WEIGHTED}
 
 
@@ -106,7 +104,7 @@ def _precision(node: Node, activations: Sequence[Read], weight: Weight | None) -
     if weight is not None:
         scales.append(weight.scale)
     elif node.op in CONVOLUTIONS:
-        scales.append(None)  # no INT8 kernel convolves with a weight that is computed
+        scales.append(None)  # INT8 convolution kernels require a constant weight
     quantized = [scale is not None and scale.is_int8 for scale in scales]
     if quantized and all(quantized):
         return "int8"
@@ -139,13 +137,14 @@ def _weight(flow: Flow, node: Node, read: Read) -> Weight:
 def _seen_axis(
     graph: OnnxGraph, stored: str, axis: int | None, layout_ops: list[Node]
 ) -> int | None:
-    """Map the scales' axis through transposes to the operator's axis."""
+    """Map the per-channel axis through transposes to the axis at the operator."""
     shape = graph.shape(stored)
     if axis is not None and axis < 0 and shape is not None:
         axis += len(shape)
     for node in reversed(layout_ops):
         if node.op != "Transpose":
             return None
+        # ONNX: a Transpose without perm reverses the axes.
         permutation = node.integers("perm") or tuple(range(len(shape or ())))[::-1]
         if axis not in permutation:
             return None
@@ -160,6 +159,7 @@ def _out_axis(graph: OnnxGraph, node: Node, shape: tuple[int, ...] | None) -> in
         return 1
     if shape is None or len(shape) < 2:
         return None
+    # The constant may be the left operand; its rows are the output channels then.
     on_the_left = not graph.is_constant(node.input(1))
     if node.op == "Gemm":
         transposed = node.integer("transA" if on_the_left else "transB")
@@ -176,6 +176,7 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[int, ...] | None:
 
 def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
     if node.op in CONVOLUTIONS:
+        # One product with the kernel per output position, or per input position if transposed.
         image = graph.shape(node.outputs[0] if node.op == "Conv" else node.input(0))
         if weight is None or weight.shape is None or image is None:
             return 0

@@ -6,8 +6,8 @@ from qat_lib.engines import BuildSpec, build_engine, load_engine, parse_shapes
 
 spec = BuildSpec(shapes=parse_shapes("input:1x3x224x224,8x...,32x..."))
 artifact = build_engine("model.onnx", spec, output="model.engine")
-print(artifact.manifest.precision)  # INT8 layers of all weighted layers, as the backend reports
-them with load_engine("model.engine") as engine:
+print(artifact.manifest.precision)  # INT8 layers of all weighted layers, reported by the backend
+with load_engine("model.engine") as engine:
     logits = engine.infer(batch)["logits"]
     print(engine.benchmark(batch_size=1).p99_ms)
 """

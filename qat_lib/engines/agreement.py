@@ -1,24 +1,24 @@
 """Measured and accepted differences between an engine and its ONNX graph.
 
-The difference of an output is the root mean square (RMS) of what the two answers differ by, over
-all requests, divided by the standard deviation of the reference's answers. It is 1.4 for answers
-that have nothing to do with each other. A tenth of the RMS of the worst sample counts where that is
-more, so that one wrong sample among many shows. Accepted differences:
+The difference of an output is the root mean square (RMS) of the deviation from the reference over
+all requests, divided by the standard deviation of the reference's answers. For independent answers
+it is 1.4. A tenth of the RMS of the worst sample is used instead if it is larger, to detect one
+wrong sample among many. Accepted differences:
 
-- FP32: another order of sums, and Winograd convolutions: below 1e-6. The bound is 0.001.
-- FP32 in TensorRT, which multiplies as TF32, with 10 bits of mantissa. The bound is 0.02.
-- FP16, BF16: values and biases are rounded: up to 0.04. The bound is 0.15.
-- INT8: a value on the edge between two levels is rounded to the other one. The bound is 0.02.
-  Networks that amplify rounding, such as MobileNetV2 with trained weights, differ by more. There
-  the bound is 1.5 times the noise: what the reference's own answers move by when its input moves by
-  2**-14 of itself, which puts a few values over an edge, as another order of sums does; at most
-  0.5. Noise has no direction, so that the mean over the samples may differ by little more than
-  noise / sqrt(samples).
+- FP32: different order of sums, and Winograd convolutions: below 1e-6. The bound is 0.001.
+- FP32 in TensorRT: multiplication in TF32, with 10 bits of mantissa. The bound is 0.02.
+- FP16, BF16: rounded values and biases: up to 0.04. The bound is 0.15.
+- INT8: values near the edge between two levels may be rounded to the other level. The bound is
+  0.02. Networks that amplify rounding, such as MobileNetV2 with trained weights, exceed it. Their
+  bound is 1.5 times the noise, at most 0.5. The noise is the change of the reference's answers
+  after a relative change of its input by 2**-14, which moves a few values across an edge, like a
+  different order of sums. Noise has no direction, so the mean over the samples may differ by little
+  more than noise / sqrt(samples).
 
-Labels are the largest values of an output ``(samples, classes)``. On real inputs the engine may
-give another label than the reference for twice the share of samples for which the reference does so
-under the same move of its input, or 2 %. ``benchmarks/engine_faults.py`` measures what these bounds
-catch.
+Labels are the largest values of an output ``(samples, classes)``. On real inputs, the engine's
+labels may differ for 2 % of the samples, or for twice the share of labels that change in the
+reference under the same input noise. ``benchmarks/engine_faults.py`` measures the faults detected
+by these bounds.
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ TF32_BOUND = 2e-2
 HALF_BOUND = 0.15
 INT8_BOUND = 0.02
 LABEL_BOUND = 0.02
-"""Share of real inputs with another label that needs no explanation."""
+"""Accepted share of real inputs with another label."""
 NOISE_FACTOR = 1.5
 NOISE_BOUND = 0.5
-"""Largest bound that the noise of a network can lead to."""
+"""Upper limit of bounds from noise."""
 NUDGE = 2.0**-14
-"""How far inputs move, relative to themselves, to measure the noise of a network."""
+"""Relative change of inputs to measure the noise of a network."""
 
 _LEAST_SPREAD = 0.05
-"""Share of the answers' magnitude that counts as their spread at least: answers may all be nearly
-the same."""
+"""Minimum spread as a share of the answers' magnitude, for nearly constant answers."""
 _TINY = 1e-6
 _WORST = 0.1
 """Weight of the worst sample."""
@@ -63,11 +62,11 @@ Answers = Mapping[str, Array]
 
 
 def bound_of(manifest: EngineManifest, *, half: bool) -> float:
-    """Return the largest difference that the engine's precision explains.
+    """Return the largest accepted difference for the precision of an engine.
 
     Args:
         manifest: the engine's manifest.
-        half: whether some of the ONNX graph is in float16 or bfloat16.
+        half: whether parts of the ONNX graph are in float16 or bfloat16.
     """
     if manifest.quantized:
         floats = half or manifest.spec["float_precision"] != "fp32"
@@ -79,12 +78,12 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputAgreement:
-    """One output of an engine against the reference's.
+    """Agreement of one output of an engine with the reference.
 
     Attributes:
         difference: difference over all requests.
-        bound: largest accepted one.
-        is_shifted: whether the mean over the samples differs by more than noise explains.
+        bound: largest accepted difference.
+        is_shifted: whether the mean over the samples differs by more than the noise.
     """
 
     difference: float
@@ -93,18 +92,18 @@ class OutputAgreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether precision explains the difference."""
+        """Whether the difference is within the bound, without a shift."""
         return self.difference <= self.bound and not self.is_shifted
 
     @property
     def excess(self) -> float:
-        """The difference over its bound; a shifted output comes behind all others."""
+        """Ratio of the difference to its bound; infinite for a shifted output."""
         return float("inf") if self.is_shifted else self.difference / self.bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelAgreement:
-    """Labels of an engine against the reference's.
+    """Agreement of an engine's labels with the reference.
 
     Attributes:
         other: share of samples with another label.
@@ -116,21 +115,21 @@ class LabelAgreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether precision explains the share."""
+        """Whether the share is within the bound."""
         return self.other <= self.bound
 
 
 @dataclass(kw_only=True)
 class ComparedAnswers:
-    """Answers of an engine beside those of the reference.
+    """Answers of an engine and of the reference.
 
     Attributes:
         manifest: the engine's manifest.
-        half: whether some of the ONNX graph is in float16 or bfloat16.
-        run: gives the reference's answers to a request.
+        half: whether parts of the ONNX graph are in float16 or bfloat16.
+        run: returns the reference's answers to a request.
         requests: the requests.
-        answers: the engine's outputs by name, one mapping a request.
-        expected: the reference's, likewise.
+        answers: the engine's outputs by name, one mapping per request.
+        expected: the reference's outputs, in the same form.
     """
 
     manifest: EngineManifest
@@ -142,14 +141,14 @@ class ComparedAnswers:
 
     @cached_property
     def outputs(self) -> dict[str, OutputAgreement]:
-        """The agreement of each output."""
+        """Agreement of each output."""
         bound = bound_of(self.manifest, half=self.half)
         noisy = (lambda: self._moved) if self.manifest.quantized else None
         return judge_outputs(self.answers, self.expected, bound, noisy)
 
     @property
     def worst(self) -> str:
-        """The output that is nearest to its bound, or furthest past it."""
+        """The output with the largest excess over its bound."""
         return max(self.outputs, key=lambda name: self.outputs[name].excess)
 
     def labels(self, output: str) -> LabelAgreement | None:
@@ -159,7 +158,7 @@ class ComparedAnswers:
         other = other_labels(list(map(pick, self.answers)), expected)
         if other is None:
             return None
-        # One sample of a few is no share.
+        # A single deviating sample is always accepted, since small sets give no reliable share.
         bound = max(LABEL_BOUND, 1 / sum(map(len, expected)))
         if self.manifest.quantized and other > bound:
             noise = other_labels(list(map(pick, self._moved)), expected)
@@ -168,7 +167,7 @@ class ComparedAnswers:
 
     @cached_property
     def _moved(self) -> list[Answers]:
-        """The reference's answers to requests that move by ``NUDGE``."""
+        """The reference's answers to requests changed by ``NUDGE``."""
         return [self.run(map_values(nudged, request)) for request in self.requests]
 
 
@@ -181,13 +180,14 @@ def judge_outputs(
     """Return the agreement of each output.
 
     Args:
-        answers: the engine's outputs by name, one mapping a request.
-        expected: the reference's, likewise.
-        bound: what the engine's precision explains (``bound_of``).
-        noisy: of a quantized engine, gives the reference's answers to requests that moved a little
-            (``nudged``); it is called where a difference exceeds ``bound``.
+        answers: the engine's outputs by name, one mapping per request.
+        expected: the reference's outputs, in the same form.
+        bound: accepted difference for the engine's precision (``bound_of``).
+        noisy: for a quantized engine, returns the reference's answers to slightly changed requests
+            (``nudged``); it is called only if a difference exceeds ``bound``.
     """
     found = differences(answers, expected)
+    # The noise needs another run of the reference, so try the plain bound first.
     plain = {name: OutputAgreement(difference=size, bound=bound) for name, size in found.items()}
     if noisy is None or all(each.agrees for each in plain.values()):
         return plain
@@ -198,6 +198,7 @@ def judge_outputs(
             compared[name] = plain[name]
             continue
         shift, samples, values = shifts[name]
+        # The second factor allows for the spread of an RMS over few values.
         allowed = noise / math.sqrt(samples) * max(2.0, 1 + 3 / math.sqrt(values))
         compared[name] = OutputAgreement(
             difference=found[name],
@@ -210,12 +211,12 @@ def judge_outputs(
 def mean_shifts(
     answers: Sequence[Answers], expected: Sequence[Answers]
 ) -> dict[str, tuple[float, int, int]]:
-    """Return for each output how far the mean over the samples differs.
+    """Return the shift of the mean over the samples for each output.
 
     Returns:
         RMS of the difference of the means over the spread of the reference's answers, number of
-        samples, and number of values of a sample. The first is 0 for integers and for samples that
-        differ in size.
+        samples, and number of values per sample. The shift is 0 for integers and for samples of
+        different sizes.
     """
     shifts = {}
     for name in expected[0]:
@@ -232,18 +233,18 @@ def mean_shifts(
 
 
 def nudged(value: Array, size: float = NUDGE) -> Array:
-    """Return ``value`` moved by ``size`` of itself; integers stay."""
+    """Return ``value`` with a relative change of ``size``; integers are not changed."""
     return np.asarray(value * (1 + size), value.dtype) if value.dtype.kind == "f" else value
 
 
 def differences(answers: Sequence[Answers], expected: Sequence[Answers]) -> dict[str, float]:
     """Return the difference of each output over all requests.
 
-    It is infinite where shapes or infinities differ.
+    The difference is infinite if shapes or infinities differ.
 
     Args:
-        answers: the engine's outputs by name, one mapping a request.
-        expected: the reference's, likewise.
+        answers: the engine's outputs by name, one mapping per request.
+        expected: the reference's outputs, in the same form.
     """
     found = {}
     for name in expected[0]:
@@ -253,10 +254,7 @@ def differences(answers: Sequence[Answers], expected: Sequence[Answers]) -> dict
 
 
 def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return an output's difference over all requests.
-
-    Of integers, that is the share of unequal ones.
-    """
+    """Return the difference of an output over all requests; for integers, the unequal share."""
     if not have_equal_shapes(answers, expected):
         return float("inf")
     if expected[0].dtype.kind not in "fV":
@@ -264,6 +262,7 @@ def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
         return float(np.concatenate(unequal).mean())
     squares, count, worst, finite = 0.0, 0, 0.0, []
     for one, other in zip(_samples(answers), _samples(expected), strict=True):
+        # Infinities and NaN must agree exactly; the RMS covers the finite values.
         mask = np.isfinite(other)
         if not np.array_equal(one[~mask], other[~mask], equal_nan=True):
             return float("inf")
@@ -283,14 +282,13 @@ def _spread(values: Floats) -> float:
 
 
 def other_labels(answers: Sequence[Array], expected: Sequence[Array]) -> float | None:
-    """Return the share of samples whose largest value is at another place.
+    """Return the share of samples with another position of the largest value.
 
-    It is None for outputs without classes, such as a map, many of whose values may be nearly the
-    largest.
+    The share is None for outputs without classes, such as a map with many nearly equal maxima.
 
     Args:
-        answers: one output of an engine, one array a request.
-        expected: the reference's, likewise.
+        answers: one output of an engine, one array per request.
+        expected: the reference's output, in the same form.
     """
     if any(each.ndim != 2 or each.shape[1] < 2 or each.dtype.kind not in "fV" for each in expected):
         return None
@@ -303,12 +301,12 @@ def other_labels(answers: Sequence[Array], expected: Sequence[Array]) -> float |
 
 
 def have_equal_shapes(answers: Sequence[Array], expected: Sequence[Array]) -> bool:
-    """Whether each answer has the shape that is expected of it."""
+    """Return whether each answer has the expected shape."""
     return list(map(np.shape, answers)) == list(map(np.shape, expected))
 
 
 def _samples(arrays: Iterable[Array]) -> Iterator[Floats]:
-    """Yield each sample as a vector; an output without batch is one."""
+    """Yield each sample as a vector; an output without a batch is one sample."""
     for array in arrays:
         yield from _rows(array)
 

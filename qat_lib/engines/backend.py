@@ -1,8 +1,7 @@
-"""What a backend must offer, and how one is found.
+"""Interface of a backend, and selection of the available ones.
 
-A backend is a module or package beside this one, with its name and a class ``BACKEND``, and a word
-in ``qat_lib.options.Backend``. It is imported when it is asked for, and the library under it
-when it is used.
+A backend is a module or package in this package with a class ``BACKEND``; its name is listed in
+``qat_lib.options.Backend``. It is imported on request, and its library on first use.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ logger = logging.getLogger(__name__)
 Capability: TypeAlias = Literal[
     "cpu", "unsigned", "int4", "unsigned_graphs", "typed_graphs", "tf32"
 ]
-"""What only some backends can:
+"""Optional features of backends:
 
 - ``cpu``: run on a CPU;
 - ``unsigned``: compute with unsigned integers;
 - ``int4``: read weights in INT4;
-- ``unsigned_graphs``: run graphs faster whose non-negative activations are UINT8;
+- ``unsigned_graphs``: run graphs with UINT8 for non-negative activations faster;
 - ``typed_graphs``: take the float precision from the graph;
 - ``tf32``: compute FP32 in TF32."""
 
@@ -49,8 +48,8 @@ class BuildRequest:
         onnx: the ONNX file.
         graph: its summary.
         spec: a spec with a profile for every input.
-        on_progress: told about phases of the build, where the backend reports them.
-        cancelled: asked now and then; True stops the build with an error that leaves no file.
+        on_progress: called for phases of the build, if the backend reports them.
+        cancelled: called periodically; True stops the build with an error and without a file.
     """
 
     onnx: Path
@@ -66,17 +65,16 @@ class BuiltEngine:
 
     Args:
         data: content of the engine file.
-        device: what it was built on.
+        device: description of the build device.
         inputs: its inputs.
         outputs: its outputs.
-        layers: its layers, as they will run.
-        inspector: the backend's own description, kept word for word.
-        log: the build log, one message a line; empty where the backend has none.
-        warnings: what the log warned of, summarized.
+        layers: its layers at run time.
+        inspector: the backend's description, unchanged.
+        log: the build log, one message per line; empty if the backend has none.
+        warnings: summarized warnings of the log.
         device_memory_bytes: device memory of one execution context besides the weights; None on a
             CPU.
-        properties: what the backend was told at the compilation, in its own words; empty where it
-            has no such list.
+        properties: the backend's compilation properties; empty if it has none.
     """
 
     data: bytes
@@ -95,13 +93,13 @@ class EngineBackend(Protocol):
     """The seam between the common code and one backend.
 
     Attributes:
-        device_keys: what a description of its device has at least, with the types.
-        rebuilds: whether an engine that can't run here is built again when it is loaded; for
-            builds that take seconds.
+        device_keys: required keys of its device description, with their types.
+        rebuilds: whether loading rebuilds an engine that can't run here; for builds that take
+            seconds.
         title: its name in messages.
-        capabilities: what it can.
-        fallback: the backend that builds what this one computes wrongly, if it was chosen by
-            ``auto``; default: none.
+        capabilities: its optional features.
+        fallback: replacement for graphs that this backend computes incorrectly, if it was chosen
+            by ``auto``; default: none.
     """
 
     device_keys: Mapping[str, type]
@@ -117,7 +115,8 @@ class EngineBackend(Protocol):
     def version(self) -> str:
         """Return the exact library version.
 
-        Raise BackendUnavailableError where it can't be used.
+        Raises:
+            BackendUnavailableError: the backend can't be used.
         """
 
     def device(self) -> Mapping[str, Any]:
@@ -130,19 +129,19 @@ class EngineBackend(Protocol):
         """Build an engine in memory."""
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Return why an engine of this manifest can't run here, else None."""
+        """Return the reason that an engine of this manifest can't run here, else None."""
 
     def open(
         self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None
     ) -> Engine:
-        """Load an engine from the bytes of its file."""
+        """Return an engine loaded from the bytes of its file."""
 
 
 def get_backend(name: str) -> EngineBackend:
-    """Return the backend called ``name``; its library is not imported yet.
+    """Return the backend ``name`` without importing its library.
 
     Raises:
-        ConfigError: there is no such backend.
+        ConfigError: the backend does not exist.
     """
     if name not in BACKENDS:
         raise ConfigError(f"The backends are {', '.join(BACKENDS)}. Received: {name!r}.")
@@ -150,7 +149,7 @@ def get_backend(name: str) -> EngineBackend:
 
 
 def available_backends() -> dict[Backend, str]:
-    """Return each backend's version, or why it can't be used here."""
+    """Return the version of each backend, or the reason that it can't be used here."""
     found: dict[Backend, str] = {}
     for name in BACKENDS:
         try:
@@ -161,9 +160,9 @@ def available_backends() -> dict[Backend, str]:
 
 
 def choose_backend(wanted: str) -> Backend:
-    """Return ``wanted``, or for ``auto`` the first backend that works here.
+    """Return ``wanted``, or for ``auto`` the first usable backend.
 
-    They are tried in the order TensorRT, OpenVINO, ONNX Runtime.
+    The order is TensorRT, OpenVINO, ONNX Runtime.
 
     Raises:
         BackendUnavailableError: the wanted backend, or every backend, is missing here.

@@ -1,4 +1,4 @@
-"""Several engines benchmarked in turns, so that they compare fairly."""
+"""Benchmark several engines in turns, for a fair comparison."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def benchmark_together(
         requests[name] = engine.random_batch(batch_size, seed=seed)
         parts[name] = []
     for turn in range(rounds):
+        # Alternating order, so that no engine always runs after the same neighbour.
         for name in list(engines)[:: 1 if turn % 2 else -1]:
             parts[name].append(engines[name].measure(requests[name], seconds=seconds / rounds))
     return map_values(partial(summarize_times, batch_size), parts)

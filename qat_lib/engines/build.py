@@ -36,9 +36,9 @@ class EngineArtifact:
 
     Args:
         path: the engine file.
-        manifest: what its manifest says.
-        layers: the layers that the backend reported after the build.
-        warnings: what the backend warned of, summarized, and what the CPU may get wrong.
+        manifest: its manifest.
+        layers: layers reported by the backend after the build.
+        warnings: summarized warnings of the backend, and possible errors of the CPU.
     """
 
     path: Path
@@ -47,7 +47,7 @@ class EngineArtifact:
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the artifact in a line."""
+        """Return a one-line summary of the artifact."""
         made = f"{self.manifest.backend}, {len(self.layers)} layers"
         return f"<EngineArtifact {str(self.path)!r}: {made}>"
 
@@ -64,27 +64,27 @@ def build_engine(
 ) -> EngineArtifact:
     """Build an engine from an ONNX file, with manifest and layers.
 
-    Beside ``model.engine`` lie ``model.engine.json`` (the manifest), ``model.layers.json`` and,
-    where the backend logs its build, ``model.build.log``. All of them appear together, or none
-    does. Before that the engine is loaded again from its file, and must answer random requests as
-    ONNX Runtime answers on the ONNX file (see ``qat_lib.engines.verification``).
+    The build writes ``model.engine``, ``model.engine.json`` (the manifest), ``model.layers.json``
+    and, if the backend logs its build, ``model.build.log``, all or none of them. Before that, the
+    engine is loaded from its file and compared with ONNX Runtime on random requests (see
+    ``qat_lib.engines.verification``).
 
     Args:
         onnx_path: the ONNX file; for an INT8 engine with symmetric INT8 Q/DQ pairs.
-        spec: how to build; default: for this machine. Where the backend is ``"auto"`` and OpenVINO
-            can't compute the graph correctly, ONNX Runtime builds the engine, with a warning.
+        spec: build options; default: for this machine. With the backend ``"auto"``, graphs that
+            OpenVINO computes incorrectly are built by ONNX Runtime, with a warning.
         output: the engine file; default: the ONNX file's name with the suffix ``.engine``.
-        verify: whether to compare the engine with ONNX Runtime. Without it an engine may be
-            silently wrong; it is for graphs that ONNX Runtime can't run.
+        verify: whether to compare the engine with ONNX Runtime. Disable it only for graphs that
+            ONNX Runtime can't run: an unverified engine may be silently wrong.
         seed: seed of the random requests.
-        on_progress: called with phase, steps done and steps in all, where the backend reports them.
-        cancelled: asked now and then; True stops the build and leaves no file.
+        on_progress: called with phase, completed steps and all steps, if the backend reports them.
+        cancelled: called periodically; True stops the build without a file.
 
     Raises:
-        EngineBuildError: the graph can't be read or built, the engine answers otherwise than the
-            graph, or it can't be written.
+        EngineBuildError: the graph can't be read or built, the engine's answers differ from the
+            graph's, or the files can't be written.
         BackendUnavailableError: the backend's library, driver or device is missing.
-        ConfigError: the spec does not fit the graph, or the output is no place for a file.
+        ConfigError: the spec does not fit the graph, or the output path is invalid.
     """
     onnx, spec = Path(onnx_path), spec or BuildSpec()
     path = Path(output) if output is not None else onnx.with_suffix(".engine")
@@ -99,6 +99,7 @@ def build_engine(
         try:
             return build_engine(onnx, replace(spec, backend=chosen), **given)
         except EngineBuildError as error:
+            # A cancelled build also raises EngineBuildError, but must not start the fallback.
             if cancelled is not None and cancelled():
                 raise
             try:
@@ -109,8 +110,9 @@ def build_engine(
             return replace(artifact, warnings=(warning, *artifact.warnings))
     spec = resolve(replace(_described(spec, graph), backend=chosen), graph)
     check_buildable(onnx, model, spec)
-    del model  # the weights of a large network
+    del model  # frees the weights of a large network before the build
     backend = get_backend(spec.backend)
+    # Before the build: the digest must describe the file that is built.
     digest = files.sha256(onnx)
     began = time.perf_counter()
     built = backend.build(
@@ -146,11 +148,13 @@ def build_engine(
         git=git_state(),
     )
     with files.together(path.parent) as drafts:
+        # Read back from disk: the verification covers the stored bytes.
         data = drafts.add(path, built.data).read()
         with backend.open(data, manifest) as engine:
             if verify:
                 verification = verify_answers(engine, onnx, half=graph.half, seed=seed)
                 manifest = replace(manifest, verification=verification)
+            # Only a loaded engine can measure times; the build reports the layers otherwise.
             if spec.profile:
                 layers = tuple(engine.layers(timed=True))
             else:
@@ -158,6 +162,7 @@ def build_engine(
         if built.log:
             drafts.add(path.with_suffix(".build.log"), built.log.encode())
         drafts.add(layers_path(path), _layers_json(spec.backend, layers, built.inspector))
+        # The manifest last: it names the digest of the engine that precedes it.
         drafts.add(manifest_path(path), manifest.to_json().encode())
     return EngineArtifact(path=path, manifest=manifest, layers=layers, warnings=built.warnings)
 
@@ -172,10 +177,7 @@ def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
 
 
 def _described_as(kind: type, graph: GraphSummary, key: str) -> Any:
-    """Return an entry of the metadata.
-
-    None if it is missing, or is what another tool wrote in its own form.
-    """
+    """Return an entry of the metadata; None if it is missing or has a foreign format."""
     try:
         value = json.loads(graph.metadata.get(key, "null"))
     except (ValueError, RecursionError):

@@ -37,7 +37,7 @@ from qat_lib.errors import EngineError, QatlineError
 from qat_lib.files.npy import load_npy
 
 _PROBED = 8
-"""Samples on which inner tensors are compared: each output of each layer is kept."""
+"""Samples for the comparison of inner tensors; few, since every layer output is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +45,19 @@ class EngineCheck:
     """Result of a check.
 
     Args:
-        passed: whether every request was answered within the bound.
-        message: one sentence for people.
-        requests: requests sent, of batch sizes from the smallest to the largest that the engine
-            takes.
+        passed: whether all answers are within the bound.
+        message: one sentence for display.
+        requests: number of requests, with batch sizes from the engine's smallest to its largest.
         largest_difference: largest difference from the reference over all outputs (see
             ``qat_lib.engines.agreement``).
         bound: largest accepted value of it.
         label_agreement: share of the real inputs with the same label; None without real inputs,
-            and for outputs that are no classes.
-        load_seconds: how long loading took.
-        memory_mib: growth of the process by loading the engine and answering the requests.
-        samples: number of real inputs among what was sent.
-        first_layer: the first layer that departs, where layers were compared and one does.
-        layers: the inner tensors that were compared.
+            and for outputs other than classes.
+        load_seconds: duration of loading.
+        memory_mib: memory growth of the process by loading the engine and answering the requests.
+        samples: number of real inputs.
+        first_layer: first layer outside of its bound, if layers were compared.
+        layers: the compared inner tensors.
     """
 
     passed: bool
@@ -86,19 +85,18 @@ def check_engine(
 ) -> EngineCheck:
     """Load the engine at ``path`` and compare it with ONNX Runtime.
 
-    The bound is what the engine's precision explains on this machine (see
-    ``qat_lib.engines.agreement``).
+    The bound depends on the engine's precision (see ``qat_lib.engines.agreement``).
 
     Args:
-        path: the engine file; its manifest lies beside it.
-        onnx: what it was built from; ONNX Runtime runs it without optimizations.
+        path: the engine file, with its manifest in the same folder.
+        onnx: source of the engine, run by ONNX Runtime without optimizations.
         requests: number of random requests.
-        seed: seed of these.
+        seed: seed of the random requests.
         inputs: real inputs ``(samples, ...)`` for an engine with one input, in its layout or, for
-            images, channels last. They are judged apart from the random ones.
-        layers: whether to compare inner tensors as well, for which the graph is built again:
-            never (default); where an output departs, if the backend builds in seconds; or always.
-        on_progress: told about these builds.
+            images, channels last. They are judged separately from the random ones.
+        layers: whether to also compare inner tensors, with another build of the graph: never
+            (default); on failure, if the backend builds in seconds; or always.
+        on_progress: called for these builds.
     """
     try:
         manifest = read_manifest(path)
@@ -106,6 +104,7 @@ def check_engine(
         get_backend(manifest.backend).version()  # the library's own memory is not the engine's
         before = _resident_mib()
         began = time.perf_counter()
+        # A rebuilt engine would not be the checked file.
         engine = load_engine(path, rebuild=False)
         loaded = time.perf_counter() - began
         with engine:
@@ -160,10 +159,10 @@ def check_engine(
 
 
 def _check_source(path: Path, manifest: EngineManifest, onnx: Path) -> None:
-    """Refuse an ONNX file that the engine was not built from.
+    """Reject an ONNX file other than the source of the engine.
 
     Raises:
-        EngineError: it has another digest than the manifest names.
+        EngineError: its digest differs from the one in the manifest.
     """
     built_from, given = manifest.source["sha256"], files.sha256(onnx)
     if built_from != given:
@@ -175,10 +174,10 @@ def _check_source(path: Path, manifest: EngineManifest, onnx: Path) -> None:
 
 
 def _refuse_nan(path: Path, parts: Sequence[Sequence[Mapping[str, Array]]]) -> None:
-    """Refuse an engine that answers NaN: a graph that does so too would agree with it.
+    """Reject an engine with NaN in its answers, since NaN in the reference would agree with it.
 
     Raises:
-        EngineError: there is a NaN.
+        EngineError: an answer contains NaN.
     """
     for answers in parts:
         for name in answers[0] if answers else ():
@@ -230,7 +229,7 @@ def _layers_message(departures: Sequence[TensorDeparture], passed: bool) -> str:
 
 
 def _resident_mib() -> float:
-    """Return the process's resident memory; 0 where ``/proc`` is missing."""
+    """Return the resident memory of the process in MiB; 0 without ``/proc``."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,4 +1,4 @@
-"""Requests that a check sends to an engine: random ones, and real inputs."""
+"""Requests of an engine check: random ones, and real inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def real_batches(engine: Engine, inputs: Array) -> list[Batch]:
     """Return real inputs as requests, in the engine's layout.
 
     Raises:
-        EngineError: the engine has several inputs, or the inputs have another shape.
+        EngineError: the engine has several inputs, or the shape of the inputs is wrong.
     """
     if len(engine.inputs) != 1:
         raise EngineError(
@@ -37,6 +37,7 @@ def real_batches(engine: Engine, inputs: Array) -> list[Batch]:
     profile = parse_profile(engine.manifest.spec["shapes"][info.name])
     values = np.asarray(inputs)
     if not profile.contains((profile.minimum[0], *values.shape[1:])) and values.ndim > 2:
+        # Channels last to channels first.
         values = np.moveaxis(values, -1, 1)
     low, high = profile.minimum[0], profile.maximum[0]
     if not profile.contains((low, *values.shape[1:])) or len(values) < low:
@@ -47,7 +48,7 @@ def real_batches(engine: Engine, inputs: Array) -> list[Batch]:
     batches: list[Batch] = []
     for start in range(0, len(values), high):
         part = values[start : start + high]
-        if len(part) < low:  # the last ones, with those before them
+        if len(part) < low:  # fill up the last batch with earlier samples
             part = values[-low:]
         batches.append({info.name: np.ascontiguousarray(part, info.dtype)})
     return batches

@@ -1,4 +1,4 @@
-"""The base class of loaded engines, with checks of their inputs."""
+"""Base class of loaded engines, with checks of their inputs."""
 
 from __future__ import annotations
 
@@ -29,16 +29,14 @@ Batch = Array | Mapping[str, Array]
 class Engine(ABC):
     """A loaded engine. Use it as a context manager, or call ``close``.
 
-    ``infer`` may be called from several threads: some requests run at the same time, the others
-    wait in the order in which they came (see ``RequestLimits``). Arrays that it returns belong
-    to the caller.
+    ``infer`` is thread-safe: some requests run concurrently, the others wait in order of arrival
+    (see ``RequestLimits``). The returned arrays belong to the caller.
 
-    A backend's engine calls ``_open_requests`` as soon as it can run one.
+    Subclasses must call ``_open_requests`` as soon as they can run a request.
     """
 
     clients = 1
-    """How many callers at once the engine works best with; more than one for a CPU engine built for
-    throughput."""
+    """Optimal number of concurrent callers; more than one for a CPU engine built for throughput."""
 
     _pool: RequestPool[Any]
 
@@ -47,6 +45,7 @@ class Engine(ABC):
         self._inputs = [
             _InputCheck(info, manifest.spec["shapes"][info.name]) for info in manifest.inputs
         ]
+        # Fast path for the common case of one input and a plain array.
         self._single = self._inputs[0] if len(self._inputs) == 1 else None
 
     def __repr__(self) -> str:
@@ -56,10 +55,7 @@ class Engine(ABC):
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of each input.
-
-        None stands for a dimension that the profile leaves open.
-        """
+        """Name, shape and dtype of each input; None is an open dimension of the profile."""
         return self.manifest.inputs
 
     @property
@@ -78,9 +74,9 @@ class Engine(ABC):
             One new array per output name.
 
         Raises:
-            EngineError: an input is missing, or has the wrong dtype, the wrong shape or a value
-                that is not finite.
-            EngineBusyError: too many callers wait, or no request came free in time.
+            EngineError: an input is missing, has the wrong dtype or shape, or contains non-finite
+                values.
+            EngineBusyError: too many callers are waiting, or no request became free in time.
             EngineLoadError: the engine is closed.
         """
         values = self._checked(batch)
@@ -92,11 +88,11 @@ class Engine(ABC):
             pool.give(request)
 
     def layers(self, *, timed: bool = False) -> list[EngineLayer]:
-        """Return the engine's layers in execution order, as the backend reports them.
+        """Return the layers in execution order, as reported by the backend.
 
         Args:
-            timed: run the engine for a moment with profiling on, and fill in each layer's mean
-                time.
+            timed: whether to run the engine briefly with profiling, for the mean time of each
+                layer.
         """
         with self._pool.lend() as request:
             layers = self._layers(request, timed)
@@ -112,15 +108,13 @@ class Engine(ABC):
         batch: Batch | None = None,
         seed: int = 0,
     ) -> Latency:
-        """Measure latency and throughput of requests.
-
-        Each of ``clients`` threads sends them one after the other.
+        """Measure latency and throughput with ``clients`` threads of sequential requests.
 
         Args:
             batch_size: samples in each request.
-            seconds: how long to measure; at least ten requests are timed.
-            warmup_seconds: how long to run before.
-            batch: what to send; default: normal random numbers.
+            seconds: duration of the measurement, with at least ten timed requests.
+            warmup_seconds: duration of the warm-up.
+            batch: the request; default: normal random numbers.
             seed: seed of the random numbers.
         """
         check_arguments(batch_size, seconds)
@@ -150,10 +144,7 @@ class Engine(ABC):
     def random_request(
         self, shapes: Mapping[str, Sequence[int]], *, seed: int = 0, integers_below: int = 127
     ) -> dict[str, Array]:
-        """Return random input of the given shapes, by input name.
-
-        It is normal numbers, or integers from 0 on.
-        """
+        """Return random input by input name: normal numbers, or integers in [0, integers_below)."""
         generator = np.random.default_rng(seed)
         return {
             check.info.name: check.random(generator, tuple(shapes[check.info.name]), integers_below)
@@ -161,10 +152,10 @@ class Engine(ABC):
         }
 
     def close(self) -> None:
-        """Refuse new requests, finish earlier ones, and free the memory.
+        """Reject new requests, finish running ones, and free the memory.
 
         Raises:
-            EngineBusyError: requests still run after the timeout; nothing was freed.
+            EngineBusyError: requests still run after the timeout; no memory is freed.
         """
         self._free(self._pool.close())
 
@@ -183,32 +174,27 @@ class Engine(ABC):
     def _open_requests(
         self, make: Callable[[], Any], parallel: int, limits: RequestLimits | None
     ) -> None:
-        """Make the first request, and let up to ``parallel`` run at once.
-
-        ``limits`` may say otherwise.
+        """Create the first request, and allow up to ``parallel`` concurrent ones.
 
         Args:
-            make: returns what one thread needs to run batches while other threads run theirs. It
-                must not refer to this engine, which would then outlive its last reference.
-            parallel: how many requests suit the backend.
-            limits: what the user asked for.
+            make: creates the resources of one thread for running batches. It must not refer to
+                this engine, otherwise the cycle keeps the engine alive.
+            parallel: default number of concurrent requests of the backend.
+            limits: the user's limits; they override ``parallel``.
         """
         self._pool = RequestPool(make, parallel, limits or RequestLimits())
 
     @abstractmethod
     def _run(self, request: Any, values: list[Array]) -> dict[str, Array]:
-        """Run checked, contiguous arrays, one per input in the manifest's order."""
+        """Run checked, contiguous arrays, one per input in manifest order."""
 
     @abstractmethod
     def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
-        """Return the layers, with times where ``timed``."""
+        """Return the layers, with times if ``timed``."""
 
     @abstractmethod
     def _free(self, requests: list[Any]) -> None:
-        """Free the requests and the engine.
-
-        Nothing runs any more. May be called again, without requests.
-        """
+        """Free the requests and the engine, with no request running; must be idempotent."""
 
     def _checked(self, batch: Batch) -> list[Array]:
         if self._single is not None and isinstance(batch, np.ndarray):
@@ -232,7 +218,7 @@ class Engine(ABC):
 
 
 class _InputCheck:
-    """Accept an array for one input, or say why not."""
+    """Check of the arrays for one input."""
 
     def __init__(self, info: TensorInfo, profile: str) -> None:
         self.info = info
@@ -248,6 +234,7 @@ class _InputCheck:
                 f"Input {self.info.name} takes a NumPy array of {self._dtype}. Received: "
                 f"{received}. Convert it with .astype(np.{self._dtype})."
             )
+        # Cached: real traffic has few shapes, and the check takes longer than the lookup.
         if value.shape not in self._accepted:
             self._check_shape(value.shape)
         if self._floating and not np.isfinite(value).all():
@@ -257,10 +244,11 @@ class _InputCheck:
                 f"or infinite, the first at index {tuple(map(int, bad[0]))}. Check the "
                 "preprocessing."
             )
+        # Backends copy or share raw memory, which requires C order.
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
-        """Return a batch shape, with the profile's optimum in other dimensions."""
+        """Return the shape of a batch, with the profile's optimum in the other dimensions."""
         return (batch_size, *self.profile.optimum[1:]) if self.profile.optimum else ()
 
     def random(

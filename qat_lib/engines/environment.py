@@ -1,6 +1,6 @@
-"""Build environment of an engine: CPU, git state, Python.
+"""Build environment of an engine: CPU and git state.
 
-Everything is read, nothing assumed. Missing where it can't be read.
+All values are read from the system; unreadable values are omitted.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from qat_lib.options import Cpu
 
 _X86 = ("x86_64", "AMD64")
 
-# Instruction sets that decide which INT8 and float kernels a CPU backend can use.
+# Instruction sets that determine the usable INT8 and float kernels of a CPU backend.
 _RELEVANT = ("avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve", "i8mm", "bf16")
 
 _WITH_WIDE_SUMS = ("vnni", "amx_int8")
-"""Flags of x86 CPUs whose INT8 kernels add products in 32 bits."""
+"""Flags of x86 CPUs with INT8 kernels that add products in 32 bits."""
 
-# Values of oneDNN's ONEDNN_MAX_CPU_ISA, which OpenVINO obeys, that rule out VNNI and AMX.
+# Values of oneDNN's ONEDNN_MAX_CPU_ISA (also used by OpenVINO) without VNNI and AMX.
 _WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 
 CPU_DEVICE_KEYS: Mapping[str, type] = {"architecture": str, "name": str, "flags": list}
-"""What ``cpu_device`` describes, with the types."""
+"""Keys of ``cpu_device`` with their types."""
 
 
 def cpu_device() -> dict[str, Any]:
     """Describe this CPU: architecture, model name, and kernel-relevant flags.
 
-    Flags that ``ONEDNN_MAX_CPU_ISA`` keeps kernels from using are left out.
+    Flags disabled by ``ONEDNN_MAX_CPU_ISA`` are excluded.
     """
     name, flags = platform.processor() or platform.machine(), []
     try:
@@ -54,19 +54,19 @@ def cpu_device() -> dict[str, Any]:
 
 
 def is_limited() -> bool:
-    """Whether ``ONEDNN_MAX_CPU_ISA`` keeps kernels from VNNI, AMX and 16-bit floats."""
+    """Return whether ``ONEDNN_MAX_CPU_ISA`` disables VNNI, AMX and 16-bit floats."""
     return os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_VNNI
 
 
 def cpu_kind(device: Mapping[str, Any] | None = None) -> Cpu:
-    """Return the kind of a CPU, on which the rounding of INT8 weights depends.
+    """Return the kind of a CPU, a criterion for the rounding of INT8 weights.
 
     Args:
-        device: description of the CPU, as in an engine's manifest; default: this machine's.
+        device: description of the CPU, as in an engine's manifest; default: this machine.
 
     Returns:
-        ``"vnni"``: x86 with VNNI or AMX; ``"avx2"``: x86 without, where sums of two products
-        saturate at 16 bits (``qat_lib.engines.pair_sums``); ``"arm"``: everything else.
+        ``"vnni"``: x86 with VNNI or AMX; ``"avx2"``: x86 without them, with sums of two products
+        that saturate at 16 bits (``qat_lib.engines.pair_sums``); ``"arm"``: all others.
     """
     described = cpu_device() if device is None else device
     if described.get("architecture") not in _X86:
@@ -76,14 +76,14 @@ def cpu_kind(device: Mapping[str, Any] | None = None) -> Cpu:
 
 
 def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | None:
-    """Return why a CPU engine can't run here.
+    """Return the reason that a CPU engine can't run here, or None.
 
-    The reason is another version, another architecture, another kind of CPU, whose INT8 kernels add
-    products otherwise, or missing instructions.
+    Possible reasons are another version, another architecture, another kind of CPU with different
+    INT8 sums, or missing instructions.
 
     Args:
-        library: name of the library that runs it.
-        version: its version here.
+        library: name of the engine's library.
+        version: installed version of the library.
         manifest: the engine's manifest.
     """
     built_on, here = manifest.device, cpu_device()
@@ -99,6 +99,7 @@ def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | N
             f"it was built and compared on {built_on['name']} ({kinds[0]}); the INT8 kernels of "
             f"this CPU ({kinds[1]}) are others."
         )
+    # All recorded flags are required, since the used kernels are unknown.
     missing = sorted(set(built_on["flags"]) - set(here["flags"]))
     return (
         f"it was built on {built_on['name']}; this CPU lacks {', '.join(missing)}."
@@ -108,10 +109,7 @@ def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | N
 
 
 def git_state(directory: Path | None = None) -> dict[str, Any] | None:
-    """Return commit and whether there are uncommitted changes.
-
-    None outside a repository or without git.
-    """
+    """Return the commit and whether it has uncommitted changes; None without git or repository."""
     where = str(directory or Path.cwd())
     try:
         commit = _git(where, "rev-parse", "HEAD")

@@ -1,8 +1,7 @@
 """Atomic file writes (draft, sync, rename) and digests.
 
-Readers and writers of one engine meet in a lock on its directory (``flock`` on the directory
-itself, so that no lock file is left behind): an engine and its manifest are renamed together, and
-never read half old, half new.
+Readers and writers of an engine lock its directory (``flock`` on the directory itself, without a
+lock file). Readers therefore see either the old or the new pair of engine and manifest.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
     """Write files of one directory, all or none.
 
     Args:
-        contents: bytes by path; they are renamed into place in this order.
+        contents: bytes by path, in the order of the renames.
 
     Raises:
-        EngineBuildError: the disk is full or the directory can't be written; nothing half-written
-            is left.
+        EngineBuildError: the disk is full or the directory can't be written; no partial file
+            remains.
     """
     with together(next(iter(contents)).parent) as drafts:
         for path, data in contents.items():
@@ -45,14 +44,14 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
 
 
 class Drafts:
-    """Files of one directory that wait for their names."""
+    """Unnamed new files of one directory."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._waiting: list[tuple[Path, Draft]] = []
 
     def add(self, path: Path, data: bytes) -> Draft:
-        """Write ``data`` without its name; raise EngineBuildError where there is no room."""
+        """Write ``data`` to a draft for ``path``; raise EngineBuildError if the disk is full."""
         with writing(path.parent):
             written = self._stack.enter_context(draft(path, data))
         self._waiting.append((path, written))
@@ -69,20 +68,22 @@ def together(directory: Path) -> Iterator[Drafts]:
     """Write several files of ``directory`` atomically.
 
     Raises:
-        EngineBuildError: the disk is full or the directory can't be written; nothing half-written
-            is left.
+        EngineBuildError: the disk is full or the directory can't be written; no partial file
+            remains.
     """
+    # The stack deletes all drafts without a name, after success as well as after errors.
     with contextlib.ExitStack() as stack:
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
         drafts = Drafts(stack)
         yield drafts
+        # The lock covers the renames only, not the build.
         with writing(directory), locked(directory, exclusive=True):
             drafts.place()
 
 
 class Draft:
-    """A file that was written and synced, but has no name yet."""
+    """A written and synced file without its final name."""
 
     def __init__(self, descriptor: int, temporary: Path, *, nameless: bool) -> None:
         self._descriptor, self._temporary, self._nameless = descriptor, temporary, nameless
@@ -94,8 +95,9 @@ class Draft:
             return stream.read()
 
     def place(self, target: Path) -> None:
-        """Give the file its name, in place of what has it now."""
-        # With a directory's descriptor Python follows the link to the file behind it.
+        """Give the file its name, replacing an existing file."""
+        # linkat(2) can't replace a file, hence the link to a temporary name first. Passing
+        # src_dir_fd makes Python follow the /proc link to the file.
         if self._nameless:
             os.link(
                 f"/proc/self/fd/{self._descriptor}", self._temporary, src_dir_fd=self._descriptor
@@ -105,12 +107,10 @@ class Draft:
 
 @contextlib.contextmanager
 def draft(path: Path, data: bytes) -> Iterator[Draft]:
-    """Write ``data`` beside ``path``, synced to disk.
+    """Write ``data`` to a synced draft for ``path``, deleted at the end unless placed.
 
-    Nothing is left of it unless it is given its name.
-
-    Where the file system can, the file has no name until then, so that not even a killed process
-    leaves it behind.
+    If the file system supports it, the draft has no name, so that even a killed process leaves no
+    file behind.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = _open_nameless(path.parent)
@@ -129,10 +129,7 @@ def draft(path: Path, data: bytes) -> Iterator[Draft]:
 
 
 def _open_nameless(directory: Path) -> int | None:
-    """Open a new file without a name in ``directory``.
-
-    None where its file system or the machine has no such thing.
-    """
+    """Open a new unnamed file in ``directory``; None if the system does not support it."""
     if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
         return None
     try:
@@ -145,7 +142,7 @@ def _open_nameless(directory: Path) -> int | None:
 
 @contextlib.contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Translate what can go wrong while files are written to ``directory``.
+    """Translate errors of writing files to ``directory``.
 
     Raises:
         EngineBuildError: the disk or its quota is full, or the directory can't be written.
@@ -167,10 +164,7 @@ def writing(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(directory: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold the lock of ``directory``: one writer or many readers.
-
-    File systems without locks go unlocked.
-    """
+    """Lock ``directory`` for one writer or many readers, if its file system supports locks."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

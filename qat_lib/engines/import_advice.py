@@ -1,4 +1,4 @@
-"""Advice for ONNX graphs that a backend refuses."""
+"""Advice for ONNX graphs that a backend rejects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LOOPS = onnx_operators("loop")
 
 
 def advise(onnx: Path, graph: GraphSummary, library: str) -> str:
-    """Return what to do where ``library`` can't compile ``onnx``.
+    """Return a remedy for an ONNX file that ``library`` can't compile.
 
-    It depends on whether ONNX Runtime takes the file.
+    The advice depends on whether ONNX Runtime accepts the file.
 
     Args:
         onnx: the ONNX file.
         graph: its summary.
-        library: name of the library that refused it, for the text.
+        library: name of the library, for the text.
     """
     try:
         reference_session(onnx)

@@ -1,8 +1,8 @@
-"""Which layer of an engine departs first from the ONNX graph.
+"""Find the first layer of an engine that deviates from the ONNX graph.
 
-The graph is built again with inner tensors as further outputs, by the same backend with the same
-settings, and these are compared with ONNX Runtime's. Tensors are handed out where layers end:
-behind a quantizer, or where a kernel writes in floating point.
+The same backend builds the graph again with the same settings and with inner tensors as additional
+outputs, for a comparison with ONNX Runtime. Suitable tensors are the ends of layers: behind a
+quantizer, or the floating-point output of a kernel.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Requests = Sequence[Mapping[str, Array]]
 Progress = Callable[[str, int, int], None]
 
 _EPILOGUE = onnx_operators("activation") | {"Add", "BatchNormalization", "Clip"}
-"""Operators that a kernel may apply before it writes."""
+"""Operators in the epilogue of a kernel."""
 _SILENT = onnx_operators("layout") | {"QuantizeLinear", "Cast", "Identity", "Constant"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorDeparture:
-    """One tensor of an engine against the reference's.
+    """Difference of one tensor of an engine from the reference.
 
     Attributes:
-        layer: Keras layer that makes it, or the node's name in files of other producers.
+        layer: its Keras layer, or its node in files of other producers.
         tensor: name of the tensor in the ONNX file.
         difference: difference as a share of the reference's spread (``qat_lib.engines.agreement``).
         bound: largest accepted difference.
@@ -52,7 +52,7 @@ class TensorDeparture:
 
     @property
     def departs(self) -> bool:
-        """Whether the difference is larger than precision explains."""
+        """Whether the difference exceeds the bound, or is NaN."""
         return not self.difference <= self.bound
 
 
@@ -64,14 +64,14 @@ def compare_layers(
 ) -> tuple[TensorDeparture, ...]:
     """Return the inner tensors of an engine with their differences, in graph order.
 
-    With all of them as outputs the backend may fuse other layers than before. Where the engine
-    answers correctly in that form, single tensors are tried, by bisection.
+    Additional outputs may change the fusions of the backend. If the engine is correct in that form,
+    single tensors are tried by bisection.
 
     Args:
-        manifest: of the engine.
-        onnx: what it was built from.
-        requests: the requests to compare on.
-        on_progress: told about the builds.
+        manifest: manifest of the engine.
+        onnx: source of the engine.
+        requests: requests for the comparison.
+        on_progress: called for the builds.
 
     Raises:
         EngineBuildError: the graph with more outputs can't be built or run.
@@ -93,7 +93,7 @@ def compare_layers(
 
 
 def first_departing(departures: Sequence[TensorDeparture]) -> TensorDeparture | None:
-    """Return the first tensor that departs, if any."""
+    """Return the first tensor outside of its bound, if any."""
     for each in departures:
         if each.departs:
             return each
@@ -101,10 +101,10 @@ def first_departing(departures: Sequence[TensorDeparture]) -> TensorDeparture | 
 
 
 def layer_ends(graph: OnnxGraph) -> list[str]:
-    """Return the tensors that the kernels of a graph write, in graph order.
+    """Return the outputs of the kernels of a graph, in graph order.
 
-    A tensor that a quantizer reads counts behind it, since an engine may never have it in floating
-    point.
+    A quantized tensor is listed behind its quantizer, since an engine may not compute it in
+    floating point.
     """
     found: dict[str, None] = {}
     for node in graph.nodes:
@@ -116,7 +116,7 @@ def layer_ends(graph: OnnxGraph) -> list[str]:
 
 
 def _is_written(graph: OnnxGraph, node: Node, tensor: str) -> bool:
-    """Whether a kernel ends with a tensor."""
+    """Return whether a tensor is the output of a kernel."""
     if node.op == "DequantizeLinear":
         return True
     readers = graph.consumers(tensor)
@@ -127,7 +127,7 @@ def _is_written(graph: OnnxGraph, node: Node, tensor: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Probe:
-    """Builds the graph with more outputs."""
+    """Builder of the graph with additional outputs."""
 
     manifest: EngineManifest
     onnx: Path
@@ -135,7 +135,7 @@ class _Probe:
     graph: OnnxGraph
 
     def compared(self, tensors: Sequence[str]) -> tuple[TensorDeparture, ...]:
-        """Return the differences of tensors that are handed out together."""
+        """Return the differences of tensors from one common build."""
         compared = self._compared(tensors)
         departures = []
         for tensor in tensors:
@@ -150,7 +150,7 @@ class _Probe:
         return tuple(departures)
 
     def answers_differ(self, tensors: Sequence[str]) -> bool:
-        """Whether an output of the model departs."""
+        """Return whether an output of the model exceeds its bound."""
         compared = self._compared(tensors)
         return any(not compared[name].agrees for name in self.graph.outputs)
 
@@ -177,9 +177,10 @@ class _Probe:
 def _bisected(
     probe: _Probe, tensors: Sequence[str], report: Progress
 ) -> tuple[TensorDeparture, ...]:
-    """Return the first tensor that departs when it alone is handed out, and those tried."""
+    """Return the tried tensors of a bisection, each as the only additional output."""
     low, high, tried = 0, len(tensors), dict[str, TensorDeparture]()
     steps = max(1, len(tensors).bit_length())
+    # Assumes that all tensors behind the first wrong one are wrong, too.
     while low < high:
         report("layers", min(len(tried), steps), steps)
         middle = (low + high) // 2
@@ -194,13 +195,13 @@ def _bisected(
 
 
 def with_outputs(onnx: Path, tensors: Sequence[str], target: Path) -> None:
-    """Write an ONNX file with inner tensors as further outputs."""
+    """Write an ONNX file with inner tensors as additional outputs."""
     import onnx as library
     from onnx.shape_inference import infer_shapes
 
     from qat_lib.onnx_view.loading import load_onnx
 
-    load_onnx(onnx)  # refuses what is no sound file
+    load_onnx(onnx)  # rejects damaged files
     model: Any = library.load(str(onnx))
     known = {value.name: value for value in infer_shapes(model).graph.value_info}
     for tensor in tensors:

@@ -15,9 +15,9 @@ def identify_layers(
     """Return ``layers`` with Keras layers and quantizers, from their ONNX nodes.
 
     Args:
-        layers: what a backend reports.
-        identities: what the ONNX file's nodes stand for.
-        weighted: ONNX nodes that multiply by constant weights.
+        layers: layers reported by a backend.
+        identities: Keras layers and quantizers of the ONNX nodes.
+        weighted: ONNX nodes with constant weights.
     """
     return tuple(_identify(layer, identities, frozenset(weighted)) for layer in layers)
 
@@ -35,7 +35,7 @@ def _identify(layer: EngineLayer, identities: Identities, weighted: frozenset[st
 def _main_node(
     nodes: tuple[str, ...], identities: Identities, weighted: frozenset[str]
 ) -> str | None:
-    """Return a layer's main node: with weights, else with computation."""
+    """Return the main node of a layer: with weights, otherwise not a Q or DQ."""
     for node in nodes:
         if node in weighted:
             return node

@@ -1,4 +1,4 @@
-"""Load an engine, checking file, manifest and machine against each other."""
+"""Load an engine after a check of file, manifest and machine."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ def load_engine(
     """Load an engine file, checked against its manifest and this machine.
 
     Args:
-        path: the engine file; its manifest lies beside it.
-        rebuild: where the engine was built by another library version or for another device, build
-            it again in memory from the ONNX file that the manifest names, if that file is still
-            there unchanged. The engine file itself is not touched. TensorRT engines are never
-            rebuilt silently: that takes minutes.
-        limits: how many threads the engine serves at once, how many wait, and how long.
+        path: the engine file, with its manifest in the same folder.
+        rebuild: whether to rebuild an engine of another library version or device in memory, if
+            the ONNX file in the manifest still exists unchanged. The engine file is not changed.
+            TensorRT engines are never rebuilt, since that takes minutes.
+        limits: limits of concurrent and waiting threads.
 
     Raises:
         EngineLoadError: file or manifest is missing, damaged, or made for another version or
@@ -70,6 +69,7 @@ def _read(engine: Path) -> tuple[bytes, EngineManifest]:
         with files.locked(engine.parent, exclusive=False), open_regular(engine) as stream:
             size = os.fstat(stream.fileno()).st_size
             manifest = read_manifest(engine)
+            # Before reading: a wrong file may be arbitrarily large.
             if size != manifest.bytes:
                 raise EngineLoadError(
                     f"{engine} has {size} bytes, its manifest says {manifest.bytes}: the file is "
@@ -83,6 +83,7 @@ def _read(engine: Path) -> tuple[bytes, EngineManifest]:
         raise EngineLoadError(
             f"The engine file {engine} can't be read: {error.strerror or error}."
         ) from error
+    # Of the bytes in memory, outside of the lock: hashing a large engine takes seconds.
     digest = sha256(data).hexdigest()
     if digest != manifest.digest:
         raise EngineLoadError(

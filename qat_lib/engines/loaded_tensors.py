@@ -1,4 +1,4 @@
-"""Compare a manifest's inputs and outputs with the loaded engine's."""
+"""Compare the inputs and outputs of a manifest with those of the loaded engine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ def check_tensors(
 
     Args:
         manifest: the engine's manifest.
-        inputs: the inputs as the backend reports them, in any order; None stands for a dimension
-            that it leaves open.
-        outputs: likewise the outputs.
+        inputs: the inputs reported by the backend, in any order; None is an open dimension.
+        outputs: the outputs, in the same form.
 
     Raises:
         EngineLoadError: a name, a dtype, a rank or a fixed dimension differs.
@@ -38,7 +37,7 @@ def check_tensors(
 def _agree(said: TensorInfo, found: TensorInfo | None) -> bool:
     if found is None or said.dtype != found.dtype:
         return False
-    if () in (said.shape, found.shape):  # a scalar, or a shape that ONNX does not say
+    if () in (said.shape, found.shape):  # a scalar, or an unknown shape in ONNX
         return True
     if len(said.shape) != len(found.shape):
         return False

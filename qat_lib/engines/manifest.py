@@ -1,4 +1,4 @@
-"""The manifest of an engine file: content, source, and device."""
+"""Manifest of an engine file: content, source, and device."""
 
 from __future__ import annotations
 
@@ -18,38 +18,35 @@ DIGEST = "manifest_digest"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EngineManifest:
-    """Everything that must be known to use an engine file safely.
+    """Description of an engine file for its safe use.
 
     Args:
         backend: ``tensorrt``, ``openvino`` or ``onnxruntime``.
-        backend_version: exact version of the library that built it.
-        device: CPU (architecture, name, flags) or GPU (name, compute capability, driver) it was
-            built on.
+        backend_version: exact version of the library at the build.
+        device: build device, a CPU (architecture, name, flags) or GPU (name, compute capability,
+            driver).
         digest: SHA-256 of the engine file.
-        bytes: its size.
-        precision: INT8 layers of weighted layers, as the backend reports them after the build.
+        bytes: size of the engine file.
+        precision: INT8 layers of weighted layers, as reported by the backend after the build.
         inputs: name, shape and dtype of each input.
-        outputs: likewise of each output.
+        outputs: name, shape and dtype of each output.
         source: path and SHA-256 of the ONNX file.
-        nodes: ONNX node of each name that a backend may use for it, to read fused layers by.
-        weighted_nodes: ONNX nodes that multiply by constant weights.
-        identities: Keras layers and quantizers of the ONNX nodes, where the ONNX file says.
-        quantized: whether the ONNX graph holds Q/DQ pairs.
-        spec: the build spec, enough to build again.
-        properties: what the backend was told at the compilation, in its own words; empty where it
-            has no such list.
-        preprocessing: how raw input becomes the model's; None where neither the builder nor the
-            ONNX file says.
-        preprocessing_embedded: whether the engine does that itself, so that it takes raw images.
-        layout: ``NHWC`` or ``NCHW`` by image input, where the ONNX file says.
+        nodes: ONNX node of each possible name in the backend, for the names of fused layers.
+        weighted_nodes: ONNX nodes with constant weights.
+        identities: Keras layers and quantizers of the ONNX nodes, if the ONNX file records them.
+        quantized: whether the ONNX graph contains Q/DQ pairs.
+        spec: the build spec, sufficient for a rebuild.
+        properties: the backend's compilation properties; empty if it has none.
+        preprocessing: preprocessing of raw input; None if unknown.
+        preprocessing_embedded: whether the engine includes the preprocessing and takes raw images.
+        layout: ``NHWC`` or ``NCHW`` by image input, if the ONNX file records it.
         classes: class names in label order.
         device_memory_bytes: device memory of one execution context besides the weights; None on a
             CPU.
-        verification: how its answers compared with ONNX Runtime's when it was built; None where
-            they were not.
-        git: commit and state of the repository it was built in, or None.
+        verification: result of the comparison with ONNX Runtime after the build; None without one.
+        git: commit and state of the build's repository, or None.
         created: UTC time in ISO 8601.
-        build_seconds: how long the build took.
+        build_seconds: duration of the build.
     """
 
     backend: str
@@ -79,7 +76,7 @@ class EngineManifest:
     format: int = FORMAT
 
     def __repr__(self) -> str:
-        """Return the manifest in a line."""
+        """Return a one-line summary of the manifest."""
         return f"<EngineManifest: {self.backend} {self.backend_version}, {self.bytes:,} bytes>"
 
     def to_json(self) -> str:
@@ -95,7 +92,7 @@ def seal(values: Mapping[str, Any]) -> str:
 
 
 def canonical_json(values: Mapping[str, Any]) -> bytes:
-    """Return the one JSON text of ``values`` that digests are taken of."""
+    """Return the canonical JSON text of ``values`` for digests."""
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -1,6 +1,6 @@
-"""Read an untrusted manifest: bounded, sealed and typed.
+"""Read an untrusted manifest with checks of size, digest and types.
 
-Loading an engine compares the manifest with the file and with the library's view of it.
+Loading an engine also compares the manifest with the file and with the loaded engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
 
 MOST_BYTES = 64 * 2**20
-"""Largest manifest that is read. One of a network with 10,000 nodes has about 2 MB."""
+"""Largest accepted manifest. A network with 10,000 nodes needs about 2 MB."""
 
 _AGAIN = "Copy it again together with its engine, or build the engine again."
 
@@ -34,8 +34,8 @@ def read_manifest(engine: Path) -> EngineManifest:
     """Read the manifest of ``engine`` and check it.
 
     Raises:
-        EngineLoadError: it is missing, too large, no JSON, of another format, changed since it was
-            written, or wrong in a value.
+        EngineLoadError: the manifest is missing, too large, not JSON, of another format, modified
+            after the build, or contains a wrong value.
     """
     path = manifest_path(engine)
     values = _parse(path, _read(engine, path))
@@ -45,6 +45,7 @@ def read_manifest(engine: Path) -> EngineManifest:
         raise EngineLoadError(
             f"The manifest {path} was changed since it was written: its digest differs. {_AGAIN}"
         )
+    # The canonical text, not the file: the validation covers exactly the sealed values.
     manifest = _typed(path, content)
     problem = next(_problems(manifest), None)
     if problem:
@@ -67,7 +68,7 @@ def _read(engine: Path, path: Path) -> bytes:
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
-    from pydantic_core import from_json  # unlike json it bounds the depth
+    from pydantic_core import from_json  # limits the nesting depth, unlike json
 
     try:
         values = from_json(data)
@@ -102,10 +103,7 @@ def _schema() -> TypeAdapter[EngineManifest]:
 
 @cache
 def _spec_schema() -> type[BaseModel]:
-    """Return the schema of a build spec's JSON.
-
-    It is the class's, except for fields that are written as text.
-    """
+    """Return the schema of a build spec's JSON: that of the class, with some fields as text."""
     from pydantic import ConfigDict, create_model
 
     written: dict[str, Any] = {"shapes": Mapping[str, str], "timing_cache": str | None}
@@ -127,7 +125,7 @@ def _shown(value: Any) -> str:
 
 # ---------------------------------------------------------------------- what the types can't say
 def _problems(manifest: EngineManifest) -> Iterator[str]:
-    """Yield what contradicts itself or can't be."""
+    """Yield contradictions and impossible values."""
     if manifest.backend not in BACKENDS:
         yield f"it is for the backend {manifest.backend!r}, expected one of {', '.join(BACKENDS)}."
         return
@@ -160,7 +158,7 @@ def _is_number(dtype: str) -> bool:
 
 
 def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
-    """Yield the build spec's problems: wrong types and values."""
+    """Yield wrong types and values of the build spec."""
     from pydantic import ValidationError
 
     try:

@@ -1,4 +1,4 @@
-"""An ONNX file for an engine build: inputs, outputs, (weighted) nodes."""
+"""Summary of an ONNX file for an engine build: inputs, outputs, (weighted) nodes."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ class GraphSummary:
     """Summary of one ONNX file.
 
     Args:
-        inputs: graph inputs that are not initializers; None stands for a dynamic dimension.
+        inputs: graph inputs without initializers; None is a dynamic dimension.
         outputs: graph outputs.
-        nodes: node name by every name that a backend may show for the node: its own, and its graph
-            output's.
-        weighted: names of the nodes that multiply by constant weights, as in ``order``.
+        nodes: node name by each possible name in a backend: the node's name, and its outputs'.
+        weighted: names of the nodes with constant weights, as in ``order``.
         order: name and operator of each node, in graph order.
         identities: Keras layers and quantizers of the nodes.
-        metadata: what the exporter wrote about the file, keys without their ``qatline.`` prefix.
-        weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or
+        metadata: metadata of the exporter, with keys without their ``qatline.`` prefix.
+        weights: form of quantized weights: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or
             None without Q/DQ.
-        half: whether some of it is in float16 or bfloat16.
+        half: whether parts of the graph are in float16 or bfloat16.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -61,14 +60,14 @@ def read_summary(path: Path) -> GraphSummary:
     """Read the summary of ``path``; weights in external files are not read.
 
     Raises:
-        EngineBuildError: the file is missing or is no ONNX model, see
+        EngineBuildError: the file is missing or not an ONNX model, see
             ``qat_lib.onnx_view.loading.load_onnx``.
     """
     return summarize_graph(path, read_model(path))
 
 
 def read_model(path: Path) -> Any:
-    """Open ``path`` as a ModelProto, see ``read_summary``."""
+    """Return the ModelProto of ``path``; see ``read_summary``."""
     from qat_lib.onnx_view.loading import load_onnx
 
     with _translated():
@@ -76,7 +75,7 @@ def read_model(path: Path) -> Any:
 
 
 def check_file(path: Path) -> None:
-    """Check that a runtime can take ``path`` as it is, see ``check_buildable``."""
+    """Check the tensor sizes of ``path`` without a build spec; see ``check_buildable``."""
     from qat_lib.onnx_view.bounds import check_bounds
 
     with _translated():
@@ -111,8 +110,8 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
     """Return the summary of an opened model.
 
     Raises:
-        EngineBuildError: its nodes form no graph, it has no outputs, or one without a type, or the
-            record of its nodes' identities is damaged.
+        EngineBuildError: the nodes do not form a graph, an output is missing or untyped, or the
+            record of the nodes' identities is damaged.
     """
     import onnx
 
@@ -125,6 +124,7 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
         raise EngineBuildError(
             f"{path} holds no ONNX graph with nodes and outputs. Export the model again."
         )
+    # Files of IR version 3 list their initializers as inputs, too.
     constants = {tensor.name for tensor in graph.initializer}
     inputs = tuple(
         _tensor(path, value, view) for value in graph.input if value.name not in constants
@@ -146,10 +146,7 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
 
 
 def _named_nodes(graph: Any) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
-    """Return (name, operator) of each node, and node names by alias.
-
-    An alias is a node's own name or one of its outputs'.
-    """
+    """Return (name, operator) of each node, and node names by their name and output names."""
     order: list[tuple[str, str]] = []
     by_output: dict[str, str] = {}
     for index, node in enumerate(graph.node):
@@ -157,15 +154,17 @@ def _named_nodes(graph: Any) -> tuple[tuple[tuple[str, str], ...], dict[str, str
         order.append((name, node.op_type))
         for output in filter(None, node.output):
             by_output.setdefault(output, name)
+    # A node's own name takes precedence over an output name of another node.
     own = dict(order)
     return tuple(order), by_output | dict(zip(own, own, strict=True))
 
 
 def _weight_form(graph: Any, constants: Collection[str]) -> WeightForm | None:
-    """Return how the quantized weights are stored; None without Q/DQ."""
+    """Return the storage form of quantized weights; None without Q/DQ."""
     form: WeightForm | None = None
     for node in graph.node:
         if node.op_type == "DequantizeLinear" and node.input and node.input[0] in constants:
+            # One INT8 weight decides, even among weights in the other form.
             return "int8"
         if node.op_type == "QuantizeLinear":
             form = "qdq"
@@ -176,8 +175,8 @@ def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
     """Return ``spec`` with a profile for every input of ``graph``.
 
     Raises:
-        ConfigError: a profile names no input, or does not fit the input's fixed dimensions, or a
-            dynamic dimension other than the batch has no profile.
+        ConfigError: a profile has an unknown input, or does not fit the input's fixed dimensions,
+            or a dynamic dimension other than the batch has no profile.
     """
     known = names_of(graph.inputs)
     unknown = sorted(set(spec.shapes) - set(known))
@@ -194,7 +193,7 @@ def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
 
 
 def bounded(infos: tuple[TensorInfo, ...], spec: BuildSpec) -> tuple[TensorInfo, ...]:
-    """Return ``infos`` with the dimensions that the profiles fix; others stay None."""
+    """Return ``infos`` with the dimensions fixed by the profiles; others remain None."""
     return tuple(replace(info, shape=spec.shapes[info.name].bounded) for info in infos)
 
 
@@ -255,10 +254,7 @@ def _tensor(path: Path, value: Any, view: OnnxGraph) -> TensorInfo:
 
 
 def _weighted(view: OnnxGraph) -> list[str]:
-    """Return nodes with a constant weight.
-
-    Q/DQ pairs and reshapes may stand between.
-    """
+    """Return the nodes with a constant weight, possibly behind Q/DQ pairs and reshapes."""
 
     def constant(name: str) -> bool:
         node = view.producer(name)

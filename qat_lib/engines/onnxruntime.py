@@ -1,8 +1,8 @@
-"""ONNX Runtime: numeric reference, and fallback where no other backend is installed.
+"""ONNX Runtime: numeric reference, and fallback without another backend.
 
-The engine file is the ONNX graph after ONNX Runtime's own optimizations, so that loading repeats
-none of them and the layers that run can be read from the file. Symmetric INT8 graphs run in it, but
-seldom fast: its quick CPU kernels want asymmetric UINT8 activations.
+The engine file is the ONNX graph after ONNX Runtime's optimizations: loading does not repeat them,
+and the file lists the executed layers. Symmetric INT8 graphs are supported but seldom fast, since
+the optimized CPU kernels require asymmetric UINT8 activations.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ _MOST_PARALLEL = 8
 
 
 def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
-    """Return a reference session of ``onnx``, without optimization.
-
-    It runs node by node.
+    """Return a reference session that runs ``onnx`` node by node, without optimization.
 
     Raises:
         EngineBuildError: ONNX Runtime can't run the graph, or a tensor is too large.
@@ -51,7 +49,7 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
     check_file(Path(onnx))
     runtime = _onnxruntime()
     options = _options(0, threads)
-    # Spinning threads slow everything else.
+    # Idle threads that spin would slow down the engine under test.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return runtime.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
@@ -62,7 +60,7 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
 
 
 class Reference:
-    """The answers of an ONNX file, by ONNX Runtime without optimizations.
+    """Reference answers of an ONNX file from ONNX Runtime without optimizations.
 
     Raises:
         EngineBuildError: ONNX Runtime can't run the graph.
@@ -106,7 +104,7 @@ class OnnxRuntimeBackend(EngineBackend):
         return cpu_device()
 
     def float_precisions(self) -> tuple[str, ...]:
-        """Return fp32: it computes in the types of the graph."""
+        """Return fp32, since ONNX Runtime computes in the types of the graph."""
         return ("fp32",)
 
     def build(self, request: BuildRequest) -> BuiltEngine:
@@ -142,7 +140,7 @@ class OnnxRuntimeBackend(EngineBackend):
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Refuse another version or architecture: optimized graphs hold kernels of their own."""
+        """Reject another version or architecture: optimized graphs contain special kernels."""
         return cpu_refusal(self.title, self.version(), manifest)
 
     def open(
@@ -162,6 +160,7 @@ class OnnxRuntimeEngine(Engine):
         super().__init__(manifest)
         self._data = data
         self._spec = BuildSpec.from_dict(manifest.spec)
+        # Level 0: the file already contains the optimized graph.
         try:
             self._session = _onnxruntime().InferenceSession(
                 data, _options(0, self._spec.threads), providers=["CPUExecutionProvider"]
@@ -178,7 +177,7 @@ class OnnxRuntimeEngine(Engine):
         )
         self._names = names_of(manifest.inputs)
         self._results = names_of(manifest.outputs)
-        run = self._session.run  # it may be called from several threads
+        run = self._session.run  # thread-safe: all requests share the session
         self._open_requests(lambda: run, min(max(os.cpu_count() or 1, 2), _MOST_PARALLEL), limits)
 
     def _free(self, requests: list[Any]) -> None:
@@ -219,10 +218,7 @@ def _onnxruntime() -> Any:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """Return ONNX Runtime's exception types.
-
-    They share no base but ``Exception``.
-    """
+    """Return ONNX Runtime's exception types, whose only common base is ``Exception``."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     kinds = (
@@ -248,12 +244,12 @@ def _options(level: int, threads: int) -> Any:
         levels.ORT_ENABLE_ALL,
     )[min(level, 3)]
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # its errors are raised as well
+    options.log_severity_level = 4  # errors are also raised as exceptions
     return options
 
 
 def _tensor_infos(arguments: Sequence[Any]) -> list[TensorInfo]:
-    """Return a session's inputs or outputs; dtypes have C names."""
+    """Return the inputs or outputs of a session, with C names translated to NumPy dtypes."""
     names = {"float": "float32", "double": "float64"}
     infos = []
     for argument in arguments:
@@ -264,9 +260,10 @@ def _tensor_infos(arguments: Sequence[Any]) -> list[TensorInfo]:
 
 
 def _layer_times(data: bytes, threads: int, batch: Mapping[str, Array]) -> dict[str, float]:
-    """Return each node's mean milliseconds from ONNX Runtime's profile."""
+    """Return the mean milliseconds of each node from ONNX Runtime's profile."""
     with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
         options = _options(0, threads)
+        # A separate session: profiling can't be enabled on an existing one.
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(directory) / "profile")
         session = _onnxruntime().InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -1,7 +1,4 @@
-"""The layers of a graph optimized by ONNX Runtime.
-
-They are read from the graph itself.
-"""
+"""Read the layers of a graph optimized by ONNX Runtime from the graph itself."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Any
 from qat_lib.engines.values import EngineLayer
 from qat_lib.graph.roles import onnx_operators
 
-# Operators that multiply by weights, each with the input that holds them. Those in INT8 read INT8
-# and multiply in INT8.
+# Operators with weights, and the index of the weight input. Operators of the second table read and
+# multiply INT8.
 _FLOAT_WEIGHTED = {
     **dict.fromkeys(onnx_operators("weighted"), 1),
     "FusedConv": 1,
@@ -36,13 +33,14 @@ def read_optimized_graph(data: bytes, nodes: Mapping[str, str]) -> list[EngineLa
 
     Args:
         data: the ONNX model.
-        nodes: node of the original graph by every name that may stand for it.
+        nodes: node of the original graph by each of its possible names.
     """
     import onnx
 
     graph = onnx.load_model_from_string(data).graph
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    # A DQ of a constant is a weight in float form.
     restored = {
         node.output[0]
         for node in graph.node
@@ -73,7 +71,7 @@ def read_optimized_graph(data: bytes, nodes: Mapping[str, str]) -> list[EngineLa
 
 
 def _types(graph: Any) -> dict[str, str]:
-    """Return the precision of tensors typed by graph or Q/DQ node."""
+    """Return the precision of tensors with a type from the graph or a Q/DQ node."""
     import onnx
 
     names = {

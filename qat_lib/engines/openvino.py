@@ -1,16 +1,16 @@
 """INT8 engines on a CPU: compiled OpenVINO models.
 
-What each layer runs in is read from the execution graph of the imported model, the one that answers
-requests. The float precision is always set: left alone, OpenVINO computes in bfloat16 wherever the
-CPU can, which is neither the FP32 that the model was trained in nor what the residual Adds of an
-INT8 graph fuse with.
+The precision of each layer is read from the execution graph of the imported model, the model that
+answers requests. The float precision is always set: by default OpenVINO computes in bfloat16 on
+CPUs that support it, different from the FP32 of the training, and without the fusion of residual
+Adds in INT8 graphs.
 
-INT8 graphs are compiled without OpenVINO's "snippets", which take chains of element-wise layers for
-themselves and with them residual Adds and activations that would else run inside the INT8
-convolution in front of them. Measured with OpenVINO 2026.4, medians at batch 1, in turns: ResNet-50
-1.03 to 1.06 times as fast, MobileNetV3 1.10 to 1.15, the default network 1.03, MobileNetV2 and
-EfficientNetB0 the same within 3 %, NASNetMobile, whose cells add many float tensors, 0.89 to 0.96.
-``BuildSpec(properties={"SNIPPETS_MODE": "ENABLE"})`` switches them on again.
+INT8 graphs are compiled without OpenVINO's "snippets". Snippets claim chains of elementwise layers,
+including residual Adds and activations that otherwise fuse into the previous INT8 convolution.
+Speedups without snippets, measured with OpenVINO 2026.4 as medians at batch 1, in turns: ResNet-50
+1.03 to 1.06, MobileNetV3 1.10 to 1.15, the default network 1.03, MobileNetV2 and EfficientNetB0 the
+same within 3 %, NASNetMobile (many float Adds in its cells) 0.89 to 0.96.
+``BuildSpec(properties={"SNIPPETS_MODE": "ENABLE"})`` enables them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ from qat_lib.support.mappings import map_values
 
 logger = logging.getLogger(__name__)
 
-# One request more than OpenVINO computes at once: its input and output are copied while another one
-# computes.
+# One request more than OpenVINO computes concurrently: it copies its input and output meanwhile.
 _REQUESTS_AHEAD = 1
 _INT8_PROPERTIES = {"SNIPPETS_MODE": "DISABLE"}
 _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
@@ -74,7 +73,7 @@ class OpenVINOBackend(EngineBackend):
         return cpu_device()
 
     def float_precisions(self) -> tuple[str, ...]:
-        """Return fp32 and what else this CPU computes in."""
+        """Return fp32 and the other float precisions of this CPU."""
         return tuple(float_hints())
 
     def build(self, request: BuildRequest) -> BuiltEngine:
@@ -88,6 +87,7 @@ class OpenVINOBackend(EngineBackend):
             )
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
+            # The file may need changes; an unchanged file is read by path, with external weights.
             form = sound_form(request.onnx, cpu_kind())
             model = core.read_model(form.data or str(request.onnx))
             keep_time_axes(model)
@@ -99,6 +99,7 @@ class OpenVINOBackend(EngineBackend):
                 f"OpenVINO {self.version()} can't compile {request.onnx}: {_reason(error)}. "
                 f"{advise(request.onnx, request.graph, 'OpenVINO')}"
             ) from error
+        # The imported model, not the compiled one: the description must match the served engine.
         running = core.import_model(data, "CPU", properties)
         layers, inspector = read_execution_graph(running, request.graph.nodes, timed=False)
         return BuiltEngine(
@@ -113,7 +114,7 @@ class OpenVINOBackend(EngineBackend):
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Refuse another OpenVINO build or architecture, and a CPU that lacks instructions."""
+        """Reject another OpenVINO build or architecture, and a CPU with missing instructions."""
         return cpu_refusal(self.title, self.version(), manifest)
 
     def open(
@@ -152,7 +153,7 @@ class OpenVINOEngine(Engine):
     def _run(self, request: Any, values: list[Array]) -> dict[str, Array]:
         try:
             for port, value in zip(self._ports, values, strict=True):
-                # OpenVINO shares no array that is read-only, such as one mapped from a file.
+                # OpenVINO can't share read-only arrays, such as arrays mapped from a file.
                 shared = value.flags.writeable
                 request.set_tensor(port, self._tensor(value, shared_memory=shared))
             request.infer()
@@ -160,6 +161,7 @@ class OpenVINOEngine(Engine):
             raise EngineError(f"OpenVINO failed on the batch: {_reason(error)}.") from error
         answers = {}
         for index, name in enumerate(self._names):
+            # A copy: the next run of the request overwrites its output tensors.
             answers[name] = request.get_output_tensor(index).data.copy()
         return answers
 
@@ -170,6 +172,7 @@ class OpenVINOEngine(Engine):
     ) -> list[EngineLayer]:
         compiled = self._compiled
         if timed:
+            # A second import: PERF_COUNT can't be changed on a compiled model.
             compiled = _import(
                 self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True}
             )
@@ -189,17 +192,16 @@ def _openvino() -> Any:
 
 @functools.cache
 def _core() -> Any:
-    """Return the one Core of this process.
+    """Return the process-wide Core, which is never released.
 
-    A Core that goes takes its CPU plugin along, and with it the memory that the plugin gave this
-    thread for signal handlers (``sigaltstack``): the next Ctrl-C would end the process with
-    SIGSEGV.
+    Releasing a Core unloads its CPU plugin and the plugin's signal stack of this thread
+    (``sigaltstack``); the next Ctrl-C would then end the process with SIGSEGV.
     """
     return _openvino().Core()
 
 
 def _tensor_infos(ports: Iterable[Any], known: Set[str]) -> list[TensorInfo]:
-    """Return the engine's inputs or outputs, each by its known name."""
+    """Return the inputs or outputs of the engine, each with its known name."""
     infos = []
     for port in ports:
         name = next(iter(known & port.get_names()), port.get_any_name())
@@ -222,11 +224,11 @@ def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> An
 
 
 def float_hints() -> dict[str, str]:
-    """Return OpenVINO's name of each float precision that this CPU computes in.
+    """Return OpenVINO's name of each float precision supported by this CPU.
 
-    FP16 needs AVX512-FP16 or AMX-FP16, BF16 needs AVX512-BF16 or AMX-BF16.
+    FP16 requires AVX512-FP16 or AMX-FP16, BF16 requires AVX512-BF16 or AMX-BF16.
     """
-    if is_limited():  # OpenVINO still lists what the CPU could do
+    if is_limited():  # OpenVINO still lists the capabilities of the unlimited CPU
         return {"fp32": _FLOATS["fp32"]}
     capabilities = _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return {name: hint for name, hint in _FLOATS.items() if name.upper() in capabilities}
@@ -243,17 +245,17 @@ def _config(spec: BuildSpec, float_hint: str) -> dict[str, Any]:
 def _compile(
     core: Any, model: Any, request: BuildRequest, plain: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the compiled model and the properties it was compiled with.
+    """Return the compiled model and its compilation properties.
 
-    The plugin does not list the properties for INT8 graphs among those that it supports, and
-    another version of it may not know them: then it refuses them by name, and the model is compiled
-    without.
+    The plugin does not list the properties for INT8 graphs as supported, and another version may
+    reject them by name; the model is then compiled without them.
     """
     tuned = plain | (_INT8_PROPERTIES if request.graph.weights is not None else {})
     asked = dict(request.spec.properties)
     try:
         return core.compile_model(model, "CPU", tuned | asked), tuned | asked
     except RuntimeError as error:
+        # Only properties added here are dropped, never those of the user.
         refused = [
             name
             for name in sorted(tuned.keys() - plain.keys() - asked.keys())
@@ -283,7 +285,7 @@ def _partial_shape(profile: Any) -> Any:
 
 
 def _reason(error: RuntimeError) -> str:
-    """Return the last line of OpenVINO's message that is no source position."""
+    """Return the last line of OpenVINO's message, except source positions."""
     for line in reversed(str(error).splitlines()):
         if line.strip() and not line.strip().startswith("Exception from"):
             return line.strip().lstrip("- ").rstrip(".")

@@ -1,25 +1,24 @@
-"""Graphs in forms that OpenVINO computes correctly.
+"""Rewrite graphs into forms that OpenVINO computes correctly.
 
-Some forms of INT8 graphs give wrong answers in OpenVINO 2026.4 (CPU), found by ``compare_layers``:
+OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by ``compare_layers``:
 
-- Signed integers around a Concat, Squeeze or Unsqueeze: the low precision transformations take the
-  quantized tensors for real ones, and each value is rounded to a whole number. Unsigned integers
-  with the zero point 128 have the same steps, and are computed correctly.
-- An INT8 convolution or product without a bias that a quantizer reads and something in floating
-  point as well: the quantizer reads it without its scale. With a Clip in between, at the limits of
-  float32, both read it with the scale.
-- A maximum over axes that it removes, such as global max pooling, in front of a quantizer: the
-  kernel that writes integers is wrong. A maximum that leaves axes of size 1, and a Squeeze behind
-  it, are computed correctly.
-- On CPUs without VNNI, INT8 weights whose sums of two exceed 16 bits
-  (``qat_lib.engines.pair_sums``). Such layers get their weights in float32. Graphs planned for the
-  CPU have none.
+- Signed integers around a Concat, Squeeze or Unsqueeze: the low precision transformations treat
+  the quantized tensors as real-valued, and round each value to a whole number. Unsigned integers
+  with the zero point 128 have the same steps and are correct.
+- An INT8 convolution or product without a bias, read by both a quantizer and a floating-point
+  operator: the quantizer reads it without its scale. With a Clip at the limits of float32 in
+  between, both reads are correct.
+- A maximum without keepdims, such as global max pooling, in front of a quantizer: the kernel with
+  integer output is wrong. A maximum with keepdims and a Squeeze behind it are correct.
+- On CPUs without VNNI, INT8 weights with sums of two that exceed 16 bits
+  (``qat_lib.engines.pair_sums``). The weights of such layers are stored in float32. Graphs planned
+  for the CPU contain none.
 
-In any precision, a recurrent layer between two Transposes answers wrongly for batches of 2 and
-more: the CPU plugin drops the Transposes and marks the layer as time-major, and
-``export_model`` does not write that mark. A Clamp at the limits of float32 keeps the Transposes.
+In any precision, a recurrent layer between two Transposes is wrong for batches of 2 and more: the
+CPU plugin drops the Transposes and marks the layer as time-major, but ``export_model`` does not
+write the mark. A Clamp at the limits of float32 preserves the Transposes.
 
-The answers of a graph stay the same; ONNX Runtime's on the graph as it came are the reference.
+The rewritten graph is equivalent; the reference is ONNX Runtime on the original graph.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ _THROUGH = (
     | onnx_operators("activation")
     | {"MaxPool", "AveragePool", "Pad", "Resize", "Clip", "Identity", "Slice", "Split", _CONCAT}
 )
-"""Operators that quantized tensors pass on their way to or from a Concat."""
+"""Operators between a quantized tensor and a Concat."""
 _MIDDLE = 128
 _LIMIT = 3.0e38
 _RECURRENT = {"LSTMSequence", "GRUSequence", "RNNSequence"}
-"""OpenVINO's recurrent operations; LSTM, GRU and RNN of ONNX become these."""
+"""OpenVINO's recurrent operations, the translations of ONNX's LSTM, GRU and RNN."""
 _CLIP_OPSET = 11
-"""Operator set from which on a Clip has its limits as inputs."""
+"""First operator set with the limits of a Clip as inputs."""
 _SQUEEZE_OPSET = 13
-"""Operator set from which on a Squeeze has its axes as an input."""
+"""First operator set with the axes of a Squeeze as an input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoundForm:
-    """An ONNX graph as OpenVINO computes it correctly.
+    """A form of an ONNX graph that OpenVINO computes correctly.
 
     Attributes:
         data: the serialized model; None if the file needs no change.
-        floats: names of the nodes that got their INT8 weights in float32.
+        floats: names of the nodes with their INT8 weights stored in float32.
     """
 
     data: bytes | None = None
@@ -99,9 +98,9 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
 
 
 def keep_time_axes(model: Any) -> None:
-    """Put a Clamp that changes no value behind each recurrent operation of an OpenVINO model.
+    """Insert a Clamp without effect behind each recurrent operation of an OpenVINO model.
 
-    The plugin drops the Transposes of one-directional operations alone.
+    The plugin drops the Transposes of unidirectional operations only.
     """
     from openvino import opset8
 
@@ -111,6 +110,7 @@ def keep_time_axes(model: Any) -> None:
         if operation.get_attributes()["direction"] == "bidirectional":
             continue
         sequence = operation.output(0)
+        # Before the Clamp exists: it must not become a reader of its own output.
         readers = sequence.get_target_inputs()
         name = f"{operation.get_friendly_name()}/clamp"
         clamp = opset8.clamp(sequence, -_LIMIT, _LIMIT, name=name)
@@ -119,7 +119,7 @@ def keep_time_axes(model: Any) -> None:
 
 
 def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield the Q nodes with signed integers in front of and behind each Concat, Squeeze and Unsqueeze."""
+    """Yield the signed Q nodes in front of and behind each Concat, Squeeze and Unsqueeze."""
     for node in graph.nodes:
         if node.op not in _MISREAD or graph.is_constant(node.outputs[0]):
             continue
@@ -149,16 +149,17 @@ def _behind(graph: OnnxGraph, node: Node) -> Iterator[Node]:
 
 
 def _is_signed(graph: OnnxGraph, quantize: Node) -> bool:
-    """Whether a Q node writes INT8 with the zero point 0, for DQ nodes alone."""
+    """Return whether a Q node writes INT8 with zero point 0, read by DQ nodes only."""
     zero = graph.value(quantize.input(2)) if quantize.input(2) else None
     if zero is None or zero.dtype != np.int8 or np.any(zero):
         return False
+    # An integer reader would see the shifted values.
     readers = graph.consumers(quantize.outputs[0])
     return all(reader.op == "DequantizeLinear" for reader in readers)
 
 
 def _torn_tensors(graph: OnnxGraph) -> Iterator[str]:
-    """Yield outputs of INT8 kernels without a bias that Q and float nodes read."""
+    """Yield outputs of INT8 kernels without a bias, read by both Q and float nodes."""
     for node in graph.nodes:
         is_float = bool(node.outputs) and graph.dtype(node.outputs[0]) == "float32"
         if node.op not in _WEIGHTED or not is_float or _has_bias(graph, node):
@@ -174,7 +175,7 @@ def _torn_tensors(graph: OnnxGraph) -> Iterator[str]:
 
 
 def _reduced_maxima(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
-    """Yield output and axes of each maximum that removes axes of a quantized graph."""
+    """Yield output and axes of each maximum without keepdims in a quantized graph."""
     if not any(node.op == "QuantizeLinear" for node in graph.nodes):
         return
     for node in graph.nodes:
@@ -188,7 +189,7 @@ def _reduced_maxima(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
 
 
 def _has_bias(graph: OnnxGraph, node: Node) -> bool:
-    """Whether a weighted node adds something other than zeros."""
+    """Return whether a weighted node has a bias other than zeros."""
     if not node.input(2):
         return False
     bias = graph.value(node.input(2))
@@ -196,7 +197,7 @@ def _has_bias(graph: OnnxGraph, node: Node) -> bool:
 
 
 def _shift(model: Any, names: set[str], graph: OnnxGraph) -> None:
-    """Let pairs write unsigned integers with the zero point 128, in place."""
+    """Change Q/DQ pairs to unsigned integers with the zero point 128, in place."""
     import onnx
 
     written = set()
@@ -213,13 +214,14 @@ def _shift(model: Any, names: set[str], graph: OnnxGraph) -> None:
         if node.op_type == "DequantizeLinear" and node.input[0] in zeros:
             zero = zeros[node.input[0]]
             node.input[:] = [*node.input[:2], zero]
+    # Recorded types of the shifted tensors would still be INT8.
     kept = [value for value in model.graph.value_info if value.name not in zeros]
     del model.graph.value_info[:]
     model.graph.value_info.extend(kept)
 
 
 def _store_float_weights(model: Any, nodes: Sequence[Node], graph: OnnxGraph) -> None:
-    """Replace the INT8 weights of nodes by the float32 values that they stand for, in place."""
+    """Replace the INT8 weights of nodes by their dequantized float32 values, in place."""
     import onnx
 
     values: dict[str, np.ndarray[Any, Any]] = {}
@@ -228,6 +230,7 @@ def _store_float_weights(model: Any, nodes: Sequence[Node], graph: OnnxGraph) ->
         if dequantize is not None:
             values[node.input(1)] = _dequantized(graph, dequantize)
     kept = [node for node in model.graph.node if not values.keys() & set(node.output)]
+    # Copies: deleting the repeated field invalidates its messages.
     copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
     del model.graph.node[:]
     model.graph.node.extend(copied)
@@ -236,7 +239,7 @@ def _store_float_weights(model: Any, nodes: Sequence[Node], graph: OnnxGraph) ->
 
 
 def _dequantized(graph: OnnxGraph, node: Node) -> np.ndarray[Any, Any]:
-    """Return what a DequantizeLinear node makes of constants, float32."""
+    """Return the output of a DequantizeLinear node of constants, in float32."""
     integers, scale = graph.weights(node.input(0)), graph.weights(node.input(1))
     zero = graph.weights(node.input(2)) if node.input(2) else None
     if integers is None or scale is None:
@@ -251,7 +254,7 @@ def _dequantized(graph: OnnxGraph, node: Node) -> np.ndarray[Any, Any]:
 
 
 def _clip(model: Any, tensors: list[str]) -> None:
-    """Put a Clip that changes no value behind tensors, in place."""
+    """Insert a Clip without effect behind tensors, in place."""
     import onnx
 
     if not tensors:
@@ -274,7 +277,7 @@ def _clip(model: Any, tensors: list[str]) -> None:
 
 
 def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
-    """Let nodes keep the axes that they reduce, and a Squeeze behind remove them, in place."""
+    """Set keepdims of reducing nodes and insert a Squeeze behind them, in place."""
     import onnx
 
     if not reduced:

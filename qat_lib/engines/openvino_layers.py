@@ -1,4 +1,4 @@
-"""The layers of a compiled OpenVINO model, read from its execution graph."""
+"""Read the layers of a compiled OpenVINO model from its execution graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WEIGHTED = frozenset(
     {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"}
 )
 _NOT_LAYERS = frozenset({"Const", "Input", "Output"})
-# What OpenVINO appends to the name of an ONNX node when it takes the node apart.
+# Suffixes of OpenVINO for the parts of a decomposed ONNX node.
 _SUFFIX = re.compile(r"(/WithoutBiases|_original|/transpose_[ab]|/Transpose|/fq_weights_\d+)+$")
 _TIMED_RUNS = 50
 
@@ -23,7 +23,7 @@ _TIMED_RUNS = 50
 def read_execution_graph(
     compiled: Any, nodes: Mapping[str, str], *, timed: bool
 ) -> tuple[list[EngineLayer], list[dict[str, str]]]:
-    """Return the execution graph's layers and its own description."""
+    """Return the layers of the execution graph, and its unchanged description."""
     if timed:
         _exercise(compiled)
     layers, raw = [], []
@@ -52,6 +52,7 @@ def _layer(
         kind=info["layerType"],
         nodes=tuple(known),
         precision=_PRECISIONS.get(precision, precision),
+        # A MatMul of two activations has no constant second input.
         weighted=info["layerType"] in _WEIGHTED and any(constant[1:2]),
         output_precision=_PRECISIONS.get(written, written),
         time_ms=int(time_us) / 1e3 if timed and time_us.isdigit() else None,
@@ -60,7 +61,7 @@ def _layer(
 
 
 def _is_constant(node: Any) -> bool:
-    """Return whether an execution graph node only holds or reshapes constants."""
+    """Return whether an execution graph node is a constant or computed from constants only."""
     if node.get_rt_info()["layerType"].astype(str) == "Const":
         return True
     sources = _sources(node)
@@ -72,7 +73,7 @@ def _sources(node: Any) -> list[Any]:
 
 
 def _exercise(compiled: Any) -> None:
-    """Run some requests to give the execution graph its layer times."""
+    """Run some requests, to measure the layer times of the execution graph."""
     generator = np.random.default_rng(0)
     request = compiled.create_infer_request()
     batch = {}

@@ -1,12 +1,12 @@
 """Sums of two products in 16 bits, on x86 CPUs without VNNI and AMX.
 
-The INT8 kernels there multiply bytes with ``vpmaddubsw``, which adds the products of two
-neighbouring input channels in 16 bits and saturates. An activation counts up to 255 (kernels shift
-signed ones by 128), so that a pair of weights with the sum 129 can overflow: 129 * 255 > 32767.
-Neighbours are the channels 0 and 1, 2 and 3, and so on, at one position of the kernel; a depthwise
-convolution adds no two channels. ``ONEDNN_MAX_CPU_ISA=AVX2`` makes other CPUs compute alike
-(oneDNN, "Nuances of int8 Computations"; measured with OpenVINO 2026.4 for convolutions of one to
-three dimensions, dilated, grouped and transposed ones, and matrix products).
+INT8 kernels of these CPUs multiply bytes with ``vpmaddubsw``. The instruction adds the products of
+two neighbouring input channels in 16 bits and saturates. Activations reach 255 (kernels shift
+signed ones by 128), so a pair of weights with the sum 129 can overflow: 129 * 255 > 32767.
+Neighbours are channels 0 and 1, 2 and 3, and so on, at one position of the kernel; a depthwise
+convolution does not add channels. ``ONEDNN_MAX_CPU_ISA=AVX2`` has the same effect on other CPUs.
+Source: oneDNN, "Nuances of int8 Computations"; measured with OpenVINO 2026.4 for convolutions of
+one to three dimensions, dilated, grouped and transposed convolutions, and matrix products.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 LARGEST_SUM = 128
-"""Largest sum of two weights of one sign that no activations make overflow."""
+"""Largest sum of two weights of equal sign without a possible overflow."""
 
 _CARRYING = (
     onnx_operators("layout")
@@ -31,11 +31,11 @@ _CARRYING = (
     | {"MaxPool", "AveragePool", "GlobalAveragePool", "Pad", "Resize", "Clip", "Identity"}
     | {"Slice", "Split", "Concat"}
 )
-"""Operators through which OpenVINO carries quantized activations to a kernel."""
+"""Operators that OpenVINO runs on quantized activations in front of a kernel."""
 
 
 def overflowing_nodes(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield the nodes with INT8 weights and activations whose pair sums can exceed 16 bits."""
+    """Yield the nodes with INT8 weights and activations and pair sums that can exceed 16 bits."""
     for node in graph.nodes:
         weights = paired_weights(graph, node)
         if weights is None or not _reads_integers(graph, node.input(0)):
@@ -45,9 +45,9 @@ def overflowing_nodes(graph: OnnxGraph) -> Iterator[Node]:
 
 
 def paired_weights(graph: OnnxGraph, node: Node) -> Array | None:
-    """Return a node's INT8 weights, ``(..., channels)`` with neighbours at the end.
+    """Return the INT8 weights of a node as ``(..., channels)``, with neighbours on the last axis.
 
-    None for nodes without INT8 weights, and where no products of two channels are added.
+    None for nodes without INT8 weights or without sums over channels.
     """
     source = graph.producer(node.input(1)) if node.op in _LAYOUTS else None
     if source is None or source.op != "DequantizeLinear":
@@ -59,14 +59,16 @@ def paired_weights(graph: OnnxGraph, node: Node) -> Array | None:
 
 
 def largest_sum(weights: Array) -> int:
-    """Return the largest magnitude of a sum over neighbours of one sign.
+    """Return the largest magnitude of a sum over neighbours of equal sign.
 
     Args:
-        weights: integers ``(..., channels)``; a last channel may have no neighbour.
+        weights: integers ``(..., channels)``, with an even or odd number of channels.
     """
+    # int16: sums of two int8 weights exceed int8.
     padded = np.zeros((*weights.shape[:-1], weights.shape[-1] + weights.shape[-1] % 2), np.int16)
     padded[..., : weights.shape[-1]] = weights
     even, odd = padded[..., ::2], padded[..., 1::2]
+    # Products of opposite sign can't overflow together: only equal signs add up.
     positive = np.maximum(even, 0) + np.maximum(odd, 0)
     negative = np.minimum(even, 0) + np.minimum(odd, 0)
     return int(max(positive.max(initial=0), -negative.min(initial=0)))
@@ -78,8 +80,8 @@ def _convolution(node: Node, integers: Array) -> Array | None:
     if channels == 1:
         return None
     if node.attributes.get("group", 1) > 1 and channels % 2:
-        # Computed as a matrix product over all of the window, where a channel's neighbour may
-        # stand at the next position.
+        # Computed as a matrix product over the whole window, so that the neighbour of a channel
+        # may belong to the next position.
         return last.reshape(len(last), -1)
     return last
 
@@ -110,7 +112,7 @@ _LAYOUTS = {
 
 
 def _reads_integers(graph: OnnxGraph, tensor: str) -> bool:
-    """Whether a tensor comes from a Q/DQ pair, directly or through operators that keep integers."""
+    """Return whether a tensor comes from a DQ, directly or through integer-preserving operators."""
     pending, seen = [tensor], set[str]()
     while pending:
         name = pending.pop()

@@ -1,8 +1,7 @@
-"""A fair pool of an engine's concurrent requests.
+"""Fair pool of an engine's concurrent requests.
 
-Callers are served in the order in which they came. A request that is given back goes straight to
-the caller that has waited longest, so that a thread which asks again at once can't overtake the
-others.
+Callers are served in order of arrival. A returned request goes directly to the longest-waiting
+caller, so that a thread with an immediate next request can't overtake the others.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ class RequestLimits:
     """Limits of concurrent and waiting callers of an engine.
 
     Args:
-        parallel: requests that run at the same time; None = what suits the backend. Each takes
-            memory of its own: inputs and outputs in OpenVINO, activations in ONNX Runtime, a whole
-            execution context on a GPU. All but the first are made when they are needed.
-        waiting: callers that may wait for a request; the next one gets an ``EngineBusyError`` at
-            once.
-        timeout: seconds after which a caller that waits gets an ``EngineBusyError``.
+        parallel: number of concurrent requests; None = the backend's default. Each needs separate
+            memory: inputs and outputs in OpenVINO, activations in ONNX Runtime, a whole execution
+            context on a GPU. All but the first are created on demand.
+        waiting: number of waiting callers; the next caller gets an ``EngineBusyError`` immediately.
+        timeout: seconds until a waiting caller gets an ``EngineBusyError``.
 
     Raises:
         ConfigError: a value is out of range.
@@ -52,7 +50,7 @@ class RequestLimits:
 
 
 class _Ticket(Generic[Request]):
-    """A caller in the queue; its lock opens with a request."""
+    """A caller in the queue; its lock is released together with a request."""
 
     __slots__ = ("called", "request")
 
@@ -66,10 +64,10 @@ class RequestPool(Generic[Request]):
     """Lend requests to threads, first come, first served.
 
     Args:
-        make: makes a request; called once now, and again while all are lent and fewer than
+        make: creates a request; called once now, and again if all are lent and fewer than
             ``parallel`` exist.
-        parallel: how many requests there may be.
-        limits: how many callers may wait, and how long.
+        parallel: maximum number of requests.
+        limits: limits of waiting callers.
     """
 
     def __init__(self, make: Callable[[], Request], parallel: int, limits: RequestLimits) -> None:
@@ -77,6 +75,7 @@ class RequestPool(Generic[Request]):
         self._limits = limits
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)
+        # The first request now: errors such as missing memory appear at load time.
         self._idle: list[Request] = [make()]
         self._unmade = (limits.parallel or parallel) - 1
         self._lent = 0
@@ -84,12 +83,10 @@ class RequestPool(Generic[Request]):
         self._closed = False
 
     def take(self) -> Request:
-        """Return a request, waiting if all are lent.
-
-        The caller must give it back.
+        """Return a request, after a wait if all are lent; the caller must give it back.
 
         Raises:
-            EngineBusyError: too many callers wait already, or none came free in time.
+            EngineBusyError: too many callers are waiting, or no request became free in time.
             EngineLoadError: the pool is closed.
         """
         with self._lock:
@@ -104,12 +101,14 @@ class RequestPool(Generic[Request]):
                 self._lent += 1
             else:
                 ticket = self._enqueue()
+        # Outside of the lock: both may take long.
         return self._make_another() if ticket is None else self._wait(ticket)
 
     def give(self, request: Request) -> None:
-        """Take back what ``take`` returned, for the caller that has waited longest."""
+        """Return a request to the pool, or pass it to the longest-waiting caller."""
         with self._lock:
             if self._queue:
+                # The count of lent requests is unchanged, since the request changes hands directly.
                 ticket = self._queue.popleft()
                 ticket.request = request
                 ticket.called.release()
@@ -121,7 +120,7 @@ class RequestPool(Generic[Request]):
 
     @contextmanager
     def lend(self) -> Iterator[Request]:
-        """Take a request for the length of a block."""
+        """Lend a request for the duration of a block."""
         request = self.take()
         try:
             yield request
@@ -129,12 +128,13 @@ class RequestPool(Generic[Request]):
             self.give(request)
 
     def close(self) -> list[Request]:
-        """Refuse new callers, serve those that came before, and return all requests.
+        """Reject new callers, serve waiting ones, and return all requests.
 
         A second call returns none.
 
         Raises:
-            EngineBusyError: requests still run after the timeout; call it again to go on waiting.
+            EngineBusyError: requests still run after the timeout; call it again to continue
+                waiting.
         """
         with self._lock:
             self._closed = True
@@ -149,15 +149,13 @@ class RequestPool(Generic[Request]):
 
     # ------------------------------------------------------------------ inside
     def _make_another(self) -> Request:
-        """Make one more request.
-
-        Where there is no room for it, wait for one of those that there are.
-        """
+        """Create one more request, or wait for an existing one if memory is short."""
         try:
             return self._make()
         except BaseException as error:
             no_room = isinstance(error, EngineError)
             with self._lock:
+                # Without memory, further attempts would fail too. Other errors free the slot again.
                 self._unmade = 0 if no_room else self._unmade + 1
                 self._lent -= 1
                 if self._closed and not self._lent:
@@ -182,10 +180,11 @@ class RequestPool(Generic[Request]):
         try:
             if ticket.called.acquire(timeout=self._limits.timeout):
                 return cast(Request, ticket.request)
-        except BaseException:  # Ctrl-C: a request that came meanwhile must not be lost
+        except BaseException:  # Ctrl-C: do not lose a request that arrived in the meantime
             if not self._withdraw(ticket):
                 self.give(cast(Request, ticket.request))
             raise
+        # A request may arrive between the timeout and the withdrawal.
         if not self._withdraw(ticket):
             return cast(Request, ticket.request)
         raise EngineBusyError(
@@ -195,7 +194,7 @@ class RequestPool(Generic[Request]):
         )
 
     def _withdraw(self, ticket: _Ticket[Request]) -> bool:
-        """Remove a ticket from the queue; return False if already called."""
+        """Remove a ticket from the queue; return False if it already has a request."""
         with self._lock:
             if ticket not in self._queue:
                 return False

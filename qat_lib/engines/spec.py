@@ -34,7 +34,7 @@ class ShapeProfile:
 
     Args:
         minimum: smallest shape, all dimensions positive.
-        optimum: shape that kernels are chosen for; between the other two in every dimension.
+        optimum: shape for the selection of kernels; between the other two in every dimension.
         maximum: largest shape.
 
     Raises:
@@ -47,6 +47,7 @@ class ShapeProfile:
 
     def __post_init__(self) -> None:
         shapes = (self.minimum, self.optimum, self.maximum)
+        # filter(None): the empty shape of a scalar has no minimum.
         least = min(map(min, filter(None, shapes)), default=1)
         if len(set(map(len, shapes))) != 1 or least < 1:
             raise ConfigError(
@@ -60,11 +61,11 @@ class ShapeProfile:
 
     @classmethod
     def fixed(cls, shape: Shape) -> ShapeProfile:
-        """Return the profile of one single shape."""
+        """Return the profile of a single shape."""
         return cls(minimum=shape, optimum=shape, maximum=shape)
 
     def contains(self, shape: Sequence[int]) -> bool:
-        """Whether ``shape`` lies between the smallest and the largest in every dimension."""
+        """Return whether ``shape`` is between smallest and largest in every dimension."""
         if len(shape) != len(self.minimum):
             return False
         sizes = zip(self.minimum, shape, self.maximum, strict=True)
@@ -72,7 +73,7 @@ class ShapeProfile:
 
     @property
     def bounded(self) -> tuple[int | None, ...]:
-        """The fixed dimensions; None for the open ones."""
+        """The fixed dimensions, with None for open ones."""
         pairs = zip(self.minimum, self.maximum, strict=True)
         return tuple(low if low == high else None for low, high in pairs)
 
@@ -93,39 +94,37 @@ def _shape_text(shape: Shape) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
-    """How an engine is built.
+    """Options of an engine build.
 
     Every field has a default, so ``BuildSpec()`` builds for this machine.
 
     Args:
-        backend: ``auto`` takes TensorRT where the library and a GPU are, else OpenVINO, else ONNX
+        backend: ``auto`` selects TensorRT if the library and a GPU exist, else OpenVINO, else ONNX
             Runtime.
-        shapes: profile of each input by name. An input that is not named keeps its fixed shape; a
+        shapes: profile of each input by name. Inputs without a profile keep their fixed shape; a
             dynamic batch becomes 1 to ``max_batch_size``.
         max_batch_size: largest batch of inputs without a profile.
-        float_precision: what layers outside INT8 compute in. ``fp16`` and ``bf16`` need a backend
-            and a device that have them; TensorRT 10.12 and newer read the types from the ONNX graph
-            and ignore this.
+        float_precision: precision of layers outside of INT8. ``fp16`` and ``bf16`` require support
+            by backend and device; TensorRT 10.12 and newer read the types from the ONNX graph and
+            accept only ``fp32`` here.
         threads: CPU threads; 0 = all.
-        hint: whether the CPU backends optimize one request (``latency``) or many at once
-            (``throughput``).
+        hint: whether the CPU backends optimize single requests (``latency``) or many concurrent
+            ones (``throughput``).
         workspace_mib: limit of TensorRT's scratch memory in MiB; None = the device's memory.
         optimization_level: 0 (quick build) to 5 (slow build, fastest engine). ONNX Runtime: 0 off,
             1 basic, 2 extended, 3 and more all graph optimizations.
         timing_cache: TensorRT's kernel timings, read before and updated after the build.
-        profile: keep what per-layer timing needs in the engine, and write the time of each layer.
-        hardware_compatible: TensorRT: let the engine run on Ampere and newer GPUs, not only on this
-            one.
-        version_compatible: TensorRT: let the engine run on later versions of the same major
-            version.
-        properties: OpenVINO: properties of the CPU plugin for the compilation, laid over those that
-            the backend sets, such as ``{"SNIPPETS_MODE": "ENABLE"}``. The manifest lists those that
-            were used.
-        preprocessing: how raw input becomes the engine's; kept in the manifest.
-        classes: class names in label order; kept in the manifest.
+        profile: whether to measure each layer after the build and write the times.
+        hardware_compatible: TensorRT: build for Ampere and all newer GPUs instead of this GPU only.
+        version_compatible: TensorRT: build for later versions of the same major version, too.
+        properties: OpenVINO: compilation properties of the CPU plugin, such as
+            ``{"SNIPPETS_MODE": "ENABLE"}``; they override those of the backend. The manifest lists
+            the used properties.
+        preprocessing: preprocessing of raw input, stored in the manifest.
+        classes: class names in label order, stored in the manifest.
 
     Raises:
-        ConfigError: a value is out of range, or there are properties for a backend that has none.
+        ConfigError: a value is out of range, or the backend does not support properties.
     """
 
     backend: BackendChoice = "auto"
@@ -170,7 +169,7 @@ class BuildSpec:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the spec as JSON types, as it goes into the manifest."""
+        """Return the spec as JSON types, for the manifest."""
         values = asdict(self)
         values["shapes"] = map_values(str, self.shapes)
         values["timing_cache"] = None if self.timing_cache is None else str(self.timing_cache)
@@ -179,7 +178,7 @@ class BuildSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BuildSpec:
-        """Return the spec that ``to_dict`` described."""
+        """Return the spec of a dict from ``to_dict``."""
         known = dict(values)
         known["shapes"] = map_values(parse_profile, known.get("shapes", {}))
         known["classes"] = tuple(known.get("classes", ()))
@@ -191,10 +190,8 @@ class BuildSpec:
 def parse_shapes(text: str) -> dict[str, ShapeProfile]:
     """Parse ``input:1x3x224x224,8x...,32x...``.
 
-    There is one shape per input, or smallest, optimum and largest.
-
-    A shape that ends in ``...`` takes the remaining dimensions of the first one. Several inputs are
-    separated by ``;``.
+    Each input has one shape, or smallest, optimum and largest. A final ``...`` repeats the
+    remaining dimensions of the first shape. Inputs are separated by ``;``.
 
     >>> str(parse_shapes("input:1x3x8x8,4x...,8x...")["input"])
     '1x3x8x8,4x3x8x8,8x3x8x8'
@@ -204,6 +201,7 @@ def parse_shapes(text: str) -> dict[str, ShapeProfile]:
     """
     profiles = {}
     for part in filter(None, map(str.strip, text.split(";"))):
+        # The last colon: names such as "serving:0" contain colons themselves.
         name, colon, shapes = part.rpartition(":")
         if not colon or not name:
             raise ConfigError(
@@ -214,10 +212,7 @@ def parse_shapes(text: str) -> dict[str, ShapeProfile]:
 
 
 def parse_profile(text: str) -> ShapeProfile:
-    """Parse one shape, or three shapes separated by commas, into a profile.
-
-    ``scalar`` is the shape of a number.
-    """
+    """Parse one shape, or three comma-separated shapes, into a profile; a number is ``scalar``."""
     if text.strip() == _SCALAR:
         return ShapeProfile.fixed(())
     pieces = list(map(str.strip, text.split(",")))
@@ -245,7 +240,7 @@ def parse_properties(texts: Sequence[str]) -> dict[str, str]:
     """Parse ``NAME=VALUE`` texts; OpenVINO converts the values itself.
 
     Raises:
-        ConfigError: a text does not have this form.
+        ConfigError: a text has another form.
     """
     properties = {}
     for text in texts:

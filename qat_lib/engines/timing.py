@@ -1,4 +1,4 @@
-"""Latency and throughput, from requests timed one by one."""
+"""Latency and throughput from individually timed requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WARM_REQUESTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Timed requests: seconds each, in all, and on the device if known."""
+    """Timed requests: seconds of each, total seconds, and seconds on the device if known."""
 
     end_to_end: list[float]
     total: float
@@ -27,10 +27,7 @@ class Measured:
 
 
 def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 1) -> Measured:
-    """Send requests for ``seconds``, at least ten per client, sequentially.
-
-    Time each request.
-    """
+    """Time sequential requests for ``seconds``, at least ten per client."""
     clock = time.perf_counter
     begin = clock()
     end = begin + seconds
@@ -45,13 +42,14 @@ def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 
     if clients == 1:
         durations = run(0)
     else:
+        # Threads suffice, since the backends release the GIL while they compute.
         with ThreadPoolExecutor(clients) as pool:
             durations = list(chain.from_iterable(pool.map(run, range(clients))))
     return Measured(end_to_end=durations, total=clock() - begin, clients=clients)
 
 
 def warm_up(send: Callable[[], object], seconds: float) -> None:
-    """Send a few requests, and more until ``seconds`` have passed."""
+    """Send requests for ``seconds``, at least three."""
     end = time.perf_counter() + seconds
     for _ in range(_WARM_REQUESTS):
         send()
@@ -78,7 +76,7 @@ def summarize_times(batch_size: int, parts: Sequence[Measured]) -> Latency:
 
 
 def check_arguments(batch_size: int, seconds: float) -> None:
-    """Refuse a benchmark of nothing.
+    """Check the arguments of a benchmark.
 
     Raises:
         ConfigError: ``seconds`` or ``batch_size`` is not positive.

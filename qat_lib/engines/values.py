@@ -1,4 +1,4 @@
-"""The values that engines speak in: tensors, layers, latencies."""
+"""Value types of the engine interface: tensors, layers, latencies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Dimension = int | None
 
 
 def nan_samples(values: Array) -> int:
-    """Return the number of samples, along the first axis, with a NaN; 0 for integers.
+    """Return the number of samples with a NaN; 0 for integers.
 
-    An array without axes is one sample.
+    Samples lie along the first axis; an array without axes is one sample.
     """
     if values.dtype.kind not in "fV":  # V: bfloat16 and the like
         return 0
@@ -26,10 +26,7 @@ def nan_samples(values: Array) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """One input or output: name, shape and NumPy dtype name.
-
-    A dimension of None has any size within the profile.
-    """
+    """Name, shape and NumPy dtype name of one input or output; None is an open dimension."""
 
     name: str
     shape: tuple[Dimension, ...]
@@ -47,20 +44,20 @@ def names_of(tensors: Iterable[TensorInfo]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLayer:
-    """One layer of a built engine, as the backend itself reports it.
+    """One layer of a built engine, as reported by the backend.
 
     Args:
         name: the backend's name.
         kind: the backend's layer type, such as ``Convolution``.
-        nodes: names of the ONNX nodes that run in it.
-        precision: data type that it computes in: ``int8``, ``fp16``, ``bf16``, ``fp32``, ...
+        nodes: names of its ONNX nodes.
+        precision: compute data type: ``int8``, ``fp16``, ``bf16``, ``fp32``, ...
         weighted: whether it multiplies by constant weights (convolution, dense, ...).
-        output_precision: data type that it writes; empty where the backend does not say.
-        time_ms: mean time of one run in milliseconds; None where it was not profiled.
-        kernel: implementation that the backend picked; empty where it does not say.
-        keras_layer: Keras layer that it computes: of its first node with weights, else of its first
-            node that is no Q or DQ, else of its first node; empty where no node of it is known.
-        quantizers: quantizers whose Q or DQ nodes run in it.
+        output_precision: data type of the output; empty if not reported.
+        time_ms: mean time of one run in milliseconds; None without profiling.
+        kernel: the selected implementation; empty if not reported.
+        keras_layer: Keras layer of its first node with weights, else of its first node except Q
+            and DQ, else of its first node; empty without known nodes.
+        quantizers: quantizers of its Q and DQ nodes.
     """
 
     name: str
@@ -80,7 +77,7 @@ class EngineLayer:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineLayer:
-        """Return the layer that ``to_dict`` described."""
+        """Return the layer of a dict from ``to_dict``."""
         quantizers = tuple(values.get("quantizers", ()))
         return cls(**{**values, "nodes": tuple(values["nodes"]), "quantizers": quantizers})
 
@@ -133,12 +130,12 @@ class Latency:
 
     Args:
         batch_size: samples in each request.
-        iterations: requests that were timed.
+        iterations: number of timed requests.
         end_to_end: one request from NumPy array to NumPy array.
-        compute: time on the device alone; None where the backend has no such clock.
+        compute: time on the device only; None without a device clock.
         throughput: samples per second over the timed requests.
         cuda_graph: whether requests were replayed from a CUDA graph.
-        clients: threads that sent requests at the same time.
+        clients: number of concurrent client threads.
     """
 
     batch_size: int

@@ -21,8 +21,7 @@ from qat_lib.support.mappings import map_values
 Request = dict[str, Array]
 
 _LARGEST_INTEGERS = (127, 2)
-"""Integers are drawn below the first; below the second where the graph looks something up and has
-fewer rows."""
+"""Upper bounds of random integers; the second is for graphs with a lookup of fewer rows."""
 
 
 def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> dict[str, Any]:
@@ -32,8 +31,8 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
 
     Args:
         engine: the engine, loaded from its file.
-        onnx: what it was built from.
-        half: whether some of the graph is in float16 or bfloat16.
+        onnx: source of the engine.
+        half: whether parts of the graph are in float16 or bfloat16.
         seed: seed of the random requests.
 
     Returns:
@@ -41,8 +40,8 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
         ``qat_lib.engines.agreement``.
 
     Raises:
-        EngineBuildError: an output differs by more than the engine's precision explains, or ONNX
-            Runtime can't run the graph.
+        EngineBuildError: the difference of an output exceeds its bound, or ONNX Runtime can't run
+            the graph.
     """
     reference = Reference(onnx)
     requests, answers, expected, found = [], [], [], []
@@ -73,17 +72,14 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
 
 
 def _shapes(engine: Engine) -> list[dict[str, Shape]]:
-    """Return the shapes of three requests.
-
-    All are the same if the engine takes only one shape.
-    """
+    """Return the shapes of three requests, all equal for an engine with fixed shapes."""
     profiles = map_values(parse_profile, engine.manifest.spec["shapes"])
     shapes = (attrgetter("minimum"), _middle, attrgetter("maximum"))
     return [map_values(shape, profiles) for shape in shapes]
 
 
 def _middle(profile: ShapeProfile) -> Shape:
-    """Return a shape between smallest and largest (1 to 32: 6)."""
+    """Return the geometric mean of the smallest and largest shapes (1 to 32: 6)."""
     return tuple(
         round(math.sqrt(low * high))
         for low, high in zip(profile.minimum, profile.maximum, strict=True)
@@ -99,6 +95,7 @@ def _ask(
         try:
             return request, reference.run(request)
         except EngineBuildError:
+            # Only integers can be out of range of a lookup; otherwise another draw does not help.
             if all(np.issubdtype(value.dtype, np.floating) for value in request.values()):
                 raise
     request = engine.random_request(shapes, seed=seed, integers_below=_LARGEST_INTEGERS[-1])
@@ -106,7 +103,7 @@ def _ask(
 
 
 def _refuse_nan(expected: Sequence[Mapping[str, Array]]) -> None:
-    """Refuse a graph that answers NaN: an engine that does so too would agree with it."""
+    """Reject a graph with NaN in its answers, since NaN of the engine would agree with it."""
     for name in expected[0]:
         found = sum(nan_samples(answer[name]) for answer in expected)
         if found:

@@ -1,1 +1,1 @@
-"""Files that anyone may have made: bounded, checked, read and written whole."""
+"""Bounded, checked reading of untrusted files, and atomic writing."""

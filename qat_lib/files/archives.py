@@ -1,8 +1,8 @@
-"""Open an untrusted zip archive after its sizes are checked.
+"""Open an untrusted zip archive after a check of its sizes.
 
-The sizes in the directory bound what reading gives: Python's ``zipfile`` stops there and then
-compares the checksum. (Of the compressions that it supports, only deflate is unpacked piece by
-piece.)
+The sizes in the directory bound the unpacked data: Python's ``zipfile`` stops reading at the
+declared size and then compares the checksum. Of the supported compressions, only deflate unpacks
+incrementally.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from qat_lib.files import limits
 
 
 def open_archive(stream: BinaryIO, wanted: Collection[str] | None = None) -> zipfile.ZipFile:
-    """Return the archive in ``stream``, whose members may be read.
+    """Return the archive in ``stream`` after the size check.
 
     Args:
         stream: a seekable file.
-        wanted: names of the members that will be read, whose sizes are added up; None for all.
+        wanted: names of the members to read; only their sizes count. None: all members.
 
     Raises:
-        ValueError: it is no zip archive, is damaged, or asks for more than is allowed; the text
-            says why.
+        ValueError: the file is not a zip archive, is damaged, or unpacks to more than the limit;
+            the message gives the reason.
         OSError: the file can't be read.
     """
     size = stream.seek(0, os.SEEK_END)
@@ -35,6 +35,7 @@ def open_archive(stream: BinaryIO, wanted: Collection[str] | None = None) -> zip
         raise ValueError(f"it is no zip archive, or only a part of one ({error})") from error
     read = [each for each in archive.infolist() if wanted is None or each.filename in wanted]
     for member in read:
+        # zipfile expands whole input chunks of bzip2 and LZMA, without an output limit.
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(
                 f"its member {member.filename!r} is compressed otherwise than by deflate"
@@ -47,7 +48,7 @@ def check_unpacked(asked: int, file_size: int) -> None:
     """Check that a file of ``file_size`` bytes may unpack to ``asked`` bytes.
 
     Raises:
-        ValueError: it may not.
+        ValueError: the size exceeds the limit.
     """
     allowed = limits.unpacked_bytes(file_size)
     if asked > allowed:

@@ -1,6 +1,6 @@
 """Check Keras files by their headers before Keras reads them.
 
-Keras itself refuses code (safe mode) and links to other files.
+Keras itself rejects code (safe mode) and links to other files.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _HDF5, _NPZ = "model.weights.h5", "model.weights.npz"
 
 
 def check_keras_archive(path: Path) -> None:
-    """Check what a ``.keras`` file unpacks to, its weights included.
+    """Check the unpacked size of a ``.keras`` file, weights included.
 
     Raises:
-        OSError: it can't be read or is no regular file.
-        ValueError: it is no such file, is damaged, or asks for more than is allowed.
+        OSError: the file can't be read or is not a regular file.
+        ValueError: the file is not a ``.keras`` file, is damaged, or unpacks to more than the
+            limit.
     """
     with open_regular(path) as stream, open_archive(stream) as archive:
         names = archive.namelist()
@@ -38,14 +39,15 @@ def check_keras_archive(path: Path) -> None:
                 weights = archive.read(_HDF5)
             except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
                 raise ValueError(f"its member {_HDF5} is damaged ({error})") from error
+            # HDF5 also compresses its datasets inside of the member: check the size again.
             check_unpacked(stored_bytes(io.BytesIO(weights)), os.fstat(stream.fileno()).st_size)
 
 
 def stored_bytes(source: Path | BinaryIO) -> int:
-    """Return the bytes that an HDF5 file's datasets need in memory.
+    """Return the size of an HDF5 file's datasets in memory, in bytes.
 
     Raises:
-        ValueError: the file is damaged, or a dataset lies outside of it.
+        ValueError: the file is damaged, or a dataset refers to another file.
     """
     import h5py
 
@@ -62,6 +64,7 @@ def stored_bytes(source: Path | BinaryIO) -> int:
         total += int(item.dtype.itemsize) * elements
 
     try:
+        # h5py raises all these types for damaged headers, depending on the damaged field.
         with h5py.File(source, "r") as file:
             file.visititems(add)
     except (OSError, RuntimeError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """Limits on files, and the environment variables that raise them.
 
-A small file can ask for any amount of memory: it names sizes, or it is compressed. What it asks for
-is read from its headers and compared with these limits before anything is decoded.
+A small file can request any amount of memory through declared sizes or compression. The request is
+read from the headers and compared with these limits before decoding.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ UNPACKED_FLOOR = 256 << 20
 """Bytes that any archive may unpack to."""
 
 UNPACKED_RATIO = 16
-"""How many times its own size an archive may unpack to, if that is more than
-``UNPACKED_FLOOR``."""
+"""Largest ratio of unpacked to stored size above ``UNPACKED_FLOOR``."""
 
 IMAGE_PIXELS = 50_000_000
 """Pixels of one image: a camera of 50 megapixels."""
@@ -28,22 +27,24 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def unpacked_bytes(file_size: int) -> int:
-    """Return how many bytes an archive of ``file_size`` bytes may unpack to.
+    """Return the largest unpacked size of an archive of ``file_size`` bytes.
 
-    The variable ``QATLINE_MAX_UNPACKED`` sets another limit, such as ``20GiB``.
+    The variable ``QATLINE_MAX_UNPACKED`` overrides the limit, for example with ``20GiB``.
 
     Raises:
-        ConfigError: the variable holds no size.
+        ConfigError: the value of the variable is not a size.
     """
     allowed = _from_environment(UNPACKED_VARIABLE)
     return max(UNPACKED_FLOOR, UNPACKED_RATIO * file_size) if allowed is None else allowed
 
 
 def image_pixels() -> int:
-    """Return how many pixels an image may have; ``QATLINE_MAX_IMAGE_PIXELS`` sets another limit.
+    """Return the largest number of pixels of an image.
+
+    The variable ``QATLINE_MAX_IMAGE_PIXELS`` overrides the limit.
 
     Raises:
-        ConfigError: the variable holds no number.
+        ConfigError: the value of the variable is not a number.
     """
     allowed = _from_environment(PIXELS_VARIABLE)
     return IMAGE_PIXELS if allowed is None else allowed

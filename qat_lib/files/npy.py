@@ -16,16 +16,17 @@ def load_npy(path: str | Path) -> npt.NDArray[Any]:
     """Return the array of a ``.npy`` file, mapped from disk.
 
     Raises:
-        OSError: it can't be read or is no regular file.
-        ValueError: it is no such file, is cut short, or holds Python objects.
+        OSError: the file can't be read or is not a regular file.
+        ValueError: the file is not a ``.npy`` file, is truncated, or contains Python objects.
     """
     with open_regular(path) as stream:
+        # np.load accepts both formats, so a renamed .npz deserves a specific message.
         if stream.read(4) == b"PK\x03\x04":
             raise ValueError(
                 "it is an .npz archive of several arrays: save the one array with np.save"
             )
     try:
-        # A shape whose product overflows would look like a small one.
+        # Without the error, an overflowing product of dimensions would look like a small array.
         with np.errstate(over="raise"):
             array: npt.NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
     except OSError:
@@ -42,8 +43,9 @@ def unpack_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a ``.npz`` file by name.
 
     Raises:
-        OSError: it can't be read or is no regular file.
-        ValueError: it is no such file, is damaged, or asks for more memory than is allowed.
+        OSError: the file can't be read or is not a regular file.
+        ValueError: the file is not a ``.npz`` file, is damaged, or needs more memory than the
+            limit.
     """
     arrays = {}
     with open_regular(path) as stream, open_archive(stream) as archive:

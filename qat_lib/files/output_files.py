@@ -1,4 +1,4 @@
-"""Where a result may be written, checked before the work."""
+"""Check output paths before the work starts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from qat_lib.files.regular_files import describe_kind
 def check_output(
     path: str | os.PathLike[str], *, inputs: Iterable[str | os.PathLike[str]] = ()
 ) -> None:
-    """Refuse an output path at which a file must not be put.
+    """Reject an output path that must not be overwritten.
 
-    A result is written beside its place and renamed, which would replace a device or a FIFO as it
-    does a file.
+    A result is written to a temporary neighbour and renamed; the rename would also replace a
+    device or a FIFO.
 
     Args:
-        path: path of the file to write; it may be there already, as a regular file.
-        inputs: files that the result is made from; none of them may be overwritten.
+        path: path of the file to write; an existing regular file is allowed.
+        inputs: source files of the result, protected against overwriting.
 
     Raises:
-        ConfigError: something other than a regular file has that name, or it is one of the inputs.
+        ConfigError: the path is not a regular file, or is one of the inputs.
     """
     place = Path(path)
     try:
         found = place.stat()
-    # Whoever writes says what is wrong with the folder.
+    # The writer reports problems of the folder with a better message.
     except (FileNotFoundError, NotADirectoryError):
         return
     # A loop of links, a folder that can't be searched, a NUL in the name.
@@ -43,6 +43,7 @@ def check_output(
             f"Expected the path of a file to write. Received: {path}, which is {kind}."
         )
     for source in inputs:
+        # samefile compares inodes: links and relative paths of the same file are equal.
         if Path(source).exists() and os.path.samefile(place, source):
             raise ConfigError(
                 f"Expected an output other than the inputs. Received: {path} for both; choose "

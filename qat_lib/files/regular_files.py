@@ -1,7 +1,7 @@
-"""Read untrusted files: regular ones only, up to a limit.
+"""Read untrusted regular files up to a limit.
 
-A pipe never ends, nor does a link to ``/dev/zero``. What can't be read raises an OSError with the
-reason, which the caller puts into an exception of its own.
+Reading a pipe or a link to ``/dev/zero`` would never end. Unreadable files raise an OSError with
+the reason; the caller translates it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ _KINDS = (
 
 
 def describe_kind(mode: int) -> str:
-    """Return an irregular file's kind: ``a folder``, ``a pipe``...
-
-    It goes by the file's ``st_mode``.
-    """
+    """Return the kind of an irregular file, such as ``a folder``, from its ``st_mode``."""
     return next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
 
 
@@ -33,10 +30,11 @@ def open_regular(path: str | Path) -> BinaryIO:
     """Open a file for reading, without waiting for a pipe's other end.
 
     Raises:
-        OSError: it can't be opened, or is no regular file; ``strerror`` says what it is.
+        OSError: the file can't be opened or is not regular; ``strerror`` names its kind.
     """
-    # O_NONBLOCK does nothing to a regular file.
+    # Opening a FIFO blocks without O_NONBLOCK; the flag has no effect on regular files.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    # fstat of the open descriptor leaves no window to exchange the path after the check.
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -48,11 +46,12 @@ def read_regular(path: str | Path, limit: int) -> bytes:
     """Return the content of a regular file of at most ``limit`` bytes.
 
     Raises:
-        OSError: it can't be read, is no regular file, or is larger.
+        OSError: the file can't be read, is not regular, or exceeds the limit.
     """
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > limit:
             reason = f"it has {size:,} bytes, expected at most {limit:,}"
             raise OSError(errno.EINVAL, reason, str(path))
+        # read(size), not read(): the file may grow after the check.
         return stream.read(size)

@@ -19,7 +19,7 @@ _PLAIN = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe loader of JSON types, so that a date stays a text."""
+    """Safe loader of JSON types; dates remain text."""
 
     yaml_constructors = {  # noqa: RUF012 - PyYAML's own way
         tag: constructor
@@ -48,6 +48,7 @@ def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, 
         if key in seen:
             raise _problem(f"the key {key!r} is given twice", key_node)
         seen.add(key)
+    # After the check: flattening copies merged keys into the node, like duplicates.
     loader.flatten_mapping(node)
     return loader.construct_mapping(node, deep=True)
 
@@ -62,18 +63,16 @@ _StrictLoader.add_implicit_resolver(
 
 
 def parse_yaml(text: str, source: str, *, error: type[QatlineError]) -> Any:
-    """Parse one YAML document of plain values.
-
-    These are mappings, lists, text, numbers, true, false and null.
+    """Parse one YAML document of mappings, lists, text, numbers, true, false and null.
 
     Args:
-        text: The document.
-        source: What to call it in a message, such as a file's path.
-        error: What is raised.
+        text: the document.
+        source: name of the document in messages, such as the path of a file.
+        error: class of the raised exception.
 
     Raises:
-        QatlineError: ``error``: the text is not YAML, gives a key twice, asks for another type, is
-            nested too deeply, or has more than 512 KiB.
+        QatlineError: as ``error``: the text is not YAML, repeats a key, uses another type, is
+            nested too deeply, or exceeds 512 KiB.
     """
     if len(text) > LIMIT:
         raise error(
@@ -95,7 +94,7 @@ def read_yaml(path: str | Path, *, what: str, error: type[QatlineError]) -> Any:
     """Read a YAML file; see ``parse_yaml``.
 
     Raises:
-        QatlineError: ``error``: the file can't be read, or does not hold such YAML.
+        QatlineError: as ``error``: the file can't be read, or ``parse_yaml`` rejects it.
     """
     return parse_yaml(read_text(path, what=what, error=error, limit=LIMIT), str(path), error=error)
 

@@ -1,7 +1,4 @@
-"""Read the text files of users: configs, specs, plans.
-
-Anything else is refused.
-"""
+"""Read the text files of users: configs, specs, plans."""
 
 from __future__ import annotations
 
@@ -22,18 +19,17 @@ JSON_BYTES = 16 * MIB
 def read_text(
     path: str | Path, *, what: str, error: type[QatlineError], limit: int = 64 * MIB
 ) -> str:
-    """Read a regular UTF-8 text file, and drop a byte order mark.
+    """Read a regular UTF-8 text file without its byte order mark.
 
     Args:
-        path: The file.
-        what: What it should hold, with its article, for the messages.
-        error: What is raised.
-        limit: Its largest size, in bytes. Reading a pipe or a device would never end, or take all
-            memory.
+        path: the file.
+        what: expected content with its article, for messages.
+        error: class of the raised exception.
+        limit: largest size of the file, in bytes.
 
     Raises:
-        QatlineError: ``error``: the file is missing, no regular file, too large, can't be read or
-            is no UTF-8.
+        QatlineError: as ``error``: the file is missing, not regular, too large, unreadable or
+            not UTF-8.
     """
     try:
         content = read_regular(path, limit)
@@ -44,6 +40,7 @@ def read_text(
             f"Could not read {what} {path}: {getattr(problem, 'strerror', None) or problem}."
         ) from problem
     try:
+        # Editors on Windows write a byte order mark, which json and yaml reject.
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise error(
@@ -57,13 +54,13 @@ def parse_json(text: str, source: str, *, error: type[QatlineError], unique: boo
     """Parse JSON.
 
     Args:
-        text: The document.
-        source: What to call it in a message, such as a file's path.
-        error: What is raised.
-        unique: Whether a key that is given twice is an error, as only the last one would count.
+        text: the document.
+        source: name of the document in messages, such as the path of a file.
+        error: class of the raised exception.
+        unique: whether a repeated key is an error; otherwise the last value counts.
 
     Raises:
-        QatlineError: ``error``: the text is no JSON, is nested too deeply, or gives a key twice.
+        QatlineError: as ``error``: the text is not JSON, is nested too deeply, or repeats a key.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique if unique else None)

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Write files and folders atomically."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
 
 def unfinished_name(name: str) -> str:
-    """Return a new temporary name that ``sweep_unfinished`` recognizes.
-
-    ``name`` is the final one.
-    """
+    """Return a new temporary name for the final ``name``, as ``sweep_unfinished`` expects it."""
     return f".{name}.{secrets.token_hex(6)}.tmp"
 
 
 @contextmanager
 def written_beside(target: Path) -> Iterator[Path]:
-    """Yield an empty file that becomes ``target`` in one rename.
+    """Yield an empty temporary file and rename it to ``target`` if the body succeeds.
 
-    The body must succeed for that. Whatever the body raises, a full disk included, the file beside
-    is gone afterwards.
+    If the body raises (a full disk, for example), the temporary file is deleted.
     """
     unfinished = target.with_name(unfinished_name(target.name))
     try:
+        # O_EXCL follows no planted link; mode 0666 lets the umask decide, unlike tempfile's 0600.
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield unfinished
+        # Before the rename: otherwise a power failure can leave the final name on an empty file.
         sync(unfinished)
         unfinished.replace(target)
     finally:
@@ -42,7 +40,7 @@ def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text atomically.
 
     Raises:
-        OSError: it can't be written; what was there before is still there.
+        OSError: the file can't be written; the previous content is unchanged.
     """
     with written_beside(Path(path)) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
@@ -58,9 +56,9 @@ def sync(path: Path) -> None:
 
 
 def sweep_unfinished(folder: Path) -> None:
-    """Remove temporary files that killed processes left.
+    """Remove the temporary files of killed processes.
 
-    Nobody may be writing in ``folder``.
+    No process may write to ``folder`` at the same time.
     """
     with suppress(OSError):
         for path in folder.iterdir():

@@ -1,7 +1,4 @@
-"""Small reference networks, by name.
-
-The pipeline's default and the examples train them.
-"""
+"""Registry of small reference networks, used by the default pipeline and the examples."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ REFERENCE_MODELS = tuple(_MODULES)
 """Names of the networks."""
 
 TORCH_REFERENCE_MODELS = ("resnet20_cifar10", "mobilenetv2_imagenet")
-"""Names of those that ``qat_lib.torch.models`` builds as well."""
+"""Names of the networks that ``qat_lib.torch.models`` also builds."""
 
 __all__ = [
     "REFERENCE_MODELS",
@@ -49,10 +46,10 @@ _OTHERS: dict[Framework, str] = {
 
 
 def check_reference_name(name: str, framework: Framework = "keras") -> None:
-    """Check that there is a reference network ``name``, without importing its framework.
+    """Check that the reference network ``name`` exists, without importing its framework.
 
     Raises:
-        ConfigError: there is none; the nearest name is given.
+        ConfigError: the network does not exist; the message suggests the nearest name.
     """
     known = _KNOWN[framework]
     if name in known:
@@ -72,7 +69,7 @@ def build_reference_model(
     """Build the reference network ``name`` for images of ``input_shape`` (height, width, channels).
 
     Raises:
-        ConfigError: there is no such network, or it does not take one of the options.
+        ConfigError: the network does not exist, or does not accept one of the options.
     """
     check_reference_name(name)
     try:

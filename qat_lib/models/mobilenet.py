@@ -13,15 +13,15 @@ from qat_lib.models.mobilenet_stages import STAGES
 def mobilenetv2_imagenet(
     *, input_shape: tuple[int, int, int] = (224, 224, 3), classes: int = 1000, dropout: float = 0.2
 ) -> Any:
-    """Build MobileNetV2 1.0 in torchvision's layout, so that its weights fit.
+    """Build MobileNetV2 1.0 in torchvision's layout, compatible with its weights.
 
-    Keras's own builder pads otherwise at stride 2. Layers are named after torchvision's modules,
-    with ``_`` for the dots: ``features_1_conv_0_0``.
+    Keras's builder pads differently at stride 2. Layers have the names of torchvision's modules
+    with ``_`` instead of dots: ``features_1_conv_0_0``.
 
     Args:
         input_shape: (height, width, channels), at least 32x32.
         classes: number of logits.
-        dropout: share of the features that training drops before the logits, in [0, 1).
+        dropout: share of features dropped before the logits in training, in [0, 1).
             Default 0.2.
 
     Returns:
@@ -46,7 +46,7 @@ def mobilenetv2_imagenet(
 
 
 def _inverted_residual(x: Any, channels: int, expansion: int, stride: int, name: str) -> Any:
-    """Expand, convolve depthwise, project; add the input where it fits."""
+    """Expand, convolve depthwise, project; add the input if the shapes agree."""
     y, part = x, 0
     if expansion != 1:
         inside = f"{name}_conv_0"
@@ -63,10 +63,8 @@ def _inverted_residual(x: Any, channels: int, expansion: int, stride: int, name:
 
 
 def _conv_bn(x: Any, filters: int | None, size: int, conv: str, norm: str, strides: int = 1) -> Any:
-    """Convolve and normalize with equal padding on all sides.
-
-    Without ``filters`` the convolution is depthwise.
-    """
+    """Convolve and normalize with equal padding on all sides; depthwise without ``filters``."""
+    # At stride 2 and even sizes, Keras's "same" pads only the bottom and right.
     if strides > 1:
         x = layers.ZeroPadding2D(size // 2, name=f"{conv}_pad")(x)
     padding = "valid" if strides > 1 else "same"

@@ -1,6 +1,6 @@
 """Residual networks for 8x8 digits, and CIFAR ResNet-20.
 
-Source of the latter: He et al. 2015 (https://arxiv.org/abs/1512.03385).
+ResNet-20 follows He et al. 2015 (https://arxiv.org/abs/1512.03385).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def resnet_digits(
         classes: number of logits.
         width: channels of the first stage; the stages have ``width``, ``2*width`` and ``4*width``.
             Default 64, as in ResNet-18 (2.7 M parameters).
-        blocks: identity blocks of each stage; stages two and three start with a projection block
-            besides.
+        blocks: identity blocks of each stage; stages two and three also start with a projection
+            block.
 
     Returns:
         A Functional model from ``(batch, height, width, channels)`` to logits ``(batch, classes)``.
@@ -47,7 +47,7 @@ def resnet_digits(
 def resnet20_cifar10(*, input_shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10) -> Any:
     """Build CIFAR ResNet-20 with parameter-free shortcuts (option A).
 
-    They subsample and add zero channels.
+    The shortcuts subsample and append zero channels.
 
     Args:
         input_shape: (height, width, channels).
@@ -69,10 +69,7 @@ def resnet20_cifar10(*, input_shape: tuple[int, int, int] = (32, 32, 3), classes
 def _conv_bn(
     x: Any, filters: int, size: int, name: str, strides: int = 1, padding: int | None = None
 ) -> Any:
-    """Convolve and normalize; with ``padding``, pad as PyTorch does.
-
-    That is the same on all sides.
-    """
+    """Convolve and normalize; ``padding`` is equal on all sides, as in PyTorch."""
     if padding and strides > 1:
         x = layers.ZeroPadding2D(padding, name=f"{name}_pad")(x)
     mode = "valid" if padding and strides > 1 else "same"

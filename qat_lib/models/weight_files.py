@@ -12,12 +12,12 @@ from qat_lib.support.foreign_errors import describe_error
 
 @contextmanager
 def reading_weights(file: Path, suffixes: tuple[str, ...], model: str) -> Iterator[None]:
-    """Translate any failure in the block to a file-naming ``ConfigError``.
+    """Translate any failure in the block to a ``ConfigError`` that names the file.
 
     Args:
         file: the weights file.
-        suffixes: those that the file may have.
-        model: name of the model that the weights are for.
+        suffixes: allowed suffixes of the file.
+        model: name of the model for the weights.
 
     Raises:
         ConfigError: the file has another suffix, is missing or damaged, or does not fit the model.
@@ -44,12 +44,12 @@ def reading_weights(file: Path, suffixes: tuple[str, ...], model: str) -> Iterat
 
 
 def refuse_unused(names: Iterable[str], used: Collection[str], model: str) -> None:
-    """Refuse PyTorch-named arrays that belong to no layer.
+    """Reject PyTorch-named arrays without a layer.
 
-    PyTorch's counts of training steps (``num_batches_tracked``) are no weights.
+    PyTorch's counts of training steps (``num_batches_tracked``) are ignored.
 
     Raises:
-        ConfigError: there are such arrays; the first is named.
+        ConfigError: some arrays have no layer; the message names the first.
     """
     left = []
     for name in names:

@@ -1,7 +1,4 @@
-"""Weights from files: Keras's .weights.h5, and PyTorch-named .npz.
-
-The latter have PyTorch's layouts, too.
-"""
+"""Load weights from Keras's .weights.h5 files, and .npz files with PyTorch names and layouts."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ def load_weights(model: Any, path: str | Path) -> None:
             ``resnet20_cifar10`` and ``mobilenetv2_imagenet``.
 
     Raises:
-        ConfigError: the file is missing, damaged, asks for more memory than is allowed (see
+        ConfigError: the file is missing, damaged, needs more memory than the limit (see
             ``qat_lib.load_model``), or does not fit the model.
     """
     file = Path(path)
@@ -88,6 +85,7 @@ def _torch_weights(layer: Any) -> list[str]:
 
 
 def _keras_layout(layer: Any, name: str, array: np.ndarray) -> np.ndarray:
+    # PyTorch stores (out, in, h, w); Keras (h, w, in, out), or (h, w, channels, 1) if depthwise.
     if name == "weight" and array.ndim == 4:
         depthwise = isinstance(layer, keras.layers.DepthwiseConv2D)
         return array.transpose((2, 3, 0, 1) if depthwise else (2, 3, 1, 0))

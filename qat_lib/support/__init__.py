@@ -1,1 +1,1 @@
-"""Small helpers below everything else: extras, digests, errors of other libraries."""
+"""Small helpers without dependencies: extras, digests, errors of other libraries."""

@@ -1,4 +1,4 @@
-"""Extras of qatline and their packages, one table for all install hints."""
+"""Table of qatline's extras and their packages, for install hints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package i
 
 
 def missing_hint(error: ImportError) -> str | None:
-    """Return the extra to install for a failed import, or None."""
+    """Return an install hint for a failed import, or None for packages outside of the extras."""
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in _EXTRAS:
         return None
@@ -35,7 +35,7 @@ def missing_hint(error: ImportError) -> str | None:
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
-    """Return those of ``packages`` that are not installed; nothing is imported."""
+    """Return the missing packages among ``packages`` without importing any."""
     return [package for package in packages if importlib.util.find_spec(package) is None]
 
 

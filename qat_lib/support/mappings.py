@@ -13,5 +13,5 @@ Result = TypeVar("Result")
 def map_values(
     function: Callable[[Value], Result], values: Mapping[Key, Value]
 ) -> dict[Key, Result]:
-    """Return a dict with the same keys and ``function`` of each value."""
+    """Return a dict with the same keys and ``function`` applied to each value."""
     return {key: function(value) for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Dataclass fields that say all about an option: config and command line derive theirs from them."""
+"""Dataclass fields with the full description of an option, shared by config and command line."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _INFO = "option"
 
 @dataclass(frozen=True, kw_only=True)
 class OptionInfo:
-    """What config and command line show of an option.
+    """Description of an option in config and command line.
 
     Attributes:
-        help: what it does, in a line.
+        help: effect of the option, in a line.
         least: smallest number allowed, or None.
         most: largest number allowed, or None.
-        above: number that it must exceed, or None.
-        below: number that it must stay below, or None.
-        flag: its name on the command line; empty: ``--`` and the field's name.
-        in_config: whether it is a key of the config.
-        in_command: whether the command has it.
-        command_help: what the command says of it; empty: ``help``.
-        command_least: smallest number that the command allows; None: ``least``.
+        above: exclusive lower bound, or None.
+        below: exclusive upper bound, or None.
+        flag: name on the command line; empty: ``--`` and the field's name.
+        in_config: whether the option is a key of the config.
+        in_command: whether the option is a flag of the command.
+        command_help: help text of the command; empty: ``help``.
+        command_least: smallest number allowed by the command; None: ``least``.
     """
 
     help: str
@@ -53,7 +53,8 @@ def about(help: str, **values: Any) -> dict[str, OptionInfo]:
 
 
 def fields_of(options: type) -> list[OptionField]:
-    """Return the fields of a dataclass of options in order."""
+    """Return the fields of an options dataclass in order."""
+    # ``field.type`` is a string under ``from __future__ import annotations``.
     kinds = get_type_hints(options)
     found = []
     for each in fields(options):

@@ -1,7 +1,7 @@
 """Quantization-aware training for PyTorch, with the Keras side's plan, passes and engines.
 
-Needs the extra ``qatline[torch]``; TensorFlow and Keras are not imported. Names are imported when
-they are first used.
+The package requires the extra ``qatline[torch]`` and imports neither TensorFlow nor Keras. Names
+are imported on first use.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
     "quantize_model",
 ]
 
-# Where each name lives; the imports above say the same to type checkers and editors.
+# Module of each name. The imports above repeat it for type checkers and editors.
 _HOMES = {
     "apply_plan": "qat_lib.torch.apply",
     "calibrate": "qat_lib.torch.calibration",
@@ -66,7 +66,7 @@ _HOMES = {
     "TensorQuantizer": "qat_lib.torch.tensor_quantizer",
 }
 
-if not TYPE_CHECKING:  # a type checker knows the names above and no others
+if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

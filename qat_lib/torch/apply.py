@@ -1,4 +1,4 @@
-"""apply_plan: the only place that changes the graph of a PyTorch module."""
+"""apply_plan: insert the quantizers of a plan into the graph of a PyTorch module."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ QUANTIZED: dict[type, Any] = {
     float_nn.ConvTranspose3d: quant_nn.QuantConvTranspose3d,
     float_nn.Linear: quant_nn.QuantLinear,
 }
-"""Classes with a weight, and their quantized forms. ``quantized_modules`` lends their names in
-``torch.nn`` to the quantized ones, those in ``torch.nn.modules`` stay."""
+"""Quantized form of each class with a weight. The keys come from ``torch.nn.modules``, because
+``quantized_modules`` replaces the names in ``torch.nn``."""
 
 
 def apply_plan(
@@ -40,26 +40,26 @@ def apply_plan(
 ) -> fx.GraphModule:
     """Return a copy of a module with the quantizers of a plan.
 
-    A quantizer of an activation is a submodule that all readers of its tensor read through; one of
-    a weight is inside of the quantized module that stands for the module. Names of submodules,
-    parameters and buffers stay, so that the state of the original loads with ``strict=False``.
+    An activation quantizer is a submodule between a tensor and all its readers; a weight quantizer
+    is inside of the quantized module that replaces the original. Names of submodules, parameters
+    and buffers are kept, so that the state of the original loads with ``strict=False``.
 
     Args:
-        module: the module that the plan was made of, or its traced form; it stays as it is.
+        module: the planned module, or its traced form; it is not changed.
         plan: the plan.
         example_input: as for ``qat_lib.torch.plan_quantization``; only the number of tensors
-            counts. Default None: as many as ``forward`` has arguments without a default.
+            matters. Default None: the number of arguments of ``forward`` without a default.
 
     Raises:
-        PlanError: the plan names a tensor, module or weight that the module lacks.
-        UnsupportedModelError: torch.fx can't trace the module, or it can't be copied.
+        PlanError: the module lacks a tensor, module or weight of the plan.
+        UnsupportedModelError: the module can't be traced by torch.fx, or can't be copied.
     """
     count = None if example_input is None else len(example_inputs(module, example_input))
     return _Insertion(ModuleGraph(_copied(trace_module(module, count))), plan).run()
 
 
 def _copied(traced: fx.GraphModule) -> fx.GraphModule:
-    """Return a copy of a traced module without the shapes of its tensors."""
+    """Return a copy of a traced module without recorded tensor shapes."""
     try:
         copied = copy.deepcopy(traced)
     except Exception as error:  # a module's own copying may raise anything
@@ -82,10 +82,11 @@ class _Insertion:
         self.plan = PlanIndex.of(plan, graph)
         self.entries = plan.by_kind("activation")
         self.paths: dict[str, str] = {}
-        """Path of the submodule of each quantizer of an activation."""
+        """Path of the submodule of each activation quantizer."""
         self.device = next((p.device for p in self.traced.parameters()), torch.device("cpu"))
 
     def run(self) -> fx.GraphModule:
+        # Before any change: the entries of the plan refer to the original graph.
         replaced = self._find_replaced()
         for name, entries in self.plan.of_layer.items():
             self._quantize_weight(name, entries)
@@ -93,20 +94,21 @@ class _Insertion:
             self._quantize_tensor(entry)
         for call, entry in replaced:
             self._drop_own(call, entry)
+        # An in-place module would change the tensor that a new quantizer also reads.
         work_out_of_place(self.traced)
         self._finish()
         return self.traced
 
     def _finish(self) -> None:
         for part in self.traced.modules():
-            if type(part) is nn.Module:  # made by torch.fx to hold others
+            if type(part) is nn.Module:  # a container created by torch.fx, in training mode
                 part.training = self.traced.training
         self.traced.graph.lint()
         self.traced.delete_all_unused_submodules()
         self.traced.recompile()
 
     def _quantize_tensor(self, entry: QuantizerEntry) -> None:
-        """Quantize a tensor for the readers that the plan names."""
+        """Quantize a tensor for its readers in the plan."""
         node = self.graph.nodes[entry.tensor]
         with self.traced.graph.inserting_after(self._behind(node)):
             quantized = self.traced.graph.call_module(self._quantizer(entry), (node,))
@@ -115,16 +117,16 @@ class _Insertion:
             _read(self.graph, consumer.layer, consumer.input, quantized)
 
     def _behind(self, node: fx.Node) -> fx.Node:
-        """Return the node behind which code can read a value.
+        """Return the last node before a possible reader of a value.
 
-        Inputs come before all code.
+        All placeholders must precede the other nodes.
         """
         if node.op != "placeholder":
             return node
         return [n for n in self.traced.graph.nodes if n.op == "placeholder"][-1]
 
     def _quantizer(self, entry: QuantizerEntry) -> str:
-        """Return the path of an entry's quantizer, which a tied group shares."""
+        """Return the path of an entry's quantizer, shared by a tied group."""
         if entry.name in self.paths:
             self.traced.get_submodule(self.paths[entry.name]).shared = True
             return self.paths[entry.name]
@@ -144,7 +146,7 @@ class _Insertion:
         return path
 
     def _free_path(self, name: str) -> str:
-        """Return a free submodule path: its name, underscores added if taken."""
+        """Return a free submodule path: the name, with underscores added if it is taken."""
         parts = [path for path, _ in self.traced.named_modules()]
         parts += [path for path, _ in self.traced.named_parameters()]
         while name in parts:
@@ -152,10 +154,7 @@ class _Insertion:
         return name
 
     def _quantize_weight(self, path: str, entries: list[QuantizerEntry]) -> None:
-        """Replace a module by its quantized form with the weight's quantizer.
-
-        That quantizer is its only one.
-        """
+        """Replace a module by its quantized form with a weight quantizer only."""
         module = self.traced.get_submodule(path)
         quantized_class = _quantized_class(module)
         for entry in entries:
@@ -172,13 +171,13 @@ class _Insertion:
                 pair_axis=entry.pair_axis,
             )
             quantized = quantized_class.from_float(module, quant_desc_weight=descriptor)
-            # Its input is quantized outside, where all readers of the tensor share a quantizer.
+            # The input is quantized outside, by a quantizer shared with the tensor's other readers.
             quantized._input_quantizer = nn.Identity()
             quantized.weight_quantizer.to(self.device).fit_weight()
             self.traced.set_submodule(path, quantized.train(module.training))
 
     def _find_replaced(self) -> list[tuple[ModuleCall, QuantizerEntry]]:
-        """Return the calls whose own quantizer the plan replaces."""
+        """Return the calls with an input quantizer that the plan replaces."""
         found = []
         for call in self.graph.calls:
             entry = self.plan.arriving(self.graph, call, 0)
@@ -187,7 +186,7 @@ class _Insertion:
         return found
 
     def _drop_own(self, call: ModuleCall, entry: QuantizerEntry) -> None:
-        """Remove an input's own quantizer, and hand on its range and switches."""
+        """Remove the existing quantizer of an input, and transfer its range and switches."""
         quantizer = self.traced.get_submodule(self.paths[entry.name])
         own = call.operation if call.traits.is_quantizer else input_quantizer(call.operation)
         if isinstance(own, TensorQuantizer):
@@ -200,11 +199,12 @@ class _Insertion:
 
 
 def _read(graph: ModuleGraph, call: str, index: int, quantized: fx.Node) -> None:
-    """Let input number ``index`` of a call read another node."""
+    """Redirect input number ``index`` of a call to another node."""
     node = graph.by_name[call].node  # type: ignore[attr-defined]
     counter = iter(range(len(inputs_of(node))))
 
     def replace(old: fx.Node) -> fx.Node:
+        # Only tensors count as inputs; the counter must not advance for other arguments.
         is_it = old in graph.tensors and next(counter) == index
         return quantized if is_it else old
 
@@ -219,7 +219,7 @@ def _quantized_class(module: nn.Module) -> Any:
 
 
 def _take_over(quantizer: Any, own: TensorQuantizer) -> None:
-    """Give a quantizer the replaced one's switches and the wider range."""
+    """Transfer the switches of a replaced quantizer, and the wider range of both."""
     if not own.enabled:
         quantizer.disable()
     if own.calibrated:

@@ -1,4 +1,4 @@
-"""Name a converted graph's inputs, outputs and open dimensions."""
+"""Name the inputs, outputs and open dimensions of a converted graph."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ pytree = torch.utils._pytree
 
 
 def name_border(model: ir.Model, program: Any, batch: int | None) -> None:
-    """Name inputs by forward's arguments, outputs by place in the result.
+    """Name inputs after the arguments of forward, and outputs after their position in the result.
 
     Args:
         model: the converted model.
         program: the captured program.
-        batch: fixed batch size; None where it is open.
+        batch: fixed batch size; None if open.
 
     Raises:
         ExportError: forward returns no tensor.
@@ -33,6 +33,7 @@ def name_border(model: ir.Model, program: Any, batch: int | None) -> None:
         )
     taken = {str(value.name) for value in graph.inputs}
     for value, name in zip(graph.outputs, names, strict=True):
+        # ONNX requires unique value names: a dict key may equal an argument of forward.
         value.name = f"{name}_output" if name in taken else name
     for value in (*graph.inputs, *graph.outputs):
         if value.shape is not None:
@@ -43,10 +44,10 @@ def name_border(model: ir.Model, program: Any, batch: int | None) -> None:
 
 
 def output_names(program: Any) -> list[str]:
-    """Return a name for each tensor that a program returns.
+    """Return a name for each output tensor of a program.
 
-    The only one is ``output``; those of a tuple are ``output_0``, ``output_1``, ...; those of a
-    dict or of an object have their keys, joined by underscores where they are nested.
+    A single tensor is ``output``; elements of a tuple are ``output_0``, ``output_1``, ...; values
+    of a dict or an object are named by their keys, with underscores between nested keys.
     """
     spec = program.call_spec.out_spec
     places = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
@@ -60,10 +61,7 @@ def output_names(program: Any) -> list[str]:
 
 
 def _key(key: Any) -> str:
-    """Return one step of a path: dict key, field name or index.
-
-    An index is that of a tuple.
-    """
+    """Return one step of a path: dict key, field name or tuple index."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

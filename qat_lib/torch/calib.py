@@ -1,6 +1,6 @@
-"""Calibrators of single quantizers, as pytorch-quantization names them.
+"""Calibrators of single quantizers, with the names of pytorch-quantization.
 
-``qat_lib.torch.calibrate`` calibrates a whole model in one call, and needs none of these.
+``qat_lib.torch.calibrate`` calibrates a whole model in one call, without these.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from qat_lib.torch.tensor_quant import QuantDescriptor
 
 
 class NothingCollectedError(CalibrationError, RuntimeError):
-    """A calibrator collected nothing; a RuntimeError, as in pytorch-quantization."""
+    """A calibrator without data; a RuntimeError, as in pytorch-quantization."""
 
 
 class ShapeChangedError(CalibrationError, RuntimeError):
-    """Tensors of a calibrator have other channels than before; a RuntimeError, too."""
+    """Tensors of a calibrator with a different number of channels; also a RuntimeError."""
 
 
 class Calibrator(Protocol):
-    """What collects the tensors of one quantizer."""
+    """Collector of the tensors of one quantizer."""
 
     def collect(self, x: torch.Tensor) -> None:
-        """Take note of a tensor."""
+        """Collect a tensor."""
 
     def compute_amax(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
-        """Return the range of what was collected; None without any."""
+        """Return the range of the collected tensors; None without tensors."""
 
     def reset(self) -> None:
-        """Forget what was collected."""
+        """Discard the collected data."""
 
 
 def create_calibrator(descriptor: QuantDescriptor) -> Calibrator:
-    """Return the calibrator that a descriptor asks for."""
+    """Return the calibrator requested by a descriptor."""
     kind = HistogramCalibrator if descriptor.calib_method == "histogram" else MaxCalibrator
     return kind(descriptor.num_bits, descriptor.axes, descriptor.unsigned)
 
 
 class MaxCalibrator:
-    """The largest magnitude of all tensors, or of each kept channel.
+    """Calibrator of the largest magnitude, per tensor or per channel.
 
     Args:
-        num_bits: width of the integers, which the range does not depend on.
-        axis: axes that keep a range of their own; None = one range.
+        num_bits: width of the integers, without effect on the range.
+        axis: per-channel axes; None = one range.
         unsigned: whether the integers are unsigned.
         track_amax: whether to keep the range of each tensor in ``amaxs``. Default False.
     """
@@ -69,15 +69,15 @@ class MaxCalibrator:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was collected."""
+        """Discard the collected data."""
         self.amaxs: list[Any] = []
         self._amax: torch.Tensor | None = None
 
     def collect(self, x: torch.Tensor) -> None:
-        """Take note of a tensor.
+        """Collect a tensor.
 
         Raises:
-            ShapeChangedError: the kept axes have other sizes than before.
+            ShapeChangedError: the sizes of the per-channel axes changed.
         """
         x = x.detach().float()
         magnitude = x.relu() if self.unsigned else x.abs()
@@ -99,22 +99,22 @@ class MaxCalibrator:
             self.amaxs.append(seen.cpu().numpy())
 
     def compute_amax(self) -> torch.Tensor | None:
-        """Return the largest magnitude; None without any tensor."""
+        """Return the largest magnitude; None without tensors."""
         return self._amax
 
 
 class HistogramCalibrator:
-    """A histogram of magnitudes, from which several methods take a range.
+    """Calibrator with a histogram of magnitudes and several calibration methods.
 
     Args:
-        num_bits: width of the integers, or ``(4, 3)`` for FP8, whose range is taken by ``"max"`` or
+        num_bits: width of the integers, or ``(4, 3)`` for FP8 with the methods ``"max"`` and
             ``"percentile"``.
         axis: must be None: a histogram has one range.
         unsigned: whether the integers are unsigned.
-        num_bins: least number of bins that span the data, at least 1; it is rounded up to a
-            multiple of 2048. Default 2048.
+        num_bins: minimum number of bins over the data, at least 1, rounded up to a multiple of
+            2048. Default 2048.
         grow_method: ignored: bins merge in pairs as the data grow.
-        skip_zeros: whether zeros are not counted. Default False.
+        skip_zeros: whether to ignore zeros. Default False.
         torch_hist: ignored: tensors are counted on their device, with the same counts on each.
 
     Raises:
@@ -146,8 +146,8 @@ class HistogramCalibrator:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was collected."""
-        # After the data have grown, half of the bins span it.
+        """Discard the collected data."""
+        # Twice num_bins: bins merge in pairs, and then only half of them span the data.
         self.histogram = Histogram(-(-2 * self.num_bins // BINS) * BINS)
 
     def collect(self, x: torch.Tensor) -> None:
@@ -163,6 +163,7 @@ class HistogramCalibrator:
         if magnitude.numel() == 0:
             return
         largest = float(magnitude.amax())
+        # Written so that NaN fails, too.
         if not largest < float("inf"):
             raise CalibrationError(
                 "A tensor has NaN or infinite values. Check the calibration data and the model: "
@@ -173,14 +174,14 @@ class HistogramCalibrator:
     def compute_amax(
         self, method: str = "percentile", *, percentile: float = 99.99
     ) -> torch.Tensor | None:
-        """Return the range that a method takes; None without any tensor.
+        """Return the range of a calibration method; None without tensors.
 
         Args:
             method: ``"max"``, ``"percentile"`` (default), ``"entropy"`` or ``"mse"``.
             percentile: in (0, 100]. Default 99.99.
 
         Raises:
-            CalibrationError: the method is not known or the percentile is out of range.
+            CalibrationError: the method is unknown or the percentile is out of range.
         """
         if not self.histogram.counts.any():
             return None
@@ -200,19 +201,19 @@ def calibrate_weights(
 ) -> None:
     """Set the weight ranges of quantized modules from histograms of the weights.
 
-    ``qat_lib.torch.calibrate`` sets weight ranges to the largest magnitudes, which engines do best
-    with; this is for the other methods.
+    ``qat_lib.torch.calibrate`` sets weight ranges to the largest magnitudes, the best choice for
+    engines; use this function for the other methods.
 
     Args:
-        model: a model with quantized modules. Their weight quantizers keep the ranges from now on.
+        model: a model with quantized modules. The ranges of its weight quantizers become fixed.
         method: ``"percentile"`` (default), ``"mse"``, ``"entropy"`` or ``"max"``.
-        perchannel: whether each output channel has a range of its own. Default True.
+        perchannel: whether each output channel has a separate range. Default True.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         num_bins: see ``HistogramCalibrator``. Default 2048.
 
     Raises:
-        CalibrationError: the model has no such module, the method is not known, the percentile is
-            out of range, or a weight is not finite.
+        CalibrationError: the model has no quantized module, the method is unknown, the percentile
+            is out of range, or a weight is not finite.
     """
     found: list[tuple[Any, int | None, torch.Tensor]] = []
     for module in model.modules():
@@ -236,5 +237,6 @@ def calibrate_weights(
         raise CalibrationError(
             f"The model {type(model).__name__!r} has no module with a weight_quantizer."
         )
+    # Set after all are computed: an error above leaves the model unchanged.
     for quantizer, kept, amax in found:
         quantizer.set_granularity(kept, amax)

@@ -1,4 +1,4 @@
-"""calibrate: set PyTorch ranges from values observed with quantization off."""
+"""calibrate: set the ranges of a PyTorch model from data, with quantization off."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def calibrate(
     """Set activation ranges from data and weight ranges from weights.
 
     The model runs in inference mode, without gradients, on the device of its parameters; each
-    quantizer shows its float tensor and passes it on. The counts, and so the ranges, are those of
-    ``qat_lib.calibrate`` on the same tensors.
+    quantizer records its float tensor and passes it on. The counts, and so the ranges, equal those
+    of ``qat_lib.calibrate`` on the same tensors.
 
     Args:
         model: a model with quantizers; its ranges are set in place.
         data: batches of inputs (an iterable, a DataLoader), each an array or tensor, a list or
-            dict of them where the model has several inputs, or a tuple whose first item is one of
-            these; or all samples at once, as one array ``(samples, ...)`` or a list or dict of
-            them, cut into batches of ``batch_size``.
-        method: ``"max"``, ``"percentile"``, ``"entropy"``, ``"mse"`` or ``"auto"``, which takes for
-            each tensor the range with the least squared error in the outputs of the layers that
-            read it. Default: ``"auto"``, or ``"percentile"`` where a percentile is given. A
-            quantizer with a calibrator of its own uses that.
+            dict of them for several inputs, or a tuple with one of these as its first item; or all
+            samples at once, as one array ``(samples, ...)`` or a list or dict of them, split into
+            batches of ``batch_size``.
+        method: ``"max"``, ``"percentile"``, ``"entropy"``, ``"mse"`` or ``"auto"``, the range with
+            the least squared error in the outputs of the tensor's readers. Default: ``"auto"``, or
+            ``"percentile"`` if a percentile is given. The calibrator of a quantizer takes
+            precedence.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
-        batch_size: size of the batches that an array is cut into.
-        freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's
-            QAT guide advises.
-        on_batch: called with the number of batches done.
+        batch_size: batch size for data given as arrays.
+        freeze: whether ranges are fixed during training. Default True, as recommended in NVIDIA's
+            QAT guide.
+        on_batch: called with the number of completed batches.
 
     Returns:
-        What was seen of each tensor.
+        Statistics of each tensor.
 
     Raises:
         CalibrationError: the model has no quantizer, the data is empty, or values are not finite.
@@ -87,11 +87,11 @@ class _Histograms(Histograms):
     histogram = Histogram
 
     def as_array(self, tensor: torch.Tensor) -> np.ndarray | None:
-        """Return a tensor in the CPU's memory, as an array that shares it."""
+        """Return a CPU tensor as an array that shares its memory; None for other devices."""
         return tensor.detach().float().numpy() if tensor.device.type == "cpu" else None
 
     def channel_axis(self, rank: int) -> int:
-        """Return the second axis of feature maps, else the last."""
+        """Return the channel axis: the second of feature maps, else the last."""
         return 1 if rank > 3 else rank - 1
 
     def measure(self, quantizer: TensorQuantizer, tensor: torch.Tensor) -> SeenTensor:
@@ -116,7 +116,7 @@ def _call(model: nn.Module, batch: Any) -> None:
 
 
 def _count_inputs(model: nn.Module) -> int:
-    """Return the number of tensors that the model must be called with."""
+    """Return the number of required arguments of the model."""
     parameters = inspect.signature(model.forward).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [p for p in parameters if p.kind in positional and p.default is p.empty]

@@ -1,4 +1,4 @@
-"""Capture a module as a program whose every operation says its module."""
+"""Capture a module as a program with the source module of each operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qat_lib.torch.inference import in_inference
 from qat_lib.torch.tracing import trace_module
 
 SCOPE = "qatline_call_"
-"""What stands before a function's name in the path of the module that runs it."""
+"""Prefix of function names in module paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Example:
 
     Attributes:
         args: positional arguments.
-        kwargs: arguments by name.
+        kwargs: keyword arguments.
     """
 
     args: tuple[Any, ...] = ()
@@ -41,12 +41,12 @@ class Example:
         """Return the arguments of ``example_input``, in the requested batch size.
 
         Args:
-            example_input: a tensor, a tuple or list of positional arguments, or a dict of arguments
-                by name.
-            batch: samples; None takes two, so that no operation counts on one.
+            example_input: a tensor, a tuple or list of positional arguments, or a dict of keyword
+                arguments.
+            batch: number of samples; None uses two, so that no operation is specialized for one.
 
         Raises:
-            ExportError: there is no tensor, or one without a sample.
+            ExportError: the example contains no tensor, or an empty one.
         """
         tensors = [x for x in torch.utils._pytree.tree_leaves(example_input) if is_tensor(x)]
         if not tensors or any(x.ndim and not len(x) for x in tensors):
@@ -77,7 +77,7 @@ class Example:
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether ``x`` is a tensor."""
+    """Return whether ``x`` is a tensor."""
     return isinstance(x, torch.Tensor)
 
 
@@ -85,14 +85,15 @@ def _of_batch(x: torch.Tensor, batch: int) -> torch.Tensor:
     x = x.detach()
     if x.is_floating_point():
         x = x.float()
+    # Repeats the samples of an example that is smaller than the batch.
     return x[torch.arange(batch) % len(x)] if x.ndim else x
 
 
 def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
     """Return the ``torch.export.ExportedProgram`` of a module in inference mode.
 
-    Where torch.fx can trace the module, its functions are captured as modules named after their
-    nodes, as plans name them. Elsewhere they go by the module around them.
+    If torch.fx can trace the module, its functions are captured as modules with their node names,
+    as in plans. Otherwise they have the name of the surrounding module.
 
     Args:
         module: the module, on the device of the example.
@@ -100,7 +101,7 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
         batch: fixed batch size; None leaves the first dimension of each tensor open.
 
     Raises:
-        ExportError: ``torch.export`` can't capture it.
+        ExportError: ``torch.export`` can't capture the module.
     """
     bound = bind_example(module, example)
     named = _with_named_functions(module, bound)
@@ -119,10 +120,10 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
 
 
 def bind_example(module: nn.Module, example: Example) -> inspect.BoundArguments:
-    """Return the arguments in the order of forward's.
+    """Return the arguments in the order of forward's signature.
 
     Raises:
-        ExportError: they do not fit forward.
+        ExportError: the arguments do not fit forward.
     """
     signature = inspect.signature(module.forward)
     try:
@@ -134,7 +135,7 @@ def bind_example(module: nn.Module, example: Example) -> inspect.BoundArguments:
 
 
 def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each argument's open dimensions: the first of each tensor."""
+    """Return the open dimensions of each argument: the first of each tensor."""
 
     def shape(x: Any) -> Any:
         return {0: torch.export.Dim.DYNAMIC} if is_tensor(x) and x.ndim else None
@@ -143,13 +144,13 @@ def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_named_functions(module: nn.Module, bound: inspect.BoundArguments) -> nn.Module:
-    """Return a module whose functions say their names, or the module itself."""
+    """Return the module with named functions, or unchanged if torch.fx can't trace it."""
     if isinstance(module, fx.GraphModule):
         return name_functions(module)
     if bound.kwargs:
         return module
     try:
-        with quiet("qat_lib"):  # what a module does in training does not matter here
+        with quiet("qat_lib"):  # its warning about training mode is irrelevant here
             traced = trace_module(module, len(bound.args))
     except UnsupportedModelError:
         return module
@@ -157,9 +158,9 @@ def _with_named_functions(module: nn.Module, bound: inspect.BoundArguments) -> n
 
 
 def _answers_alike(module: nn.Module, traced: nn.Module, args: tuple[Any, ...]) -> bool:
-    """Whether a traced module returns what the module does.
+    """Return whether a traced module has the same outputs as the module.
 
-    A forward that asks for the type of what it gets does other things while torch.fx traces it.
+    A forward that branches on the type of its arguments takes another path under torch.fx.
     """
     random = torch.Generator().manual_seed(0)
 
@@ -172,24 +173,24 @@ def _answers_alike(module: nn.Module, traced: nn.Module, args: tuple[Any, ...]) 
     with in_inference(module), in_inference(traced), torch.no_grad():
         expected, form = torch.utils._pytree.tree_flatten(module(*filled))
         found, other = torch.utils._pytree.tree_flatten(traced(*filled))
+    # Structures first: map would ignore missing outputs.
     return form == other and all(map(_equal, expected, found))
 
 
 def _equal(x: Any, y: Any) -> bool:
     if is_tensor(x) and is_tensor(y):
+        # torch.equal treats NaN as unequal to itself.
         return bool(torch.equal(x.nan_to_num(), y.nan_to_num()))
     return bool(type(x) is type(y) and x == y)
 
 
 def name_functions(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a module that runs each function as a named module.
-
-    The weights are shared; a module has its function's name.
-    """
+    """Return a module that runs each function as a submodule with its name, sharing all weights."""
     graph = fx.Graph()
     output = graph.graph_copy(module.graph, {})
     graph.output(output)
     named = fx.GraphModule(module, graph)
+    # torch.export records module paths but not fx node names, so functions become modules.
     for node in list(graph.nodes):
         if node.op not in ("call_function", "call_method"):
             continue
@@ -201,7 +202,7 @@ def name_functions(module: fx.GraphModule) -> fx.GraphModule:
 
 
 class _Function(nn.Module):
-    """Runs a function, or its first argument's method of that name."""
+    """Module that calls a function, or a method of its first argument."""
 
     def __init__(self, target: Any) -> None:
         super().__init__()
@@ -222,12 +223,10 @@ def silent() -> Iterator[None]:
 
 
 def in_float32(module: Any) -> nn.Module:
-    """Return a module that stores floating-point numbers as float32.
-
-    It is the module itself, or a copy.
+    """Return the module, or a float32 copy if it stores another floating-point type.
 
     Raises:
-        UnsupportedModelError: it is no module.
+        UnsupportedModelError: ``module`` is not a module.
     """
     if not isinstance(module, nn.Module):
         raise UnsupportedModelError(
@@ -236,5 +235,6 @@ def in_float32(module: Any) -> nn.Module:
         )
     stored = [*module.parameters(), *module.buffers()]
     if any(x.is_floating_point() and x.dtype != torch.float32 for x in stored):
+        # float() converts in place, hence the copy.
         return copy.deepcopy(module).float()
     return module

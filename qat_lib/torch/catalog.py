@@ -1,4 +1,4 @@
-"""Which classes a spec can name for a PyTorch model."""
+"""Catalog of the classes that a spec can name for a PyTorch model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from qat_lib.torch.module_traits import is_known, known_names
 
 
 class ModuleCatalog:
-    """The classes of modules and names of functions that can be quantized.
-
-    It is the ``qat_lib.graph.catalog.Catalog`` of the PyTorch side.
+    """Quantizable module classes and functions; a ``qat_lib.graph.catalog.Catalog``.
 
     Args:
-        own: names of the classes and functions of the model itself.
+        own: names of the classes and functions in the model.
     """
 
     noun = "quantized module"
@@ -25,10 +23,7 @@ class ModuleCatalog:
         self._own = frozenset(own)
 
     def class_named(self, name: str) -> Any:
-        """Return the torch.nn class of a name, or the name.
-
-        The name is that of another class or function; None = neither.
-        """
+        """Return the torch.nn class of a name, the name of another known class, or None."""
         if is_known(name):
             return getattr(float_nn, name, name)
         return name if name in self._own else None
@@ -38,11 +33,11 @@ class ModuleCatalog:
         return sorted(self._own.union(known_names()))
 
     def remedy(self, name: str) -> str:
-        """Return, in a few words, how to support a class."""
+        """Return a short hint on supporting a class."""
         return f"write Quant{name} with qat_lib.torch.nn.QuantMixin"
 
     def advice(self, name: str) -> str:
-        """Return a sentence that says how to support a class."""
+        """Return a full sentence on supporting a class."""
         return (
             f"To quantize it, write a module Quant{name} with qat_lib.torch.nn.QuantMixin or "
             "QuantInputMixin and use it in the model."

@@ -1,7 +1,7 @@
 """Functions of pytorch-quantization without a counterpart elsewhere in this package.
 
-They are importable under its paths, too: ``qat_lib.torch.utils``, ``qat_lib.torch.nn.functional``
-and ``qat_lib.torch.nn.modules.clip``.
+Its import paths also work: ``qat_lib.torch.utils``, ``qat_lib.torch.nn.functional`` and
+``qat_lib.torch.nn.modules.clip``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def reduce_amax(
 
     Args:
         input: tensor of any shape.
-        axis: axes to reduce, each in [-rank, rank). Default None: all of them, to a scalar.
-        keepdims: whether reduced axes stay, with size 1. Default True. A single value is a scalar
-            either way.
+        axis: axes to reduce, each in [-rank, rank). Default None: all axes, to a scalar.
+        keepdims: whether to keep reduced axes with size 1. Default True. A single value is always
+            a scalar.
 
     Raises:
-        SpecError: there are more axes than the tensor has.
+        SpecError: ``axis`` has more axes than the tensor.
     """
     magnitude = input.detach().abs()
     if axis is None:
@@ -40,13 +40,13 @@ def reduce_amax(
         raise SpecError(
             f"Cannot reduce more axes than the tensor's {input.dim()}. Received: axis={axis!r}."
         )
-    # Without axes amax reduces all of them.
+    # amax with an empty tuple would reduce all axes.
     found = magnitude.amax(axes, keepdim=keepdims) if axes else magnitude
     return found.squeeze() if found.numel() == 1 and not isinstance(axis, int) else found
 
 
 def clip(input: torch.Tensor, clip_value_min: Bound, clip_value_max: Bound) -> torch.Tensor:
-    """Clip a tensor to bounds that can be trained, as PACT does (https://arxiv.org/abs/1805.06085).
+    """Clip a tensor to trainable bounds, as in PACT (https://arxiv.org/abs/1805.06085).
 
     Args:
         input: float tensor of any shape.
@@ -54,8 +54,8 @@ def clip(input: torch.Tensor, clip_value_min: Bound, clip_value_max: Bound) -> t
         clip_value_max: upper bound, the same.
 
     Returns:
-        A tensor of the shape of ``input``. Its gradient is 1 strictly between the bounds, else 0;
-        a bound has the gradient of the elements at or beyond it.
+        A tensor with the shape of ``input``. The gradient is 1 strictly between the bounds, else
+        0; the gradient of a bound is the sum over the elements at or beyond it.
 
     Raises:
         SpecError: in the backward pass: a trained bound is not scalar.
@@ -86,12 +86,13 @@ class _Clip(torch.autograd.Function):
                 raise SpecError(
                     f"A trained bound can only be scalar. Received: {tuple(bound.shape)}."
                 )
+            # At the bound itself, the gradient goes to the bound and not to the input.
             gradients.append((dy * beyond).sum().reshape(bound.shape) if trained else None)
         return tuple(gradients)
 
 
 class Clip(nn.Module):
-    """Clip tensors to bounds, which may be parameters.
+    """Clip tensors to fixed or trainable bounds.
 
     Args:
         clip_value_min: lower bound, a number or tensor.
@@ -100,7 +101,7 @@ class Clip(nn.Module):
         learn_max: whether the upper bound is a parameter. Default False.
 
     Raises:
-        SpecError: a bound that is to be a parameter is not a number.
+        SpecError: a trained bound is not a number.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Clip(nn.Module):
         self.clip_value_max = _parameter(clip_value_max) if learn_max else clip_value_max
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Clip a tensor; its shape stays."""
+        """Return the clipped tensor, with the shape of ``inputs``."""
         return clip(inputs, self.clip_value_min, self.clip_value_max)
 
 

@@ -1,7 +1,4 @@
-"""Convert a captured module to an onnx-ir model.
-
-Every node's module and quantizer are known.
-"""
+"""Convert a captured module to an onnx-ir model with the module and quantizer of each node."""
 
 from __future__ import annotations
 
@@ -27,11 +24,11 @@ from qat_lib.torch.origins import Scopes, attribute_nodes
 from qat_lib.torch.written_forms import simplify
 
 WRITTEN_OPSET = 18
-"""Operator set that PyTorch's exporter is written in. Older ones are written by ``lower_opset``,
-newer ones by ONNX's version converter, on the graph without weights."""
+"""Operator set of PyTorch's exporter. ``lower_opset`` writes older ones, ONNX's version converter
+newer ones, on the graph without weights."""
 
 LARGEST_KEPT = 1024
-"""Elements up to which a constant goes through the version converter: arguments of operators."""
+"""Maximum size of constants for the version converter, enough for arguments of operators."""
 
 DOMAIN, MARKER, NAME = "qatline", "Quantizer", "name"
 
@@ -39,7 +36,7 @@ DOMAIN, MARKER, NAME = "qatline", "Quantizer", "name"
 def convert(
     module: nn.Module, example: Example, *, opset: int, batch: int | None = None
 ) -> ir.Model:
-    """Convert a module as it is; Q/DQ pairs have no range yet.
+    """Convert a module; Q/DQ pairs have no range yet.
 
     Args:
         module: module with float32 weights, quantized or not.
@@ -48,8 +45,8 @@ def convert(
         batch: fixed batch size; None (default) leaves it open.
 
     Returns:
-        A model as ``qat_lib.keras.export.convert.convert`` returns it, with the paths of modules in the
-        place of Keras layers.
+        A model in the form of ``qat_lib.keras.export.convert.convert``, with module paths instead
+        of Keras layers.
 
     Raises:
         ExportError: the operator set is out of range or lacks an operator of the module, or PyTorch
@@ -62,12 +59,14 @@ def convert(
     program = capture(module, example, batch=batch)
     model = _run_exporter(program)
     name_border(model, program, batch)
+    # Before the metadata are cleared, and before simplification removes nodes.
     scopes = Scopes.of(model)
     _forget_sources(model)
-    for _ in range(2):  # what was folded makes more shapes known
+    for _ in range(2):  # folding makes more shapes known
         infer_shapes(model)
         simplify(model)
         model = fix_reshape_targets(fold_constants(model))
+    # Before the version conversion, so that it processes standard operators only.
     markers = _take_markers(model)
     model = _in_opset(model, opset)
     attribute_nodes(model, scopes, markers)
@@ -76,7 +75,7 @@ def convert(
 
 
 def _run_exporter(program: Any) -> ir.Model:
-    """Run PyTorch's exporter without its optimizer, whose place the lowering passes take."""
+    """Run PyTorch's exporter without its optimizer, which the lowering passes replace."""
     translation = {torch.ops.qatline.quantizer.default: _marker_operator()}
     try:
         with silent():
@@ -105,8 +104,9 @@ def _run_exporter(program: Any) -> ir.Model:
 
 
 def _forget_sources(model: ir.Model) -> None:
-    """Drop PyTorch's own notes, such as a node's source lines."""
+    """Drop PyTorch's metadata, such as source lines of nodes."""
     graph = model.graph
+    # The exporter stores tracebacks and file paths, which do not belong in a delivered file.
     made = (output for node in graph for output in node.outputs)
     for part in (model, graph, *graph, *graph.inputs, *graph.initializers.values(), *made):
         part.metadata_props.clear()
@@ -114,17 +114,14 @@ def _forget_sources(model: ir.Model) -> None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return an error's root cause.
-
-    PyTorch's own text is a page about reports.
-    """
+    """Return the root cause of an error, since PyTorch's message is a page about bug reports."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _marker_operator() -> Any:
-    """Return a function that writes markers as nodes with quantizer names."""
+    """Return a translation of markers to nodes with quantizer names."""
     schema = onnx.defs.OpSchema
     marker = onnxscript.values.Op(
         onnxscript.values.Opset(DOMAIN, 1),
@@ -168,16 +165,14 @@ def _in_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _raise_opset(model: ir.Model, opset: int) -> ir.Model:
-    """Return the model in a newer operator set.
-
-    Weights do not go through the converter.
-    """
+    """Return the model in a newer operator set, with the weights kept out of the converter."""
     weights = {}
     for name, value in list(model.graph.initializers.items()):
         if value.const_value is not None and value.const_value.size > LARGEST_KEPT:
             weights[name] = value.const_value
             value.const_value = None
             del model.graph.initializers[name]
+            # A temporary input: with its weights, a model may exceed protobuf's limit of 2 GB.
             model.graph.inputs.append(value)
     proto = change_opset(ir.to_proto(model), opset, WRITTEN_OPSET)
     result = ir.serde.deserialize_model(proto)

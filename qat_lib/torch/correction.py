@@ -26,25 +26,25 @@ def correct_bias(
     batch_size: int = 32,
     on_layer: Callable[[int, int], None] | None = None,
 ) -> BiasReport:
-    """Correct biases for the mean error that quantization causes.
+    """Correct biases for the mean error of quantization.
 
-    What ``qat_lib.correct_bias`` does for Keras, by the same code: layer after layer, the bias of a
-    quantized module, or the running mean of the batch norm behind it, takes back the mean error of
-    its outputs. It stands in the model's own state, so that PyTorch, ONNX and engine agree.
+    The method is that of ``qat_lib.correct_bias`` for Keras: layer by layer, the mean error of the
+    outputs is subtracted from the bias of a quantized module, or from the running mean of the batch
+    norm behind it. The correction is part of the model's state, so PyTorch, ONNX and engine agree.
 
     Args:
         model: a quantized and calibrated model; it is changed in place.
-        data: calibration data in any form that ``qat_lib.torch.calibrate`` takes.
-        samples: number of samples to measure on, taken from the start; fewer where their tensors
-            would take more than 1 GiB. Default 64.
-        batch_size: size of the batches that an array is cut into. Default 32.
-        on_layer: called with the number of layers done, and of all.
+        data: calibration data in any form accepted by ``qat_lib.torch.calibrate``.
+        samples: number of samples to measure, from the start of the data; fewer if their tensors
+            would exceed 1 GiB. Default 64.
+        batch_size: batch size for data given as arrays. Default 32.
+        on_layer: called with the number of completed layers, and of all layers.
 
     Returns:
         The shift of each layer.
 
     Raises:
-        CalibrationError: the model has no quantizer, there is no data, or ``samples`` is
+        CalibrationError: the model has no quantizer, the data are empty, or ``samples`` is
             below 1.
         UnsupportedModelError: torch.fx can't trace the model.
     """
@@ -65,10 +65,10 @@ def correct_bias(
 
 
 class _ModuleBiases:
-    """Finds the biases of modules; see ``ChannelBiases``."""
+    """Access to the biases of modules; see ``ChannelBiases``."""
 
     def problem(self, call: ModuleCall) -> str:
-        """Return why a weighted module has no channels to correct, or nothing."""
+        """Return the reason that a weighted module can't be corrected; empty if it can."""
         is_known = isinstance(call.operation, (_ConvNd, nn.Linear))
         return "" if is_known else "what its weights add to its outputs is not known"
 
@@ -96,7 +96,7 @@ class _ModuleBias:
         self._axis = axis
 
     def saved(self) -> Callable[[], None]:
-        """Return a function that puts the current values back."""
+        """Return a function that restores the current values."""
         values = self._parameter.detach().clone()
 
         def restore() -> None:
@@ -107,11 +107,12 @@ class _ModuleBias:
 
     def rows(self, tensor: torch.Tensor) -> np.ndarray:
         """Return a tensor as float32 ``(positions, channels)``."""
+        # Channels last, so that a reshape keeps one column per channel.
         last = tensor.movedim(self._axis, -1)
         return np.asarray(last.reshape(-1, last.shape[-1]).float().cpu())
 
     def subtract(self, shift: np.ndarray) -> None:
-        """Subtract a shift of each channel from the tensor."""
+        """Subtract the shift of each channel from the tensor."""
         self._parameter.sub_(torch.from_numpy(shift).to(self._parameter))
 
     def moved(self, tensor: torch.Tensor, shift: np.ndarray) -> torch.Tensor:
@@ -128,7 +129,8 @@ class _ModuleMean(_ModuleBias):
         self._norm = norm
 
     def subtract(self, shift: np.ndarray) -> None:
-        """Add to the mean what takes the shift from the batch norm's outputs."""
+        """Change the mean such that the outputs of the batch norm lose the shift."""
         norm = self._norm
         gamma = norm.weight.detach().cpu().numpy() if norm.affine else 1.0
+        # A larger running mean lowers the outputs: the sign is opposite to a bias.
         super().subtract(-mean_shift(shift, gamma, norm.running_var.cpu().numpy(), norm.eps))

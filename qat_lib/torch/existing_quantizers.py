@@ -1,7 +1,4 @@
-"""Quantizers already in a PyTorch model, before quantization.
-
-They were put there by hand, or belong to quantized modules.
-"""
+"""Existing quantizers of a PyTorch model: inserted manually, or parts of quantized modules."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 
 def is_quantized(module: nn.Module) -> bool:
-    """Whether a module is a quantizer, or quantizes inputs or weights."""
+    """Return whether a module is a quantizer, or quantizes inputs or weights."""
     return isinstance(module, TensorQuantizer | QuantInputMixin)
 
 
 def existing_quantizers(module: nn.Module) -> ExistingQuantizers | None:
-    """Return what a quantizer or quantized module quantizes; None for other modules."""
+    """Return the quantized inputs and weights of a module; None for unquantized modules."""
     if isinstance(module, TensorQuantizer):
         return ExistingQuantizers(inputs=_whole(module), quantizer=module)
     if not isinstance(module, QuantInputMixin):
@@ -32,7 +29,7 @@ def existing_quantizers(module: nn.Module) -> ExistingQuantizers | None:
 
 
 def input_quantizer(module: nn.Module) -> TensorQuantizer | None:
-    """Return a quantized module's only input quantizer, if any."""
+    """Return the single input quantizer of a quantized module, if any."""
     own = getattr(module, "_input_quantizer", None)
     return own if isinstance(own, TensorQuantizer) else None
 
@@ -42,10 +39,10 @@ def _whole(quantizer: TensorQuantizer) -> tuple[int, ...]:
 
 
 def refuse_other_tools(model: nn.Module) -> None:
-    """Refuse a model with quantized modules of PyTorch's own.
+    """Reject a model with PyTorch's quantized modules.
 
     Raises:
-        UnsupportedModelError: there is one.
+        UnsupportedModelError: the model contains such a module.
     """
     for name, module in model.named_modules():
         home = type(module).__module__

@@ -1,4 +1,4 @@
-"""export_onnx: a PyTorch module to a verified ONNX file."""
+"""export_onnx: export a PyTorch module to a verified ONNX file."""
 
 from __future__ import annotations
 
@@ -43,47 +43,47 @@ def export_onnx(
 ) -> ExportReport:
     """Export a PyTorch module, quantized or not, to verified ONNX.
 
-    The module is exported in inference mode with float32 semantics and stays as it is. Inputs are
-    named as forward's arguments.
+    The module is exported in inference mode with float32 semantics and is not changed. Inputs have
+    the names of forward's arguments.
 
     Args:
         module: ``torch.nn.Module``.
-        path: file to write; it appears whole or not at all.
+        path: file to write, atomically.
         example_input: a tensor, a tuple of tensors (positional arguments) or a dict of tensors (by
             name), on the module's device. Only shapes and types matter; the first dimension of each
             is the batch.
-        target: what the file is for: ``"tensorrt"`` (default), ``"openvino"`` or ``"onnxruntime"``.
-        opset: ONNX operator set, 13 to 21. Default 17. PyTorch writes 18; an older one
-            lacks some operators. ``float_precision="fp16"`` needs, and raises it to, 19.
+        target: intended backend: ``"tensorrt"`` (default), ``"openvino"`` or ``"onnxruntime"``.
+        opset: ONNX operator set, 13 to 21. Default 17. PyTorch writes 18; older sets lack some
+            operators. ``float_precision="fp16"`` requires 19 and raises ``opset`` to it.
         weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter
-            of the size; ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to
-            8.6 needs; ``"int4"`` as ``"int8"``, but with INT4 for weights of 4 bits and fewer, which
-            raises ``opset`` to 21 and is not for TensorRT.
-        float_precision: precision of non-quantized layers: ``"fp32"`` (default) or ``"fp16"``, for
+            of the size; ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, required by TensorRT
+            up to 8.6; ``"int4"`` as ``"int8"``, but with INT4 for weights of at most 4 bits: it
+            raises ``opset`` to 21 and excludes TensorRT.
+        float_precision: precision of unquantized layers: ``"fp32"`` (default) or ``"fp16"``, for
             strongly typed TensorRT.
         batch_size: fixed batch size; None (default) leaves it open.
-        preprocessing: how raw images become the module's input; recorded in the file. Its
-            ``image_shape`` is (height, width, channels); the file takes NCHW.
-        embed_preprocessing: whether the graph takes raw images (uint8, NCHW) and preprocesses them
-            itself. Default False.
-        metadata: more entries for the file's metadata, such as ``{"classes": [...], "accuracy":
-            0.98}``; values that are not text are written as JSON.
-        plan: quantization plan that the file is verified against, its dict form, or the path of its
-            JSON; its digest is recorded in the file. Default None: verified against the module's
-            own quantizers.
-        options: all options above that say how the graph is lowered, as one value; default None:
-            those keywords. ``channels_first_input`` has no meaning here.
+        preprocessing: preprocessing of raw images, recorded in the file. Its ``image_shape`` is
+            (height, width, channels); the file takes NCHW.
+        embed_preprocessing: whether the graph takes raw images (uint8, NCHW) and includes the
+            preprocessing. Default False.
+        metadata: additional metadata of the file, such as ``{"classes": [...], "accuracy": 0.98}``;
+            values other than text are written as JSON.
+        plan: quantization plan for the verification, its dict form, or the path of its JSON; its
+            digest is recorded in the file. Default None: verification against the module's
+            quantizers.
+        options: all lowering options above as one value; default None: the keywords.
+            ``channels_first_input`` is not supported.
 
     Returns:
-        What was written.
+        Report of the export.
 
     Raises:
-        UnsupportedModelError: ``module`` is no module.
-        ConfigError: the path is no place for a file.
+        UnsupportedModelError: ``module`` is not a module.
+        ConfigError: ``path`` is not a valid output path.
         ExportError: an option is wrong, the example does not fit, a quantizer has no range, or
-            PyTorch can't capture or convert the module, or has no form of it in the operator set.
-        VerificationError: the written graph is not what the module and the plan say, or gives other
-            outputs than the module on random inputs; no file is left.
+            PyTorch can't capture or convert the module, or the operator set can't express it.
+        VerificationError: the written graph contradicts the module or the plan, or has different
+            outputs on random inputs; the file is removed.
 
     Examples:
         >>> import torch, qat_lib.torch
@@ -124,7 +124,7 @@ class ModuleSource:
     """A module to export.
 
     Args:
-        module: module with float32 weights, whose quantizers have names.
+        module: module with float32 weights and named quantizers.
         example: its arguments.
     """
 
@@ -133,15 +133,15 @@ class ModuleSource:
     layout: ClassVar[Layout] = "NCHW"
 
     def quantizers(self) -> Sequence[RangeOwner]:
-        """Return its quantizers."""
+        """Return the quantizers of the module."""
         return read_quantizers(self.module, self.example)
 
     def convert(self, options: ExportOptions) -> ir.Model:
-        """Return its graph, converted by PyTorch's exporter."""
+        """Return the graph from PyTorch's exporter."""
         return convert(self.module, self.example, opset=options.opset, batch=options.batch_size)
 
     def inputs(self) -> Sequence[ModelInput]:
-        """Return its inputs in order; integers have the values of the example."""
+        """Return the inputs in order; integer inputs keep the values of the example."""
         found = []
         for x in self._in_order().tensors():
             array = x.cpu().numpy()
@@ -152,10 +152,10 @@ class ModuleSource:
         return found
 
     def reference(self, layers: list[str]) -> ModuleReference:
-        """Return the module to compare with."""
+        """Return the reference for comparisons."""
         return ModuleReference(self.module, layers, self._in_order())
 
     def _in_order(self) -> Example:
-        """Return the arguments in the order of forward's, as the graph has them."""
+        """Return the arguments in the order of forward's signature, like the graph's inputs."""
         bound = bind_example(self.module, self.example)
         return Example(args=bound.args, kwargs=bound.kwargs)

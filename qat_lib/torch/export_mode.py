@@ -1,7 +1,7 @@
-"""Mode in which a quantizer marks its tensor for ONNX export.
+"""Export mode: quantizers mark their tensor for ONNX export instead of quantizing it.
 
-The tensor is marked instead of quantized. The mode is a context variable, so that it ends with its
-``with`` block, whatever happens in it, and does not leak into other threads.
+The mode is a context variable: it ends with its ``with`` block, even on errors, and does not leak
+into other threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _writing: ContextVar[bool] = ContextVar("qat_lib_torch_writing_pairs", default=F
 
 @contextmanager
 def export_mode() -> Iterator[None]:
-    """Make every enabled quantizer mark its tensor, within the block."""
+    """Let every enabled quantizer mark its tensor within the block."""
     token = _exporting.set(True)
     try:
         yield
@@ -30,16 +30,13 @@ def export_mode() -> Iterator[None]:
 
 
 def is_exporting() -> bool:
-    """Whether the code runs inside ``export_mode``."""
+    """Return whether the code runs inside ``export_mode``."""
     return _exporting.get()
 
 
 @torch.library.custom_op("qatline::quantizer", mutates_args=())
 def quantizer_marker(x: torch.Tensor, name: str) -> torch.Tensor:  # noqa: ARG001 - read in the graph
-    """Return a copy of ``x``.
-
-    An operator may not return its input itself.
-    """
+    """Return a copy of ``x``, since custom operators must not return their input itself."""
     return x.clone()
 
 
@@ -49,20 +46,20 @@ def _marked_shape(x: torch.Tensor, name: str) -> torch.Tensor:  # noqa: ARG001 -
 
 
 def mark(x: torch.Tensor, quantizer: str) -> torch.Tensor:
-    """Return ``x`` through an operator that names its Q/DQ pair's quantizer."""
+    """Return ``x`` through an operator with the name of its quantizer."""
     marked: torch.Tensor = quantizer_marker(x, quantizer)
     return marked
 
 
 @contextmanager
 def enable_onnx_export() -> Iterator[None]:
-    """Make ``torch.onnx.export`` write Q/DQ pairs of quantizers, within the block.
+    """Let ``torch.onnx.export`` write the Q/DQ pairs of quantizers within the block.
 
-    pytorch-quantization's way to a file, for FP8 and for graphs of your own. ``export_onnx`` writes
+    This is the export of pytorch-quantization, for FP8 and custom graphs. ``export_onnx`` writes
     files for the engines: verified, with INT8 weights and folded batch norms.
 
-    Every quantizer that is enabled needs 8 bits or FP8, one range or one axis, and a range.
-    ``opset_version`` is at least 13, for FP8 19.
+    Every enabled quantizer requires 8 bits or FP8, one range or one axis, and a range.
+    ``opset_version`` must be at least 13, for FP8 19.
 
     Raises:
         ExportError: in ``torch.onnx.export``: a quantizer can't be written, or ``dynamo=False``.
@@ -75,10 +72,10 @@ def enable_onnx_export() -> Iterator[None]:
 
 
 def writes_pairs() -> bool:
-    """Whether ``torch.onnx.export`` traces a model within ``enable_onnx_export``.
+    """Return whether ``torch.onnx.export`` traces a model within ``enable_onnx_export``.
 
     Raises:
-        ExportError: its old exporter does, which would write the arithmetic of a pair.
+        ExportError: the TorchScript exporter runs; it would write the arithmetic of a pair.
     """
     if not _writing.get():
         return False
@@ -102,9 +99,10 @@ def write_pair(
         dtype: type of the stored values: int8, uint8 or float8_e4m3fn.
     """
     scale = scale.reshape(() if axis is None else (-1,))
+    # The zero point also defines the quantized type.
     zero = torch.zeros(scale.shape, dtype=dtype)
     attributes: Any = {} if axis is None else {"axis": axis}
-    # Before operator set 19 both operators are float32 alone.
+    # Before operator set 19 both operators support float32 only.
     operands = (x.float(), scale, zero)
     stored = torch.onnx.ops.symbolic(
         "QuantizeLinear", operands, attributes, dtype=dtype, shape=x.shape

@@ -1,6 +1,6 @@
-"""The fake-quantize function of PyTorch tensors, with its gradients.
+"""Fake quantization of PyTorch tensors, with gradients.
 
-The arithmetic is that of ``qat_lib.keras.quantizers.fake_quantize``, to the last bit: float32,
+The arithmetic equals that of ``qat_lib.keras.quantizers.fake_quantize`` bit for bit: float32,
 ``clip(round_half_even(x / s), low, high) * s`` with ``s = amax / high``.
 """
 
@@ -19,16 +19,16 @@ FP8_HIGH = 448.0
 
 
 def greatest_value(num_bits: Any, unsigned: bool) -> float:
-    """Return the greatest integer of a width, or of FP8 the largest value."""
+    """Return the greatest integer of a width, or the largest value of FP8."""
     return FP8_HIGH if num_bits == FP8 else greatest_integer(num_bits, unsigned)
 
 
 def quantization_scale(
     amax: torch.Tensor, num_bits: Any = 8, unsigned: bool = False
 ) -> torch.Tensor:
-    """Return a range's float32 scale, at least ``AMAX_FLOOR``'s.
+    """Return the float32 scale of a range.
 
-    It is ``max(amax, AMAX_FLOOR)`` over the greatest integer, or over FP8's largest value.
+    The scale is ``max(amax, AMAX_FLOOR)`` over the greatest integer, or over FP8's largest value.
     """
     return scale_of(amax.float().clamp(min=AMAX_FLOOR), greatest_value(num_bits, unsigned))
 
@@ -36,7 +36,7 @@ def quantization_scale(
 def scale_of(amax: torch.Tensor, high: float) -> torch.Tensor:
     """Return ``amax / high``, rounded once, on every device.
 
-    On CUDA PyTorch multiplies by the rounded inverse where a tensor is divided by a number.
+    On CUDA, PyTorch divides a tensor by a number through the rounded inverse of the number.
     """
     return amax / torch.full_like(amax, high)
 
@@ -55,19 +55,18 @@ def fake_quantize(
     Args:
         x: float tensor of any shape, on any device.
         amax: range, a number or a tensor that broadcasts against ``x``; values below
-            ``AMAX_FLOOR`` count as that.
+            ``AMAX_FLOOR`` are raised to it.
         num_bits: width of the integers, 2 to 16. Default 8.
-        narrow_range: whether to leave out the least integer (-128). Default False.
+        narrow_range: whether to exclude the least integer (-128). Default False.
         unsigned: whether the integers are unsigned, 0 to 255. Default False.
         learned: whether a gradient flows to ``amax``: LSQ (Esser et al. 2020,
             https://arxiv.org/abs/1902.08153), scaled for a trained step ``s`` with
             ``amax = s * high``.
 
     Returns:
-        A tensor with the shape and data type of ``x``. NaN stays NaN, infinities saturate.
-
-    The gradient to ``x`` is the clip-mask straight-through estimator: 1 where the integers reach,
-    else 0.
+        A tensor with the shape and data type of ``x``. NaN is kept, infinities saturate. The
+        gradient to ``x`` is the straight-through estimator with a clip mask: 1 inside of the
+        range, else 0.
     """
     low, high = integer_bounds(num_bits, narrow_range, unsigned)
     range_ = torch.as_tensor(amax, dtype=torch.float32, device=x.device).clamp(min=AMAX_FLOOR)
@@ -82,11 +81,11 @@ def fake_quantize_fp8(x: torch.Tensor, amax: torch.Tensor | float) -> torch.Tens
     Args:
         x: float tensor of any shape, on any device.
         amax: range, a number or a tensor that broadcasts against ``x``; values below
-            ``AMAX_FLOOR`` count as that.
+            ``AMAX_FLOOR`` are raised to it.
 
     Returns:
-        A tensor with the shape and data type of ``x``. NaN stays NaN, infinities saturate. The
-        gradient is the clip-mask straight-through estimator.
+        A tensor with the shape and data type of ``x``. NaN is kept, infinities saturate. The
+        gradient is the straight-through estimator with a clip mask.
     """
     range_ = torch.as_tensor(amax, dtype=torch.float32, device=x.device).clamp(min=AMAX_FLOOR)
     quantized: torch.Tensor = _Fp8Quantize.apply(x.float(), range_.detach())
@@ -101,10 +100,7 @@ def quantized_integers(
 
 
 def inside_range(x: torch.Tensor, amax: torch.Tensor, low: float) -> torch.Tensor:
-    """Return where a value lies from ``low * amax`` to ``amax``.
-
-    Its gradient passes there.
-    """
+    """Return a mask of the values from ``low * amax`` to ``amax``, where the gradient passes."""
     return (x >= low * amax) & (x <= amax)
 
 
@@ -130,7 +126,7 @@ class _Fp8Quantize(torch.autograd.Function):
     def forward(ctx: Any, x: Any, amax: Any) -> Any:
         ctx.save_for_backward(inside_range(x, amax, -1.0))
         scale = scale_of(amax, FP8_HIGH)
-        # Devices differ in whether the cast saturates or gives NaN.
+        # Out of range, the cast saturates on some devices and gives NaN on others.
         kept = (x / scale).clamp_(-FP8_HIGH, FP8_HIGH)
         return kept.to(torch.float8_e4m3fn).float().mul_(scale)
 
@@ -158,8 +154,8 @@ class _LearnedQuantize(torch.autograd.Function):
         ratio = x / scale_of(amax, high)
         q = ratio.round().clamp_(low, high)
         dscale = torch.where(inside, q - ratio, q) * dy
-        # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section
-        # 2.2), with the number of elements that share a range.
+        # The factor 1 / high is the chain rule; the root is the paper's gradient scale of the step
+        # (section 2.2), with the number of elements per range.
         size = float(x.numel() // max(amax.numel(), 1))
         damax = dscale.sum_to_size(amax.shape) / high / (size * high) ** 0.5
         return torch.where(inside, dy, 0.0), damax, None, None

@@ -1,4 +1,4 @@
-"""Keep the quantized weights of a PyTorch model for many forward passes."""
+"""Reuse the quantized weights of a PyTorch model over many forward passes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 @contextmanager
 def folded_weights(model: nn.Module) -> Iterator[None]:
-    """Quantize a model's weights once, for all calls within the block.
+    """Quantize the weights of a model once for all calls within the block.
 
     A quantized model quantizes its weights in each call, since they may have changed. Within the
-    block, for inference, the parameters hold the quantized values and the weights' quantizers are
+    block, for inference, the parameters contain the quantized values and the weight quantizers are
     off. Outputs are the same bit for bit.
 
-    Train, save and export the model outside of the block, where its weights are the trained ones. A
-    weight that is set within the block keeps the value set.
+    Train, save and export the model outside of the block, with its trained weights. A weight
+    assigned within the block keeps its new value.
 
     Args:
-        model: a quantized ``nn.Module``. A weight that two modules hold, one that is joined of
-            parameters (LSTM), and one whose quantizer is off stay as they are.
+        model: a quantized ``nn.Module``. Weights shared by two modules, weights joined from several
+            parameters (LSTM), and weights with a disabled quantizer are not folded.
 
     Examples:
         >>> import qat_lib.torch
@@ -42,19 +42,19 @@ def folded_weights(model: nn.Module) -> Iterator[None]:
             for quantizer, weight in _foldable(model):
                 trained, quantized = weight.data, quantizer(weight)
                 folded.append((quantizer, weight, trained, quantized))
-                weight.data = quantized.clone()  # operations in place change this one
+                weight.data = quantized.clone()  # a clone, to detect changes in place below
                 quantizer.disable()
         yield
     finally:
         for quantizer, weight, trained, quantized in folded:
-            now = weight.data  # perhaps on another device by now
+            now = weight.data  # the model may have moved to another device
             if torch.equal(now.nan_to_num(), quantized.to(now).nan_to_num()):
                 weight.data = trained.to(now)
             quantizer.enable()
 
 
 def _foldable(model: nn.Module) -> list[tuple[TensorQuantizer, nn.Parameter]]:
-    """Return the quantizers whose weight is read through them alone, each with its weight."""
+    """Return the quantizers that are the only readers of a parameter, with their parameter."""
     found = []
     for quantizer in quantizers_of(model).values():
         weight = quantizer.weight if quantizer.enabled else None

@@ -27,13 +27,13 @@ def prepare(
     *,
     batch_size: int = 32,
 ) -> EqualizationChoice:
-    """Return the traced module, with the shapes of its tensors on the first samples."""
+    """Return the traced module with tensor shapes from the first samples."""
     if setting is True:
         raise ConfigError(
             "Equalization supports Keras models only. Received: a PyTorch module. Set "
             "equalize=False."
         )
     graph = module_graph(module)
-    # Two, so that no operation counts on one.
+    # Two samples, so that no operation is specialized for one.
     propagate_shapes(graph.model, read_samples(graph, data, 2, batch_size)[0])
     return EqualizationChoice(model=graph.model, applied=False, reason="a PyTorch module")

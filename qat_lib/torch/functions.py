@@ -1,7 +1,4 @@
-"""Names of what torch.fx nodes call.
-
-Functions, methods and operators share one name.
-"""
+"""Names of the functions, methods and operators called by torch.fx nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from torch import fx
 from torch.nn import functional
 
 ATTRIBUTES = {"T": "transpose", "mT": "transpose", "H": "transpose", "mH": "transpose"}
-"""Attributes of a tensor that are tensors."""
+"""Functions equivalent to tensor attributes."""
 OPERATORS = {"truediv": "div", "subtract": "sub", "multiply": "mul", "divide": "div"}
 CLAMPS = ("clamp", "clip", "hardtanh")
 
@@ -25,21 +22,22 @@ def function_name(node: fx.Node) -> str:
     if target is getattr:
         return ATTRIBUTES.get(str(node.args[1]), "getattr")
     if not name.startswith("_"):
+        # In-place methods end in an underscore, such as add_.
         name = name.removesuffix("_")
     name = OPERATORS.get(name, name)
-    # Of two tensors they are an operator, of one a reduction.
+    # max and min of two tensors are elementwise, of one tensor a reduction.
     is_pair = len([arg for arg in node.args if isinstance(arg, fx.Node)]) == 2
     return {"max": "maximum", "min": "minimum"}.get(name, name) if is_pair else name
 
 
 def arguments(node: fx.Node) -> Mapping[str, Any]:
-    """Return a node's function arguments, by name as far as known."""
+    """Return the arguments of a node's function by name, as far as known."""
     name = function_name(node)
     known = _SIGNATURES.get(name)
     if known is None and hasattr(functional, name):
         try:
             known = tuple(inspect.signature(getattr(functional, name)).parameters)
-        except (TypeError, ValueError):  # a builtin, or one that dispatches
+        except (TypeError, ValueError):  # a builtin without a signature
             known = None
     return {**dict(zip(known or (), node.args, strict=False)), **node.kwargs}
 
@@ -56,18 +54,15 @@ _SIGNATURES = {
 
 
 def clamp_activation(low: Any, high: Any) -> str | None:
-    """Return the activation function that cutting at two bounds is."""
+    """Return the activation function equivalent to a clamp; None for other bounds."""
     if low == 0 and high is None:
         return "relu"
-    # A ReLU with any upper bound; the kernels take any.
+    # Any upper bound: the kernels do not require 6.
     return "relu6" if low == 0 and isinstance(high, int | float) else None
 
 
 def clamp_bounds(node: fx.Node) -> tuple[Any, Any]:
-    """Return the bounds that a node clamps its input to.
-
-    None = no bound.
-    """
+    """Return the bounds of a node that clamps its input; None = no bound."""
     given = arguments(node)
     if function_name(node) == "hardtanh":
         return given.get("min_val", -1.0), given.get("max_val", 1.0)

@@ -1,7 +1,4 @@
-"""ModuleGraph: read-only view of a PyTorch module as calls and tensors.
-
-The graph is flat.
-"""
+"""ModuleGraph: flat, read-only view of a PyTorch module as calls and tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from qat_lib.torch.shapes import dtype_of, gives_several, shape_of
 from qat_lib.torch.tracing import trace_module
 
 SHAPE_READERS = torch_functions("shape") | {"getattr", "len", "is_floating_point", "_assert"}
-"""Functions that read no values of a tensor."""
+"""Functions that do not read the values of a tensor."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,7 +31,7 @@ class ModuleCall(GraphCall):
 
     Attributes:
         node: the node.
-        known: what the operation is.
+        known: traits of the operation.
     """
 
     node: fx.Node = field(repr=False)
@@ -42,18 +39,18 @@ class ModuleCall(GraphCall):
 
     @property
     def traits(self) -> Traits:
-        """What the operation is."""
+        """Traits of the operation."""
         return self.known
 
 
 class ModuleGraph(CallGraph):
-    """The flat graph of a PyTorch module that torch.fx traces.
+    """Flat graph of a PyTorch module traced by torch.fx.
 
     Args:
-        module: the module, or one that ``qat_lib.torch.tracing.trace_module`` made.
+        module: the module, or a result of ``qat_lib.torch.tracing.trace_module``.
 
     Raises:
-        UnsupportedModelError: torch.fx can't trace it.
+        UnsupportedModelError: torch.fx can't trace the module.
     """
 
     calls: tuple[ModuleCall, ...]
@@ -69,37 +66,34 @@ class ModuleGraph(CallGraph):
         self.shapes = reader.shapes
         self.dtypes = reader.dtypes
         self.nodes: dict[str, fx.Node] = reader.nodes
-        """The first node that gives each tensor."""
+        """First node of each tensor."""
         self.tensors: dict[fx.Node, str] = reader.tensors
-        """The tensor that each node gives; nodes that give a constant or a shape are not there."""
+        """Tensor of each node, without nodes that return a constant or a shape."""
         self.catalog = ModuleCatalog(call.traits.class_name for call in self.calls)
 
     @property
     def composites(self) -> Mapping[str, Composite]:
-        """None: torch.fx traces into modules that hold others."""
+        """Always empty: torch.fx traces into modules with submodules."""
         return {}
 
     def refuse_quantized(self) -> None:
-        """Refuse a model with quantized modules of PyTorch's own.
+        """Reject a model with PyTorch's quantized modules.
 
         Raises:
-            UnsupportedModelError: there is one.
+            UnsupportedModelError: the model contains such a module.
         """
         refuse_other_tools(self.model)
 
 
 def inputs_of(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes that a node reads, in argument order.
-
-    Each comes as often as it is read.
-    """
+    """Return the inputs of a node in argument order, with repetitions."""
     found: list[fx.Node] = []
     fx.node.map_arg((node.args, dict(node.kwargs)), found.append)
     return found
 
 
 class _Reader:
-    """Collects the calls of a graph and the tensors between them."""
+    """Collector of the calls of a graph and the tensors between them."""
 
     def __init__(self, traced: fx.GraphModule) -> None:
         self._traced = traced
@@ -130,7 +124,7 @@ class _Reader:
         function = "" if is_module else function_name(node)
         read = tuple(self.tensors[n] for n in inputs_of(node) if n in self.tensors)
         if not read or function in SHAPE_READERS:
-            return  # a constant, or a number that tells of a shape
+            return  # a constant, or a number computed from a shape
         if function == "getitem" and self._is_element(node):
             call, _, _ = read[0].rpartition(":")
             self._note(node, f"{call}:{node.args[1]}")
@@ -148,7 +142,7 @@ class _Reader:
         self._add(node, layer, known, read)
 
     def _is_element(self, node: fx.Node) -> bool:
-        """Whether a node takes one of several tensors that another gives."""
+        """Return whether a node selects one of several outputs of another node."""
         return node.args[0] in self._several and isinstance(node.args[1], int)
 
     def _add(self, node: fx.Node, layer: str, known: Traits, read: tuple[str, ...]) -> str:
@@ -157,6 +151,7 @@ class _Reader:
         name = layer if count == 0 else f"{layer}@{count}"
         numbers = {0}
         if node in self._several:
+            # Outputs exist only as far as a getitem node selects them.
             numbers.update(user.args[1] for user in node.users if _is_numbered(user))
         self.calls.append(
             ModuleCall(
@@ -171,16 +166,16 @@ class _Reader:
         )
         self._note(node, f"{name}:0")
         if node in self._several:
-            self.dtypes[f"{name}:0"] = "unknown"  # until a node takes it
+            self.dtypes[f"{name}:0"] = "unknown"  # until a getitem node selects it
         return f"{name}:0"
 
     def _operation(self, node: fx.Node) -> Any:
-        """Return what a node calls: module, function, method or input name."""
+        """Return the target of a node: module, function, method or input name."""
         is_module = node.op == "call_module"
         return self._traced.get_submodule(str(node.target)) if is_module else node.target
 
     def _note(self, node: fx.Node, tensor: str) -> None:
-        """Note a node's tensor; of several values, the first tensor."""
+        """Record the tensor of a node; for several outputs, the first tensor."""
         self.tensors[node] = tensor
         if self.dtypes.get(tensor, "unknown") != "unknown":
             return
@@ -190,7 +185,7 @@ class _Reader:
             self.shapes[tensor] = shape
 
     def _unique(self, name: str) -> str:
-        """Return a function's name, with a number where a module has it."""
+        """Return a unique name for a function, with a number if a module has the name."""
         base = name
         number = 0
         while name in self._used:

@@ -1,4 +1,4 @@
-"""The histogram of PyTorch tensors."""
+"""Histogram of PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from qat_lib.calibrators.histogram import MagnitudeHistogram
 
 PART = 1 << 20
-"""Elements that are counted at once: the bins are worked out in float64."""
+"""Elements counted at once, to bound the memory of the bin indices in float64."""
 
 
 class Histogram(MagnitudeHistogram):
@@ -29,6 +29,7 @@ class Histogram(MagnitudeHistogram):
             weights = torch.as_tensor(gains, device=x.device).expand(whole.shape).reshape(-1)
         for start in range(0, len(x), PART):
             part = slice(start, start + PART)
+            # float64 as in NumPy, so that every device counts into the same bins.
             index = (x[part].double() / step).clamp_(max=bins - 1).long()
             counts += torch.bincount(index, minlength=bins)
             if gains is not None:

@@ -1,4 +1,4 @@
-"""In-place operations, in a graph where each value has a name."""
+"""Replace in-place operations, since each value of the graph has one name."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ OPERATORS = {
     operator.itruediv: operator.truediv,
 }
 VIEWS = torch_functions("range preserving")
-"""Functions whose results may share their input's memory."""
+"""Functions with results that may share the memory of their input."""
 
 
 def follow_in_place(traced: fx.GraphModule) -> None:
-    """Let later readers of an in-place change read the changed value.
+    """Redirect later readers of a value changed in place to the changed value.
 
-    Functions become those that do not work in place, and so a quantizer can be put between any two
-    operations; ``work_out_of_place`` does the same with modules. What changes a view of another
-    value stays as it is.
+    In-place functions are replaced by their out-of-place forms, so that a quantizer fits between
+    any two operations; ``work_out_of_place`` does the same with modules. Changes of a view of
+    another value are kept.
     """
+    # Positions in execution order: only readers after the change see the new value.
     place = {node: number for number, node in enumerate(traced.graph.nodes)}
     for node in list(traced.graph.nodes):
         if not changes_its_input(traced, node) or _is_view(node.args[0]):
@@ -39,14 +40,14 @@ def follow_in_place(traced: fx.GraphModule) -> None:
 
 
 def work_out_of_place(traced: fx.GraphModule) -> None:
-    """Make modules work out of place, except on views of other values."""
+    """Switch modules to out-of-place operation, except on views of other values."""
     for node in traced.graph.nodes:
         if node.op == "call_module" and changes_its_input(traced, node):
             traced.get_submodule(str(node.target)).inplace = _is_view(node.args[0])
 
 
 def changes_its_input(traced: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether a node changes its first input in place."""
+    """Return whether a node changes its first input in place."""
     if not node.args or not isinstance(node.args[0], fx.Node):
         return False
     if node.op == "call_module":
@@ -78,6 +79,7 @@ def _replace_function(node: fx.Node) -> None:
         if target in OPERATORS:
             node.target = OPERATORS[target]
         elif _has_underscore(target.__name__):
+            # Without an out-of-place form, the function remains as it is.
             node.target = getattr(functional, name, None) or getattr(torch, name, target)
         if "inplace" in node.kwargs:
             node.kwargs = {**node.kwargs, "inplace": False}

@@ -1,4 +1,4 @@
-"""A module in inference mode for a while."""
+"""Temporary inference mode of a module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import nn
 
 @contextmanager
 def in_inference(module: nn.Module) -> Iterator[None]:
-    """Set a module and its submodules to inference mode, within the block."""
+    """Set a module and its submodules to inference mode within the block."""
+    # Per submodule: frozen batch norms may be in inference mode inside of a training model.
     training = {part: part.training for part in module.modules()}
     module.eval()
     try:

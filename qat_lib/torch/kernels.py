@@ -1,4 +1,4 @@
-"""The kernels and batch norms of PyTorch modules, as calibration weighs channels by them."""
+"""Kernels and batch norms of PyTorch modules, for the channel weights of calibration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qat_lib.torch.graph import ModuleCall, ModuleGraph
 
 
 def module_gains(model: nn.Module) -> Gains:
-    """Return the gains of a quantized module; none where torch.fx can't trace it."""
+    """Return the gains of a quantized module; empty if torch.fx can't trace it."""
     try:
         graph = ModuleGraph(model)
     except UnsupportedModelError:
@@ -27,6 +27,7 @@ def _kernel(call: ModuleCall) -> GroupedWeights | None:
         return None
     weights = _array(module.weight)
     groups = getattr(module, "groups", 1)
+    # (out, in per group, positions of the window)
     return GroupedWeights(weights=weights.reshape(*weights.shape[:2], -1), groups=groups)
 
 

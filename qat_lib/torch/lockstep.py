@@ -1,4 +1,4 @@
-"""Run a quantized PyTorch model beside its float form, node after node."""
+"""Run a quantized PyTorch model in parallel with its float form, node by node."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from qat_lib.torch.inference import in_inference
 
 
 def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> list[BothForms]:
-    """Compute each call in float and quantized, before the next; return the model's outputs.
+    """Compute call by call in float and quantized form, and return the outputs of the model.
 
     See ``qat_lib.lockstep.steps.run_steps``. The model runs in inference mode, without gradients.
 
     Args:
         graph: the graph of a quantized model.
-        batches: batches of inputs, as ``read_samples`` gives them.
+        batches: batches of inputs from ``read_samples``.
         visit: called after each call.
     """
     inputs = [_arguments(graph, batch) for batch in batches]
     given: dict[Hashable, BothForms] = {}
     for index, node in enumerate(_placeholders(graph)):
         values = [batch[index] for batch in inputs]
-        # Each form has its own: an operation may change its input in place.
+        # Separate copies for both forms: an operation may change its input in place.
         copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in values]
         given[node] = BothForms(float=values, quantized=copies)
     (output,) = (node for node in graph.model.graph.nodes if node.op == "output")
@@ -40,17 +40,16 @@ def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> li
 
 
 def read_samples(graph: ModuleGraph, data: Any, samples: int, batch_size: int) -> list[Any]:
-    """Return calibration data's first samples, on the model's device.
+    """Return the first samples of calibration data, on the model's device.
 
     Args:
-        graph: the graph of the model that takes them.
-        data: data in any form that ``qat_lib.torch.calibrate`` takes.
-        samples: number of samples, at least 1; fewer where their tensors would take more than
-            1 GiB.
-        batch_size: size of the batches that an array is cut into.
+        graph: the graph of the model.
+        data: data in any form accepted by ``qat_lib.torch.calibrate``.
+        samples: number of samples, at least 1; fewer if their tensors would exceed 1 GiB.
+        batch_size: batch size for data given as arrays.
 
     Raises:
-        CalibrationError: there is no data, or ``samples`` is below 1.
+        CalibrationError: the data are empty, or ``samples`` is below 1.
     """
     needed = [node for node in _placeholders(graph) if not node.args]
     names = [str(node.target) for node in needed]
@@ -78,13 +77,13 @@ def _placeholders(graph: ModuleGraph) -> list[fx.Node]:
 
 
 def _arguments(graph: ModuleGraph, batch: Sequence[Any]) -> list[Any]:
-    """Return a batch with the defaults of the arguments that it lacks."""
+    """Return a batch completed with the defaults of missing arguments."""
     defaults = [node.args[0] if node.args else None for node in _placeholders(graph)]
     return [*batch, *defaults[len(batch) :]]
 
 
 def _steps(graph: ModuleGraph) -> list[ModelStep]:
-    """Return each node as a step; those that are calls with their call."""
+    """Return each node as a step, with its call if it has one."""
     calls = {call.node: call for call in graph.calls}
     interpreter = fx.Interpreter(graph.model)
     steps = []
@@ -105,7 +104,7 @@ def _outputs(interpreter: fx.Interpreter, node: fx.Node, inputs: Sequence[Any]) 
 
 
 def _bytes_per_sample(graph: ModuleGraph, batch: Any) -> int:
-    """Return the peak bytes of one sample's tensors, in both forms."""
+    """Return the peak memory of one sample's tensors in both forms, in bytes."""
     one = _arguments(graph, [part[:1] for part in _on_device(graph.model, batch)])
     values: dict[Hashable, Any] = dict(zip(_placeholders(graph), one, strict=True))
     steps = _steps(graph)
@@ -115,12 +114,13 @@ def _bytes_per_sample(graph: ModuleGraph, batch: Any) -> int:
         for step in steps:
             values[step.outputs[0]] = step.run([values[node] for node in step.inputs])[0]
             peak = max(peak, sum(_elements(value) for value in values.values()))
+            # Without the release, the peak would be the sum of all layers.
             for node in release(step, readers):
                 values.pop(node, None)
     return 2 * BYTES_PER_ELEMENT * peak
 
 
 def _elements(value: Any) -> int:
-    """Return the number of elements of a tensor, or of several."""
+    """Return the number of elements of one or several tensors."""
     tensors = torch.utils._pytree.tree_leaves(value)
     return sum(x.numel() for x in tensors if isinstance(x, torch.Tensor))

@@ -25,19 +25,16 @@ from qat_lib.torch.functions import (
 SUPPORTED: frozenset[Role] = frozenset(
     ("merge", "average pool", "max pool", "normalization", "activation layer", "growing")
 )
-"""Roles of operations whose inputs can be quantized when a spec or a case names them."""
+"""Roles of operations with inputs that a spec or a case can quantize."""
 SUPPORTED_KINDS = ("BatchNormalization", "Subtract")
 SMOOTH = ("linear", "bilinear", "trilinear", "area")
-"""Interpolations that stay within the values they come from; cubic ones overshoot."""
+"""Interpolations within the range of their input; cubic ones overshoot."""
 NEAREST = ("nearest", "nearest-exact")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """A name of the table: roles, Keras layer and activation function.
-
-    The layer and the function are given by name.
-    """
+    """Entry of the table: roles, name of the Keras layer, name of the activation function."""
 
     roles: frozenset[Role]
     kind: str
@@ -78,7 +75,7 @@ def module_traits(module: nn.Module, inputs: int) -> Traits:
 
     Args:
         module: the module.
-        inputs: how many tensors it reads.
+        inputs: number of its input tensors.
     """
     known = _module_in_table(module)
     if isinstance(module, nn.Hardtanh) and known is _UNKNOWN:
@@ -104,9 +101,9 @@ def function_traits(node: fx.Node, inputs: int, rank: int | None) -> Traits:
     """Return the traits of a function, method or operator.
 
     Args:
-        node: the node that calls it.
-        inputs: how many tensors of the model it reads.
-        rank: how many dimensions its first input has; None = not known.
+        node: the calling node.
+        inputs: number of its input tensors.
+        rank: number of dimensions of its first input; None = unknown.
     """
     name, options = function_name(node), arguments(node)
     known = _function_in_table(node, inputs, rank)
@@ -125,7 +122,7 @@ def function_traits(node: fx.Node, inputs: int, rank: int | None) -> Traits:
 
 
 def is_known(name: str) -> bool:
-    """Whether a torch.nn class or function name is in the table."""
+    """Return whether a torch.nn class or function name is in the table."""
     return getattr(float_nn, name, None) in _MODULES or name in _FUNCTIONS
 
 
@@ -159,7 +156,7 @@ def _activation(name: str | None) -> _Known:
 
 
 def _module_options(module: nn.Module) -> Mapping[str, Any]:
-    """Return a module's settings, named as the function's arguments."""
+    """Return the settings of a module, with the names of the function's arguments."""
     options = {}
     for name in ("kernel_size", "mode", "value", "scale_factor"):
         if hasattr(module, name):
@@ -168,7 +165,7 @@ def _module_options(module: nn.Module) -> Mapping[str, Any]:
 
 
 def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[Role]:
-    """Return the roles of the table, corrected by what the arguments say."""
+    """Return the roles of the table, adjusted to the arguments."""
     roles: set[Role] = set(known.roles)
     mode = options.get("mode")
     is_resize = known.kind.startswith("UpSampling")
@@ -179,18 +176,19 @@ def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[
         if mode in SMOOTH:
             roles.add("sign preserving")
     elif mode in (None, "constant") and options.get("value"):
-        roles.discard("range preserving")  # a pad with another constant than zero
+        roles.discard("range preserving")  # a pad with a non-zero constant
     if "max pool" in roles and _window(options, known.kind) >= WIDE_WINDOW:
         roles.add("wide maximum")
     if "average pool" in roles:
         roles.add("sign preserving")
+    # One tensor input: the other operand is a number or a parameter.
     if "arithmetic" in roles and inputs == 1:
         roles.add("affine")
     return frozenset(roles)
 
 
 def _window(options: Mapping[str, Any], kind: str) -> int:
-    """Return how many values a pooling reads for each that it gives."""
+    """Return the number of inputs of a pooling for each output."""
     size = options.get("kernel_size", 1)
     if isinstance(size, tuple | list):
         return int(math.prod(size))
@@ -205,24 +203,26 @@ def _is_depthwise(module: nn.Module) -> bool:
 
 
 def _is_over_an_image(dims: Any, rank: int | None) -> bool:
-    """Whether axes are all of those behind batch and channels."""
+    """Return whether ``dims`` are all axes behind batch and channels."""
     if isinstance(dims, int):
         dims = (dims,)
     if not isinstance(dims, tuple | list) or not all(isinstance(d, int) for d in dims):
         return False
+    # Without a rank, assume images or volumes.
     if rank is None:
         return sorted(dims) in ([2, 3], [-2, -1], [2, 3, 4], [-3, -2, -1])
     return rank > 2 and sorted(d % rank for d in dims) == list(range(2, rank))
 
 
 def _obstacle(module: nn.Module, roles: frozenset[Role]) -> str:
-    """Return why a module can't be quantized; empty if it can."""
+    """Return the reason that a module can't be quantized; empty if it can."""
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return "its gates are one kernel; qat_lib.torch.nn has a QuantLSTM and a QuantLSTMCell"
     if "attention" in roles:
         return "its projections and products are one function"
     if "weighted" not in roles:
         return ""
+    # Not getattr: a parametrization replaces the parameter by a computed property.
     weight = module._parameters.get("weight")
     if weight is None:
         return "its weight is computed from others; remove the parametrization first"
@@ -235,6 +235,7 @@ def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) ->
     if "weighted" not in roles:
         return _inputs_support(known, roles)
     axis = 1 if "transposed" in roles else 0
+    # Supported on request, but off by default.
     is_on = "transposed" not in roles  # unreliable in TensorRT
 
     def plan_weights() -> Weights:
@@ -249,15 +250,15 @@ def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) ->
 
 
 def _pairs(module: nn.Module, roles: frozenset[Role]) -> Literal["first", "unknown"] | None:
-    """Return ``Support.pairs`` of a module in PyTorch's layouts, output channels first."""
+    """Return ``Support.pairs`` of a module in PyTorch's layout, output channels first."""
     groups = getattr(module, "groups", 1)
     if groups == 1:
         return "first"
     channels = getattr(module, "in_channels", groups) // groups
     if channels == 1:
         return None
-    # The input channels of transposed ones are of all groups; kernels compute an odd group as one
-    # matrix product over all of its window.
+    # The weight of a transposed convolution contains the input channels of all groups; kernels
+    # compute groups of odd size as one matrix product over the whole window.
     return "unknown" if channels % 2 or "transposed" in roles else "first"
 
 

@@ -1,7 +1,4 @@
-"""Quantizers of a PyTorch model by name.
-
-Names are their own, or the paths of their places.
-"""
+"""Quantizers of a PyTorch model by name, with their module path as the default name."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 
 def quantizers_of(module: nn.Module) -> dict[str, TensorQuantizer]:
-    """Return a module's quantizers by path; a shared one comes once."""
+    """Return the quantizers of a module by path, shared ones once."""
     found = {}
     for path, part in module.named_modules():
         if isinstance(part, TensorQuantizer):
@@ -28,9 +25,9 @@ def model_quantizers(model: nn.Module, pattern: str | None = None) -> dict[str, 
     """Return every TensorQuantizer of a model by name.
 
     Args:
-        model: any ``nn.Module``. A quantizer without a name, or with that of another one, goes by
-            its path, such as ``"conv1._input_quantizer"``.
-        pattern: a regular expression that a name must match whole; None = all.
+        model: any ``nn.Module``. A quantizer without a unique name is listed by its path, such as
+            ``"conv1._input_quantizer"``.
+        pattern: a regular expression for the whole name; None = all.
     """
     found = {}
     for name, quantizer in _names(model):
@@ -41,7 +38,7 @@ def model_quantizers(model: nn.Module, pattern: str | None = None) -> dict[str, 
 
 @contextmanager
 def named_by_path(module: nn.Module) -> Iterator[None]:
-    """Name quantizers without a name by their path, within the block."""
+    """Name unnamed quantizers by their path within the block."""
     before = [(quantizer, quantizer.name) for quantizer in quantizers_of(module).values()]
     for name, quantizer in _names(module):
         quantizer.name = name
@@ -53,11 +50,12 @@ def named_by_path(module: nn.Module) -> Iterator[None]:
 
 
 def _names(module: nn.Module) -> list[tuple[str, TensorQuantizer]]:
-    """Return each quantizer with its unique name, or its path."""
+    """Return each quantizer with its unique name or its path."""
     found = quantizers_of(module)
     count = Counter(quantizer.name for quantizer in found.values())
     names = []
     for path, quantizer in found.items():
+        # A repeated name is ambiguous, so all its quantizers are listed by path.
         own = quantizer.name if count[quantizer.name] == 1 else ""
         names.append((own or path or "quantizer", quantizer))
     return names

@@ -1,8 +1,8 @@
-"""Write a graph of operator set 18 in an older one.
+"""Rewrite a graph of operator set 18 in an older one.
 
-Between the sets 13 and 18 operators gained types, attributes and inputs, and reductions take their
-axes as an input. ONNX's version converter has no way down for several, such as Pad. So each
-operator is written here: what only gained something loses what it does not use.
+Between sets 13 and 18, operators gained types, attributes and inputs, and reductions take their
+axes as an input. ONNX's version converter can't downgrade several operators, such as Pad.
+Therefore this module rewrites each operator and drops unused additions.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ AS_BEFORE = {
     "start": 0,
     "training_mode": 0,
 }
-"""Attribute that an operator gained -> its value that stands for what the operator did before."""
+"""New attribute -> its value that is equivalent to the older operator."""
 
 
 def lower_opset(model: ir.Model, opset: int) -> None:
     """Rewrite a model's nodes in place for ``opset`` (13 to 17).
 
     Raises:
-        ExportError: an operator, or what it is asked to do, is not in the operator set.
+        ExportError: the operator set lacks an operator or a requested option.
     """
     graph = model.graph
     for node in list(graph):
@@ -65,6 +65,7 @@ def lower_opset(model: ir.Model, opset: int) -> None:
         _drop_new_attributes(node, schema, opset)
         if len(node.inputs) > schema.max_input:
             raise _missing(f"{node.op_type} with {len(node.inputs)} inputs", opset)
+        # The recorded version would contradict the new operator set.
         node.version = None
     graph.opset_imports[""] = opset
 
@@ -95,11 +96,12 @@ def _write_mish(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _write_sizes(graph: ir.Graph, node: ir.Node) -> None:
-    """Give a Split with a number of parts the parts' sizes."""
+    """Replace the number of parts of a Split by their sizes."""
     del node.attributes["num_outputs"]
     shapes = [dims(output) for output in node.outputs]
     axis = attribute(node, "axis", 0)
     sizes = [None if shape is None else shape[axis] for shape in shapes]
+    # Without sizes, older Splits divide equally: only an uneven split needs them.
     if None not in sizes and len(set(sizes)) > 1:
         node.resize_inputs(2)
         array = np.asarray(sizes, np.int64)
@@ -117,10 +119,7 @@ def _write_axes(node: ir.Node, opset: int) -> None:
 
 
 def _drop_new_attributes(node: ir.Node, schema: Any, opset: int) -> None:
-    """Drop attributes that are too new, if they change nothing.
-
-    The operator does not have them yet.
-    """
+    """Drop attributes that the older operator lacks, if they have no effect."""
     for name in set(node.attributes) - set(schema.attributes):
         if name not in AS_BEFORE or attribute(node, name) != AS_BEFORE[name]:
             raise _missing(f"{node.op_type} with {name}={attribute(node, name)!r}", opset)

@@ -1,4 +1,4 @@
-"""Note the source module of each node of a converted graph."""
+"""Record the source module of each node of a converted graph."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qat_lib.export.graph import LAYER, ORIGIN, TENSOR, constant
 from qat_lib.torch.capture import SCOPE
 
 SCOPES = "pkg.torch.onnx.name_scopes"
-"""Key of the metadata in which PyTorch's exporter writes the modules around a node, the outermost
-(the model, "") first, and then the operation."""
+"""Metadata key of PyTorch's exporter for the modules around a node, from the outermost (the model,
+"") to the innermost, followed by the operation."""
 
 UNKNOWN = "_empty_nn_module_stack_from_metadata_hook"
-"""What it writes of an operation that no module runs, such as the size of the batch."""
+"""The exporter's entry for operations outside of all modules, such as the size of the batch."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Scopes:
     """Modules around each node of a graph from PyTorch's exporter.
 
     Attributes:
-        around: name of a node or of a tensor that it writes -> paths of the modules around it, the
-            innermost last.
+        around: name of a node or of its output -> paths of the surrounding modules, the innermost
+            last.
     """
 
     around: Mapping[str, tuple[str, ...]]
@@ -43,7 +43,7 @@ class Scopes:
         return cls(around)
 
     def find(self, node: ir.Node) -> tuple[str, ...]:
-        """Return a node's module paths: its own, else a touched tensor's."""
+        """Return the module paths of a node, or else of one of its outputs or inputs."""
         values = [value for value in (*node.outputs, *node.inputs) if value is not None]
         for name in (node.name, *(value.name for value in values)):
             if name and name in self.around:
@@ -56,25 +56,24 @@ def _paths(text: str) -> tuple[str, ...]:
     if UNKNOWN in scopes or not scopes:
         return ()
     *modules, operation = scopes
-    # An operation of the model itself goes by its own name.
+    # An operation directly in the model has no module path, so its name is used.
     paths = [_layer(path) for path in modules if path] or [operation]
     return tuple(paths)
 
 
 def _layer(path: str) -> str:
-    """Return a module's path, or the function's name it runs."""
+    """Return the path of a module, or the name of its function."""
     return path.removeprefix(SCOPE)
 
 
 def attribute_nodes(model: ir.Model, scopes: Scopes, markers: Mapping[str, str]) -> None:
-    """Note source modules of nodes and tensors.
+    """Record the source modules of nodes and of module outputs.
 
-    Each node gets its module, and the module of the float model behind it; outputs of modules are
-    noted too.
+    Each node gets its module and the corresponding module of the float model.
 
     Args:
         model: the converted model.
-        scopes: what PyTorch's exporter said of its nodes.
+        scopes: scopes from PyTorch's exporter.
         markers: tensor of each quantizer's marker -> name of the quantizer.
     """
     around = {node: scopes.find(node) for node in model.graph}
@@ -83,6 +82,7 @@ def attribute_nodes(model: ir.Model, scopes: Scopes, markers: Mapping[str, str])
         source = next(iter(node.inputs), None)
         if paths:
             node.meta[LAYER] = node.meta[ORIGIN] = paths[-1]
+        # A quantizer belongs to the module of its weight, or to the source of its activation.
         if node.outputs[0].name in markers and paths:
             if constant(source) is not None:
                 node.meta[ORIGIN] = paths[-1].rpartition(".")[0] or paths[-1]
@@ -94,7 +94,7 @@ def attribute_nodes(model: ir.Model, scopes: Scopes, markers: Mapping[str, str])
 
 
 def _note_outputs(around: Mapping[ir.Node, tuple[str, ...]]) -> None:
-    """Note of each tensor the innermost module whose only output it is."""
+    """Record for each tensor the innermost module with this tensor as its only output."""
     leaving: dict[str, list[ir.Value]] = defaultdict(list)
     for node, paths in around.items():
         for value in node.outputs:
@@ -102,7 +102,7 @@ def _note_outputs(around: Mapping[ir.Node, tuple[str, ...]]) -> None:
             for path in paths:
                 if value.is_graph_output() or any(path not in inside for inside in readers):
                     leaving[path].append(value)
-    # The outer modules first, so that the innermost stays.
+    # Outer modules first, so that the innermost overwrites them.
     for path in sorted(leaving, key=lambda path: path.count(".")):
         if len(leaving[path]) == 1:
             leaving[path][0].meta[TENSOR] = path

@@ -1,7 +1,4 @@
-"""Compare an exported ONNX file with its PyTorch module.
-
-Output by output or layer by layer.
-"""
+"""Compare an exported ONNX file with its PyTorch module, by output or by layer."""
 
 from __future__ import annotations
 
@@ -34,22 +31,22 @@ def check_parity(
     """Compare ``path`` with the PyTorch ``module`` on ``data``.
 
     Args:
-        module: the module that was exported.
+        module: the exported module.
         path: the ONNX file.
-        data: inputs as the module takes them (for an export with embedded preprocessing: raw
-            images, NCHW): an array, a list of arrays or a dict of arrays for several inputs, or an
-            iterable of such batches.
-        layers: whether to compare the output of every module inside too, to see where a difference
-            starts. Default False.
-        batch_size: samples at a time. Default 32.
+        data: inputs of the module (for an export with embedded preprocessing: raw images, NCHW):
+            an array, a list of arrays or a dict of arrays for several inputs, or an iterable of
+            such batches.
+        layers: whether to also compare the outputs of all submodules, to locate the source of a
+            difference. Default False.
+        batch_size: samples per batch. Default 32.
 
     Returns:
         The report; ``report.passed`` is the verdict.
 
     Raises:
-        UnsupportedModelError: ``module`` is no module.
-        ExportError: ONNX Runtime can't run the file, its outputs have other shapes, the data do not
-            fit the module, or there are none.
+        UnsupportedModelError: ``module`` is not a module.
+        ExportError: ONNX Runtime can't run the file, the shapes of the outputs differ, or the data
+            are empty or do not fit the module.
 
     Examples:
         >>> import numpy as np, torch, qat_lib.torch
@@ -68,13 +65,13 @@ def check_parity(
 
 
 class ModuleReference:
-    """Runs a module in inference mode, as it is exported.
+    """Reference that runs a module in inference mode.
 
     Args:
         module: module with float32 weights.
-        layers: paths of modules whose outputs are asked for; others than modules are left out.
-        example: arguments that the arrays take the place of. Default None: each array is a
-            positional argument.
+        layers: requested paths of submodules; other paths are ignored.
+        example: arguments to fill with the arrays. Default None: each array is a positional
+            argument.
     """
 
     framework = "PyTorch"
@@ -96,7 +93,7 @@ class ModuleReference:
         """Return a batch as one array per argument, in forward's order.
 
         Raises:
-            ExportError: a dict has a name that is no argument of forward.
+            ExportError: a key of a dict is not an argument of forward.
         """
         if not isinstance(item, Mapping):
             return list(item) if isinstance(item, list | tuple) else [item]
@@ -108,9 +105,9 @@ class ModuleReference:
         return [item[name] for name in self._names if name in item]
 
     def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs, then those of the layers, as arrays.
+        """Return the outputs of the module, then those of the layers, as arrays.
 
-        A layer that does not return one tensor gives an empty array.
+        The array of a layer with several outputs is empty.
 
         Raises:
             ExportError: the arrays do not fit the module.
@@ -142,14 +139,14 @@ class ModuleReference:
 
     @contextmanager
     def _watched(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield the layers' outputs by path, filled while the module runs."""
+        """Yield a dict of layer outputs by path, filled while the module runs."""
         found = dict.fromkeys(self.layers, torch.empty(0))
         handles = []
         for path, part in self._parts.items():
 
             def note(_: Any, __: Any, output: Any, path: str = path) -> None:
                 if is_tensor(output):
-                    found[path] = output.clone()  # what follows may work in place
+                    found[path] = output.clone()  # a later operation may change it in place
 
             handles.append(part.register_forward_hook(note))
         try:

@@ -1,4 +1,4 @@
-"""plan_quantization of a PyTorch module."""
+"""plan_quantization: plan the quantization of a PyTorch module."""
 
 from __future__ import annotations
 
@@ -31,31 +31,34 @@ def plan_quantization(
 ) -> QuantizationPlan:
     """Decide which tensors and weights of a module to quantize.
 
-    Each decision has a reason; the module is not changed. The plan is that of the Keras side: by
-    the same default table, cases and rules of placement. Modules are named by their path, such as
+    Each decision has a reason; the module is not changed. The plan uses the same default table,
+    cases and placement rules as for Keras. Modules are named by their path, such as
     ``layer1.0.conv1``, and functions by their node in the graph of torch.fx, such as ``add_1``;
     further calls of a module are ``conv@1``, ``conv@2``.
 
     Args:
-        module: a module that torch.fx traces, or its traced form.
-        quantization_mode: ``"full"`` (default): all supported operations by the default table, as
-            far as the spec and the cases say nothing else; ``"partial"``: only what they name.
-        quantization_spec: what the user asks for; an entry by class takes names of ``torch.nn``
+        module: a module traceable by torch.fx, or its traced form.
+        quantization_mode: ``"full"`` (default): all supported operations by the default table,
+            unless the spec or a case overrides it; ``"partial"``: only operations in the spec and
+            the cases.
+        quantization_spec: the user's requests; an entry by class accepts names of ``torch.nn``
             (``"Conv2d"``) and of functions (``"add"``).
-        custom_qdq_cases: objects with ``case(module, qspec) -> QuantizationSpec``, which get the
-            traced module; a later one wins. ``"auto"``: ``qat_lib.TensorRTQDQCase``, which serves
-            the other engines as well. None (default): no cases.
-        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument: shapes are
-            learned from it. Default None: additions count as such of tensors of one shape.
+        custom_qdq_cases: objects with ``case(module, qspec) -> QuantizationSpec`` for the traced
+            module; later cases take precedence. ``"auto"``: ``qat_lib.TensorRTQDQCase``, suitable
+            for all engines. None (default): no cases.
+        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument, as the
+            source of tensor shapes. Default None: operands of additions are assumed to have equal
+            shapes.
         unsigned: whether non-negative tensors get unsigned integers. Default False.
-        cpu: kind of CPU that will run the engine; see ``qat_lib.plan_quantization``. Default None.
+        cpu: kind of CPU for the engine; see ``qat_lib.plan_quantization``. Default None.
 
     Returns:
         The plan, for ``qat_lib.torch.apply_plan``.
 
     Raises:
         SpecError: the mode, the spec or a case is wrong.
-        UnsupportedModelError: torch.fx can't trace the module, or another tool has quantized it.
+        UnsupportedModelError: torch.fx can't trace the module, or the module is already quantized
+            by another tool.
     """
     request = PlanRequest.of(
         quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned, cpu=cpu
@@ -64,10 +67,10 @@ def plan_quantization(
 
 
 def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
-    """Return a module's graph, with shapes if example inputs are given.
+    """Return the graph of a module, with shapes if example inputs are given.
 
     Raises:
-        UnsupportedModelError: it is no module, or torch.fx can't trace it.
+        UnsupportedModelError: ``module`` is not a module, or torch.fx can't trace it.
     """
     if not isinstance(module, nn.Module):
         raise UnsupportedModelError(

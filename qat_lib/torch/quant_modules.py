@@ -1,7 +1,7 @@
-"""Build models of quantized modules by patching ``torch.nn``.
+"""Build models of quantized modules by temporarily patching the names in ``torch.nn``.
 
-The names in it stand for quantized modules for a while. ``initialize`` and ``deactivate`` are
-pytorch-quantization's; ``quantized_modules`` does the same within a block and cannot be forgotten.
+``initialize`` and ``deactivate`` come from pytorch-quantization; ``quantized_modules`` does the
+same within a block and always restores the names.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ REPLACED = (
     "AdaptiveAvgPool2d",
     "AdaptiveAvgPool3d",
 )
-"""Names in ``torch.nn`` that are replaced. Pooling by maximum moves values and needs no quantizer;
-an instance normalization is better left in floating point."""
+"""Replaced names in ``torch.nn``. Max pooling only moves values and needs no quantizer; instance
+normalization is better in floating point."""
 
 __all__ = [
     "QuantModuleReplacementHelper",
@@ -52,19 +52,19 @@ def initialize(
     float_module_list: Iterable[str] | None = None,
     custom_quant_modules: Iterable[Replacement] | None = None,
 ) -> None:
-    """Let the modules' names in ``torch.nn`` stand for quantized ones, until ``deactivate()``.
+    """Replace the modules in ``torch.nn`` by quantized ones until ``deactivate()``.
 
-    Models that are built from now on are of quantized modules; those that are there stay as they
-    are (``quantize_model`` quantizes them). A name that was imported before, as in
-    ``from torch.nn import Conv2d``, is not replaced.
+    New models consist of quantized modules; existing models do not change (use
+    ``quantize_model``). Names imported earlier, as in ``from torch.nn import Conv2d``, are not
+    replaced.
 
     Args:
-        float_module_list: names in ``torch.nn`` to leave, such as ``["Linear"]``. Default: none.
+        float_module_list: names in ``torch.nn`` to keep, such as ``["Linear"]``. Default: none.
         custom_quant_modules: further replacements: module or package, name, class. Default: none.
 
     Raises:
-        SpecError: a name in ``float_module_list`` is none of ``REPLACED``, or a module lacks a
-            name that is to be replaced.
+        SpecError: a name in ``float_module_list`` is not in ``REPLACED``, or a module lacks a
+            replaced name.
     """
     left = set(float_module_list or ())
     if unknown := sorted(left - set(REPLACED)):
@@ -76,13 +76,15 @@ def initialize(
     for place, name, _ in replacements:
         if not hasattr(place, name):
             raise SpecError(f"Expected a class of {place.__name__!r}. Received: {name!r}.")
+    # All names are checked before the first replacement: an error leaves torch.nn unchanged.
     for place, name, quantized in replacements:
+        # setdefault: a second call must not record a quantized class as the original.
         _originals.setdefault((id(place), name), (place, name, getattr(place, name)))
         setattr(place, name, quantized)
 
 
 class QuantModuleReplacementHelper:
-    """``initialize`` and ``deactivate`` in three steps, as pytorch-quantization has them.
+    """``initialize`` and ``deactivate`` in three steps, as in pytorch-quantization.
 
     ``quantized_modules`` does the same within a block.
     """
@@ -99,16 +101,16 @@ class QuantModuleReplacementHelper:
         self._arguments = (float_module_list, custom_map)
 
     def apply_quant_modules(self) -> None:
-        """Replace the modules' names; see ``initialize``."""
+        """Replace the modules; see ``initialize``."""
         initialize(*self._arguments)
 
     def restore_float_modules(self) -> None:
-        """Give the names their own classes again; see ``deactivate``."""
+        """Restore the original modules; see ``deactivate``."""
         deactivate()
 
 
 def deactivate() -> None:
-    """Give the names in ``torch.nn`` their own classes again; idempotent."""
+    """Restore the original modules in ``torch.nn``; idempotent."""
     _restore({})
 
 
@@ -119,11 +121,11 @@ def quantized_modules(
 ) -> Iterator[None]:
     """Replace ``torch.nn`` modules by quantized ones within the block.
 
-    Blocks can be nested; each puts back what it found. Names in a module are the same for all
-    threads: build models in one thread at a time.
+    Blocks can be nested; each restores the previous state. The names are shared by all threads, so
+    build models in one thread at a time.
 
     Args:
-        float_module_list: names in ``torch.nn`` to leave. Default: none.
+        float_module_list: names in ``torch.nn`` to keep. Default: none.
         custom_quant_modules: further replacements: module or package, name, class. Default: none.
 
     Examples:
@@ -145,7 +147,7 @@ def quantized_modules(
 
 
 def _restore(kept: dict[tuple[int, str], Replacement]) -> None:
-    """Put the originals back, and forget those that are not in ``kept``."""
+    """Restore the originals, and keep only the records in ``kept``."""
     for place, name, original in _originals.values():
         setattr(place, name, original)
     _originals.clear()

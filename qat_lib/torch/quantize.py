@@ -1,4 +1,4 @@
-"""quantize_model of a PyTorch module: plan, then apply."""
+"""quantize_model: plan the quantization of a PyTorch module and apply the plan."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ def quantize_model(
 ) -> fx.GraphModule:
     """Return a copy of a module with fake-quantized tensors and weights.
 
-    Without cases only the default table and the spec place quantizers: residual connections,
-    concatenations and poolings stay as they are, as with ``qat_lib.quantize_model``.
+    Without cases, quantizers are placed by the default table and the spec only: residual
+    connections, concatenations and poolings are not quantized, as with ``qat_lib.quantize_model``.
 
     Args:
-        module: a module that torch.fx traces, in training or in inference; it is not changed.
+        module: a module traceable by torch.fx, in training or in inference; it is not changed.
         quantization_mode: ``"full"`` (default) or ``"partial"``.
-        quantization_spec: which operations to treat differently from the default.
-        custom_qdq_cases: objects that decide by pattern. ``"auto"``: ``qat_lib.TensorRTQDQCase``,
-            which serves the other engines as well. None (default): no cases.
-        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument: shapes are
-            learned from it. Default None.
+        quantization_spec: exceptions from the default.
+        custom_qdq_cases: objects that place quantizers by pattern. ``"auto"``:
+            ``qat_lib.TensorRTQDQCase``, suitable for all engines. None (default): no cases.
+        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument, as the
+            source of tensor shapes. Default None.
         unsigned: whether non-negative tensors get unsigned integers. Default False. For OpenVINO
-            and ONNX Runtime; TensorRT takes signed integers only.
-        cpu: kind of CPU that will run the engine; see ``qat_lib.plan_quantization``. Default None.
+            and ONNX Runtime; TensorRT accepts signed integers only.
+        cpu: kind of CPU for the engine; see ``qat_lib.plan_quantization``. Default None.
 
     Returns:
         A ``torch.fx.GraphModule`` with the same parameters, on the same device and in the same
-        mode, to calibrate, train, save and export. It takes the arguments that ``module`` needs;
-        those with a default keep it.
+        mode, to calibrate, train, save and export. It takes the required arguments of ``module``;
+        optional arguments keep their default.
 
     Raises:
         SpecError: the mode, the spec or a case is wrong.
-        UnsupportedModelError: torch.fx can't trace the module, or it can't be copied.
+        UnsupportedModelError: the module can't be traced by torch.fx, or can't be copied.
 
     Examples:
         >>> import torch

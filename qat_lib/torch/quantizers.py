@@ -1,4 +1,4 @@
-"""A module's quantizers for the export: names and ranges as data."""
+"""Read the quantizers of a module for the export: names and ranges as data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReadQuantizer:
-    """A quantizer's settings and range; see ``qat_lib.export.ranges.RangeOwner``."""
+    """Settings and range of a quantizer; see ``qat_lib.export.ranges.RangeOwner``."""
 
     name: str
     enabled: bool
@@ -35,17 +35,18 @@ class ReadQuantizer:
 
 
 def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
-    """Return what the export needs of each quantizer.
+    """Return the settings and range of each quantizer.
 
     Args:
-        module: a module whose quantizers have names.
-        example: arguments of the module; it runs on them where a weight counts as it is now.
+        module: a module with named quantizers.
+        example: arguments for a run of the module, if a range depends on the current weight.
 
     Raises:
         ExportError: an activation has no range.
     """
     quantizers = list(quantizers_of(module).values())
     now = _Now()
+    # The run of the module may be slow, so it is skipped if all ranges are complete.
     if any(q.enabled and not _has_range(q) for q in quantizers):
         with in_inference(module), collecting(now), torch.no_grad():
             module(*example.args, **example.kwargs)
@@ -67,7 +68,7 @@ def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
         read.append(
             ReadQuantizer(
                 name=quantizer.name,
-                # One that nothing runs has no pair in the graph.
+                # An unused quantizer has no pair in the graph.
                 enabled=quantizer.enabled and amax is not None,
                 num_bits=quantizer.num_bits,
                 amax=np.zeros(()) if amax is None else amax.detach().cpu().numpy(),
@@ -81,31 +82,23 @@ def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
 
 
 def _has_range(quantizer: TensorQuantizer) -> bool:
-    """Whether a quantizer's range has its tensor's shape.
-
-    Answered without looking at the tensor.
-    """
+    """Return whether the range of a quantizer is complete without its tensor."""
     amax = quantizer.amax
     if amax is None or quantizer.range_policy == "current":
         return False
+    # A flat list of channel ranges gets its shape from the tensor at the first call.
     return quantizer.axis is None or amax.dim() != 1
 
 
 class _Now:
-    """Records ranges that show only when a quantizer is called.
-
-    It is called on its tensor.
-    """
+    """Recorder of ranges that depend on the tensor of a quantizer."""
 
     def __init__(self) -> None:
         self.ranges: dict[Any, torch.Tensor] = {}
         self.seen: set[Any] = set()
 
     def observe(self, quantizer: Any, tensor: torch.Tensor) -> None:
-        """Record the range for ``tensor``.
-
-        It is that of a weight as it is now, or one given as a list.
-        """
+        """Record the range for ``tensor``, a current weight or a range given as a list."""
         self.seen.add(quantizer)
         amax = quantizer.amax
         if amax is not None and quantizer.range_policy != "current":

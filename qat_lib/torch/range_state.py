@@ -1,7 +1,4 @@
-"""Range of a PyTorch quantizer, saved and loaded with the model.
-
-It is a buffer or a trained step.
-"""
+"""Range of a PyTorch quantizer, a buffer or a trained step, saved and loaded with the model."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ FACTOR = "_pre_quant_scale"
 
 
 class RangeState(nn.Module):
-    """A module with a range: none, a buffer, or LSQ's step.
+    """A module with a range: none, a buffer, or the trained step of LSQ.
 
-    LSQ trains the step. The state of a model holds ``_amax`` or ``_step``, ``_pre_quant_scale`` if
-    set, and ``_switches``: whether the quantizer is enabled, follows the data, and is calibrated. A state without them
-    loads too, such as that of the float model.
+    The state of a model contains ``_amax`` or ``_step``, ``_pre_quant_scale`` if set, and
+    ``_switches``: whether the quantizer is enabled, follows the data, and is calibrated. States
+    without these entries also load, such as the state of the float model.
     """
 
     num_bits: Any
@@ -47,7 +44,7 @@ class RangeState(nn.Module):
         self._disabled = False
         self._tracking = True
         self._is_set = False
-        # In a tuple, so that PyTorch does not take the owner for a part of the quantizer.
+        # In a tuple, so that nn.Module does not register the owner as a submodule.
         self._owner = None
 
     @property
@@ -56,7 +53,7 @@ class RangeState(nn.Module):
 
     @property
     def axes(self) -> tuple[int, ...] | None:
-        """The axes with a range of their own, as a tuple; None = one range."""
+        """Per-channel axes as a tuple; None = one range."""
         return (self.axis,) if isinstance(self.axis, int) else self.axis
 
     @property
@@ -65,12 +62,13 @@ class RangeState(nn.Module):
 
     @property
     def amax(self) -> Any:
-        """Range: float32 scalar, or one value per kept axis that broadcasts.
+        """Range: a float32 scalar, or per-channel values that broadcast against the tensor.
 
-        None until calibration, training or hand sets it: the tensor's own range then counts, which
-        of a weight is known. Set it to set the range by hand, which counts as calibration; None
-        forgets it. An array for a quantizer with one range sets its ``axis``, too: the axes along
-        which the array has more than one value; of a flat array, the last axis.
+        None until it is set by calibration, training or assignment; until then the quantizer uses
+        the range of each tensor, and reports the range of its weight if it has one. Assignment
+        counts as calibration; None clears the range. An array assigned to a quantizer with one
+        range also sets ``axis``: the axes with more than one value; for a flat array, the last
+        axis.
         """
         if self._step is not None:
             return self._step.detach() * self._high
@@ -90,6 +88,7 @@ class RangeState(nn.Module):
         if self.axis is None and np.size(value) == 1:
             value = np.reshape(value, ())
         shape = None if old is None else tuple(old.shape)
+        # Negative axes, since the rank of the tensor is unknown here.
         if self.axis is None and np.ndim(value) and not self._learned:
             sizes = np.shape(value)
             self.axis = tuple(i - len(sizes) for i, size in enumerate(sizes) if size > 1)
@@ -101,23 +100,24 @@ class RangeState(nn.Module):
         self._is_set = True
 
     def _set_range(self, amax: torch.Tensor) -> None:
-        """Keep a range, at least ``AMAX_FLOOR``, as the buffer or the step."""
+        """Store a range, at least ``AMAX_FLOOR``, in the buffer or the step."""
         if not self._learned:
             self._amax = amax
             return
-        # Multiplied by its greatest integer again, the step must not come out below the floor.
+        # Despite rounding, step * high must not fall below the floor.
         step = (amax / self._high).clamp(min=float(least_step(self._high)))
         if self._step is None:
             self._step = nn.Parameter(step)
         else:
+            # In place: an optimizer may already refer to the parameter.
             with torch.no_grad():
                 self._step.copy_(step)
 
     def set_granularity(self, axis: int | None, amax: torch.Tensor) -> None:
-        """Set the axis with a range of its own, None for one range, and a fixed range for it.
+        """Set the per-channel axis and a fixed range.
 
         Args:
-            axis: the axis, or None.
+            axis: the axis; None for one range.
             amax: range that broadcasts against the tensor.
         """
         device = None if self.amax is None else self.amax.device
@@ -131,7 +131,7 @@ class RangeState(nn.Module):
         self._is_set = True
 
     def bind_weight(self, owner: Any) -> None:
-        """Set the module whose weight this quantizes: its ``quantized_weight`` gives the weight."""
+        """Set the module of the quantized weight, with a method ``quantized_weight``."""
         self._owner = (owner,)
         if self._learned and not self._is_set:
             self.fit_weight()
@@ -141,19 +141,16 @@ class RangeState(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor | None:
-        """The weight that this quantizes; None for a tensor, or where it has none."""
+        """The quantized weight; None for activations, or without a weight."""
         return self._weight()
 
     @property
     def of_weight(self) -> bool:
-        """Whether this quantizes a weight, whose range needs no data."""
+        """Whether this is a weight quantizer, with a range independent of data."""
         return self._owner is not None
 
     def fit_weight(self) -> None:
-        """Set the range to the weight's present one.
-
-        With ``"current"`` it always is.
-        """
+        """Set the range to the range of the weight, unless the policy ``"current"`` follows it."""
         weight = self._weight()
         if weight is not None and self.range_policy != "current":
             self._set_range(self.range_of(weight).clamp(min=AMAX_FLOOR))
@@ -164,9 +161,9 @@ class RangeState(nn.Module):
         return x.relu() if self.unsigned else x.abs()
 
     def range_of(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the largest magnitude of ``x``, or of each kept channel.
+        """Return the largest magnitude of ``x`` or of each channel; reduced axes have size 1.
 
-        With a ``pair_axis`` it is the largest sum of a pair. The other axes have size 1.
+        With a ``pair_axis``, sums of pairs replace the magnitudes.
         """
         magnitude = self.magnitude(x) if self.pair_axis is None else _pair_sums(x, self.pair_axis)
         if self.axes is None:
@@ -178,10 +175,7 @@ class RangeState(nn.Module):
         return amax if self.scale_amax is None else amax * self.scale_amax
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
-        """Move the range with the model, but keep it float32.
-
-        Half precision would change it.
-        """
+        """Move the range with the model, but keep float32, since half precision would round it."""
         held = (self._amax, self._pre_quant_scale, self._step)
         kept = [None if x is None else x.detach().clone() for x in held]
         super()._apply(fn, recurse)
@@ -208,13 +202,14 @@ class RangeState(nn.Module):
         unexpected_keys: list[str],
         _errors: list[str],
     ) -> None:
-        """Load a range of any policy, also where there was none before."""
+        """Load a range of any policy, even without a previous range."""
         amax, step = state_dict.get(prefix + RANGE), state_dict.get(prefix + STEP)
         switches = state_dict.get(prefix + SWITCHES)
         if amax is not None or step is not None:
             self._load_range(amax, step)
         elif switches is not None:
             self._amax = None
+        # A float state has no ranges. The weight, a parameter of the parent, is loaded by now.
         elif self.of_weight:
             self._refit()
         elif self._is_set and strict:
@@ -230,10 +225,7 @@ class RangeState(nn.Module):
             unexpected_keys.extend(sorted(own - known))
 
     def _refit(self) -> None:
-        """Fit the range to a weight that was loaded without one.
-
-        Only where there was one before.
-        """
+        """Fit an existing range to a weight loaded without a range."""
         if self._amax is not None or self._learned:
             self.fit_weight()
 
@@ -242,7 +234,7 @@ class RangeState(nn.Module):
         device = torch.device("cpu") if old is None else old.device
         if step is not None and self._step is not None and self._step.shape == step.shape:
             with torch.no_grad():
-                self._step.copy_(step)  # exact, where amax over the integers need not be
+                self._step.copy_(step)  # exact, unlike a conversion to amax and back
         else:
             range_ = step.float() * self._high if amax is None else amax.float()
             self._set_range(range_.detach().clone().to(device))
@@ -250,9 +242,9 @@ class RangeState(nn.Module):
 
 
 def _pair_sums(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return the magnitudes of the sums over neighbours of one sign along ``axis``, float32.
+    """Return the magnitudes of sums over neighbours of equal sign along ``axis``, in float32.
 
-    The axis has half its size; a last element without a neighbour stands for itself.
+    The size of the axis is halved; a last element without a neighbour is kept.
     """
     x = x.detach().float()
     whole = (slice(None),) * axis

@@ -1,4 +1,4 @@
-"""Shapes and dtypes of a traced module's tensors, from example inputs."""
+"""Shapes and dtypes of the tensors of a traced module, from example inputs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from qat_lib.support.foreign_errors import describe_error
 logger = logging.getLogger("qat_lib")
 
 SEVERAL = frozenset(("split", "chunk", "tensor_split", "unbind", "topk", "sort"))
-"""Functions that give several tensors."""
+"""Functions with several output tensors."""
 
 
 def example_inputs(module: nn.Module, example: Any) -> tuple[Any, ...]:
     """Return the arguments of a call from an example.
 
     Args:
-        module: what is called.
+        module: the called module.
         example: a tensor, a tuple or list of tensors, or a dict of tensors by argument.
 
     Raises:
-        UnsupportedModelError: the names of a dict are not those of the first arguments.
+        UnsupportedModelError: the keys of a dict are not the first arguments of forward.
     """
     if isinstance(example, tuple | list):
         return tuple(example)
@@ -45,14 +45,15 @@ def example_inputs(module: nn.Module, example: Any) -> tuple[Any, ...]:
 
 
 def propagate_shapes(traced: fx.GraphModule, example: Iterable[Any]) -> None:
-    """Record the shape and dtype of each tensor without computing.
+    """Record the shape and dtype of each tensor without computation.
 
-    Where the model can't be run without values its shapes stay unknown.
+    The shapes remain unknown if the model can't run on fake tensors.
 
     Args:
         traced: the module.
-        example: its arguments, as ``example_inputs`` gives them.
+        example: its arguments from ``example_inputs``.
     """
+    # Parameters of the traced module are real tensors.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         fake = [_fake(mode, value) for value in example]
@@ -68,10 +69,7 @@ def _fake(mode: FakeTensorMode, value: Any) -> Any:
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...] | None:
-    """Return the shape of a node's tensor; None if unknown.
-
-    None also if the node gives no tensor.
-    """
+    """Return the shape of a node's tensor; None if unknown or without a tensor."""
     found = node.meta.get("tensor_meta")
     return tuple(found.shape) if isinstance(found, TensorMetadata) else None
 
@@ -85,7 +83,7 @@ def dtype_of(node: fx.Node) -> str:
 
 
 def gives_several(node: fx.Node, module: nn.Module | None, function: str) -> bool:
-    """Whether a node gives a tuple or list, rather than a tensor."""
+    """Return whether a node returns a tuple or list instead of a tensor."""
     kind = node.meta.get("type")
     if isinstance(kind, type):
         return issubclass(kind, tuple | list)

@@ -1,4 +1,4 @@
-"""QuantDescriptor and the quantization functions, as pytorch-quantization names them."""
+"""QuantDescriptor and the quantization functions, with the names of pytorch-quantization."""
 
 from __future__ import annotations
 
@@ -27,32 +27,31 @@ _Plain: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class QuantDescriptor:
-    """How a tensor is quantized, as a value.
+    """Quantization settings of a tensor.
 
     Args:
         num_bits: width of the integers, 2 to 16, or ``(4, 3)`` for FP8 (E4M3) with the largest value
             448 at ``amax``. Default 8.
-        name: name of the quantizer. Default None: its place in the model names it.
-        fake_quant: whether to dequantize again. Default True; False gives integers as floats.
-        axis: axes that keep a range of their own, an integer or a tuple. Default None: one range.
-        amax: range to use, a number or array. Default None: from each tensor itself until
-            calibration, training or hand sets it.
+        name: name of the quantizer. Default None: its path in the model.
+        fake_quant: whether to dequantize again. Default True; False returns integers as floats.
+        axis: per-channel axes, an integer or a tuple. Default None: one range.
+        amax: range, a number or array. Default None: the range of each tensor until calibration,
+            training or assignment sets one.
         learn_amax: whether the range is trained (policy ``"learned"``). Default False.
-        scale_amax: factor on ranges that are taken from tensors or given here. Default None.
-        calib_method: calibrator behind ``enable_calib``, ``"max"`` (default) or ``"histogram"``.
+        scale_amax: factor on measured ranges and on ``amax``. Default None.
+        calib_method: calibrator for ``enable_calib``, ``"max"`` (default) or ``"histogram"``.
         unsigned: whether the integers are unsigned, 0 to 255. Default False.
-        narrow_range: whether to leave out the least integer (-128). Default False; the weights of
-            quantized modules always do.
-        range_policy: what training does to the range: ``"frozen"`` (default), ``"ema"``,
-            ``"last"``, ``"learned"``, or ``"current"``, always that of the tensor itself.
+        narrow_range: whether to exclude the least integer (-128). Default False; always true for
+            the weights of quantized modules.
+        range_policy: update of the range in training: ``"frozen"`` (default), ``"ema"``,
+            ``"last"``, ``"learned"``, or ``"current"``, the range of each tensor.
         momentum: weight of the old range in ``"ema"``, in [0, 1). Default 0.95.
-        calibrator: method that ``calibrate`` uses for this tensor. Default None: the one given to
-            ``calibrate``.
-        pair_axis: axis of a weight whose neighbours share a sum of 16 bits; see
+        calibrator: calibration method of this tensor. Default None: the argument of ``calibrate``.
+        pair_axis: axis of a weight with 16-bit sums of neighbours; see
             ``qat_lib.TensorQuantizer``. Default None.
 
     Raises:
-        SpecError: a value is out of its range.
+        SpecError: a value is out of range.
         TypeError: an argument is unknown or has the wrong type.
 
     Examples:
@@ -77,7 +76,7 @@ class QuantDescriptor:
     pair_axis: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values and settle those that follow from others."""
+        """Normalize the values, derive dependent ones, and check all."""
         if not isinstance(self.name, str | None):
             raise TypeError(f"name must be a string or None. Received: {self.name!r}.")
         if isinstance(self.num_bits, list):
@@ -125,11 +124,11 @@ class QuantDescriptor:
 
     @property
     def axes(self) -> tuple[int, ...] | None:
-        """The kept axes as a tuple; None = one range."""
+        """Per-channel axes as a tuple; None = one range."""
         return self.axis if self.axis is None or isinstance(self.axis, tuple) else (self.axis,)
 
     def dict(self) -> _Plain:
-        """Return what differs from the defaults, as plain data."""
+        """Return the settings that differ from the defaults, as plain data."""
         default = QuantDescriptor()
         found: _Plain = {"num_bits": self.num_bits}
         for field in fields(self):
@@ -151,17 +150,17 @@ class QuantDescriptor:
 
     @classmethod
     def from_yaml(cls, yaml_str: str) -> QuantDescriptor:
-        """Read a descriptor that ``to_yaml`` wrote."""
+        """Return the descriptor of a text from ``to_yaml``."""
         return cls(**yaml.safe_load(yaml_str))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both describe the same quantization."""
+        """Return whether both describe the same quantization."""
         if not isinstance(other, QuantDescriptor):
             return NotImplemented
         return self._key() == other._key()
 
     def __hash__(self) -> int:
-        """Return a hash of what the descriptor says."""
+        """Return a hash of the settings."""
         return hash(repr(self._key()))
 
     def _key(self) -> _Plain:
@@ -177,8 +176,8 @@ QUANT_DESC_8BIT_CONV2D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_ROW
 QUANT_DESC_8BIT_CONV3D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_ROW
 QUANT_DESC_8BIT_LINEAR_WEIGHT_PER_ROW = _PER_OUTPUT_ROW
 
-# A transposed convolution's weight is (in, out, ...): TensorRT takes scales of output channels.
-# pytorch-quantization has axis 0 here, which it does not take.
+# The weight of a transposed convolution is (in, out, ...), and TensorRT requires scales along the
+# output channels. pytorch-quantization uses axis 0, which TensorRT rejects.
 _PER_OUTPUT_COLUMN = QuantDescriptor(axis=1, narrow_range=True)
 QUANT_DESC_8BIT_CONVTRANSPOSE1D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_COLUMN
 QUANT_DESC_8BIT_CONVTRANSPOSE2D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_COLUMN
@@ -198,12 +197,13 @@ def fake_tensor_quant(
         inputs: float tensor of any shape.
         amax: range, a number or a tensor that broadcasts against ``inputs``.
         num_bits: width of the integers, 2 to 16. Default 8.
-        unsigned: whether the integers are unsigned; what is below zero becomes zero. Default False.
-        narrow_range: whether signed integers leave out the least one (-128). Default True.
+        unsigned: whether the integers are unsigned, with negative values set to zero. Default
+            False.
+        narrow_range: whether signed integers exclude the least one (-128). Default True.
 
     Returns:
         A tensor with the shape and data type of ``inputs``. The gradient is the straight-through
-        estimator with a clip mask: 1 where the integers reach, else 0.
+        estimator with a clip mask: 1 inside of the range, else 0.
     """
     narrow = narrow_range and not unsigned
     return fake_quantize(inputs, amax, num_bits=num_bits, narrow_range=narrow, unsigned=unsigned)
@@ -222,16 +222,17 @@ def tensor_quant(
         inputs: float tensor of any shape.
         amax: range, a number or a tensor that broadcasts against ``inputs``.
         num_bits: width of the integers, 2 to 16. Default 8.
-        unsigned: whether the integers are unsigned; what is below zero becomes zero. Default False.
-        narrow_range: whether signed integers leave out the least one (-128). Default True.
+        unsigned: whether the integers are unsigned, with negative values set to zero. Default
+            False.
+        narrow_range: whether signed integers exclude the least one (-128). Default True.
 
     Returns:
-        The integers, with the shape and data type of ``inputs``, and the number of integers in a
-        unit, ``127 / amax``: ``integers / scale`` dequantizes. The gradient of the integers is that
-        of ``fake_tensor_quant``.
+        The integers, with the shape and data type of ``inputs``, and the inverse of the scale,
+        ``127 / amax``: divide the integers by it to dequantize. The gradient of the integers equals
+        that of ``fake_tensor_quant``.
 
     Raises:
-        SpecError: ``inputs`` are float16, and the scale is too large for it.
+        SpecError: ``inputs`` are float16 and can't represent the inverse scale.
     """
     low, high = integer_bounds(num_bits, narrow_range, unsigned)
     range_ = torch.as_tensor(amax, dtype=torch.float32, device=inputs.device).detach()
@@ -247,7 +248,7 @@ def tensor_quant(
 
 
 legacy_fake_tensor_quant = fake_tensor_quant
-"""pytorch-quantization's name of the variant without a CUDA extension, which is the only one here."""
+"""pytorch-quantization's name of the variant without a CUDA extension, the only variant here."""
 
 
 def fake_affine_tensor_quant(
@@ -258,7 +259,7 @@ def fake_affine_tensor_quant(
 ) -> torch.Tensor:
     """Quantize a tensor with a zero point, and dequantize it again.
 
-    For experiments: quantized modules and exported files have no zero points.
+    The function serves experiments: quantized modules and exported files have no zero points.
 
     Args:
         inputs: float tensor of any shape.
@@ -268,8 +269,8 @@ def fake_affine_tensor_quant(
 
     Returns:
         A tensor with the shape and data type of ``inputs``: multiples of
-        ``(max_range - min_range) / (2**num_bits - 1)``, so that zero is kept exactly. The gradient
-        is 1 from ``min_range`` to ``max_range``, else 0.
+        ``(max_range - min_range) / (2**num_bits - 1)``, with an exact zero. The gradient is 1 from
+        ``min_range`` to ``max_range``, else 0.
 
     Raises:
         SpecError: the range is empty or not finite, or ``num_bits`` is out of range.
@@ -285,6 +286,7 @@ def fake_affine_tensor_quant(
     first = torch.round(low / step)
     x = inputs.float()
     quantized = (torch.round(x / step).clamp(first, first + 2.0**num_bits - 1.0) * step).detach()
+    # Straight-through estimator: the value of quantized, the gradient of passed.
     passed = torch.where((x >= low) & (x <= high), x, x.detach())
     return (quantized + passed - passed.detach()).to(inputs.dtype)
 
@@ -299,8 +301,8 @@ def scaled_e4m3(
 
     Args:
         inputs: float tensor of any shape.
-        amax: magnitude that becomes FP8's largest value, 448: a number, or a tensor that broadcasts
-            against ``inputs``. Default None: 448, the values of FP8 themselves.
+        amax: range, mapped to FP8's largest value 448: a number, or a tensor that broadcasts
+            against ``inputs``. Default None: 448, without scaling.
         E: bits of the exponent; must be 4.
         M: bits of the mantissa; must be 3.
 
@@ -317,7 +319,7 @@ def scaled_e4m3(
 
 
 class _MaskedIntegers(torch.autograd.Function):
-    """The integers of a tensor, with the straight-through gradient."""
+    """Integers of a tensor, with the straight-through gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, amax: Any, low: float, high: float) -> Any:

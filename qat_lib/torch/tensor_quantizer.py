@@ -1,4 +1,4 @@
-"""TensorQuantizer: the module that owns a tensor's or tied group's range."""
+"""TensorQuantizer: fake quantization with the range of a tensor or tied group."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from qat_lib.torch.tensor_quant import (
 
 
 class TensorQuantizer(RangeState):
-    """Fake-quantize a tensor and own its range.
+    """Fake-quantize a tensor and store its range.
+
+    Without a range, the quantizer uses the range of each tensor. ``qat_lib.torch.calibrate``,
+    ``load_calib_amax()``, an assignment to ``amax`` or, with the policies ``"ema"`` and ``"last"``,
+    the first training step sets a range. Several tensors of one quantizer have one range; set
+    ``shared`` to let a tracked range cover the widest tensor.
 
     Args:
-        quant_desc: how to quantize. Default: 8 bits, one range.
+        quant_desc: quantization settings. Default: 8 bits, one range.
         disabled: whether tensors pass unchanged. Default False.
         if_quant: whether to quantize. Default True.
-        if_clip: whether tensors are clipped to the trained range, also where they are not quantized,
-            so that the range is learned first. Default False. The quantization of a trained range
-            clips and trains it, too.
-        if_calib: whether the quantizer's own calibrator collects. Default False.
+        if_clip: whether to clip tensors to the trained range even without quantization, to learn
+            the range first. Default False. The quantization with a trained range also clips and
+            trains it.
+        if_calib: whether the quantizer's calibrator collects. Default False.
 
     Raises:
         SpecError: ``if_clip`` is set without a trained range.
-
-    Without a range the tensor's own counts, at each call. ``qat_lib.torch.calibrate``,
-    ``load_calib_amax()``, setting ``amax`` or, with the policies ``"ema"`` and ``"last"``, the
-    first training step sets one. A quantizer that is called on several tensors gives them one
-    range; set ``shared`` so that a followed range covers the widest.
 
     Examples:
         >>> quantizer = TensorQuantizer(QuantDescriptor(amax=127.0))
@@ -86,9 +86,10 @@ class TensorQuantizer(RangeState):
             self.enable_clip()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Quantize ``inputs``, times ``pre_quant_scale`` if set; shape and data type stay."""
+        """Quantize ``inputs``, times ``pre_quant_scale`` if set; shape and data type are kept."""
         if self._pre_quant_scale is not None:
             inputs = inputs * self._pre_quant_scale.to(inputs)
+        # Before the check of _disabled: a collector gets the tensors of all quantizers.
         if (collector := active_collector()) is not None:
             collector.observe(self, inputs)
             return inputs
@@ -96,6 +97,7 @@ class TensorQuantizer(RangeState):
             return inputs
         if is_exporting():
             return mark(inputs, self.name) if self._if_quant else inputs
+        # An empty tensor has no range.
         if inputs.numel() == 0:
             return inputs
         if writes_pairs():
@@ -153,7 +155,7 @@ class TensorQuantizer(RangeState):
         )
 
     def _range_for(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the range to quantize ``x`` with, on its device."""
+        """Return the range for ``x``, on its device."""
         if self.range_policy == "current":
             return self.range_of(x)
         if self._learned:
@@ -167,10 +169,7 @@ class TensorQuantizer(RangeState):
         return self._fitted(self._amax, x)
 
     def _fitted(self, amax: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Fit the range to the device and shape of ``x``.
-
-        A range that was given as a list takes the shape for ``x``.
-        """
+        """Return the range on the device of ``x``; a flat list of ranges gets its shape here."""
         if amax.device != x.device:
             self._amax = amax = amax.to(x.device)
         if self.axes is not None and amax.dim() != x.dim():
@@ -180,10 +179,7 @@ class TensorQuantizer(RangeState):
         return amax
 
     def _track(self, x: torch.Tensor) -> None:
-        """Move the range towards the batch's.
-
-        The first batch sets an unset range.
-        """
+        """Move the range towards that of the batch; the first batch sets an unset range."""
         seen = self.range_of(x)
         if self._amax is None or not self._is_set:
             if bool(torch.isfinite(seen).all()):
@@ -193,41 +189,43 @@ class TensorQuantizer(RangeState):
         keep: Any = self.momentum if self.range_policy == "ema" else 0.0
         if self.shared:
             slow = torch.tensor(1.0 - (1.0 - keep) / SHARED_FALL, device=x.device)
+            # A shared range shrinks more slowly than it grows, so the widest tensor dominates.
             keep = torch.where(seen < old, slow, torch.tensor(keep, device=x.device))
         blended = (keep * old + (1.0 - keep) * seen).clamp(min=AMAX_FLOOR)
+        # torch.where instead of an if: no synchronization with the GPU in each step.
         self._amax = torch.where(torch.isfinite(seen).all(), blended, old)
 
     @property
     def enabled(self) -> bool:
-        """Whether the tensor is quantized; when not, it passes through unchanged."""
+        """Whether the tensor is quantized; otherwise it passes unchanged."""
         return self._if_quant and not self._disabled
 
     def enable(self) -> None:
-        """Quantize from now on."""
+        """Enable the quantizer."""
         self._disabled = False
 
     def disable(self) -> None:
-        """Pass tensors through unchanged from now on, and collect nothing."""
+        """Disable the quantizer: tensors pass unchanged, and nothing is collected."""
         self._disabled = True
 
     def enable_quant(self) -> None:
-        """Switch the quantization on."""
+        """Enable quantization."""
         self._if_quant = True
 
     def disable_quant(self) -> None:
-        """Switch the quantization off; a calibrator that is on goes on collecting."""
+        """Disable quantization; an enabled calibrator continues to collect."""
         self._if_quant = False
 
     def enable_calib(self) -> None:
-        """Let the quantizer's own calibrator collect each tensor."""
+        """Enable collection of tensors by the quantizer's calibrator."""
         self._if_calib = True
 
     def disable_calib(self) -> None:
-        """Stop collecting."""
+        """Disable collection of tensors."""
         self._if_calib = False
 
     def enable_clip(self) -> None:
-        """Clip tensors to the trained range from now on.
+        """Enable clipping to the trained range.
 
         Raises:
             SpecError: the range is not trained.
@@ -240,15 +238,15 @@ class TensorQuantizer(RangeState):
         self._if_clip = True
 
     def disable_clip(self) -> None:
-        """Stop clipping; the quantization of a trained range clips nonetheless."""
+        """Disable clipping; quantization with a trained range still clips."""
         self._if_clip = False
 
     @property
     def clip(self) -> Clip:
-        """Clipping to the trained range; its bounds are of the range as it is now.
+        """Module that clips to the current value of the trained range.
 
         Raises:
-            AttributeError: the range is not trained, or is not known yet.
+            AttributeError: the range is not trained, or not set yet.
         """
         if self._step is None:
             raise AttributeError(f"The quantizer {self.name!r} has no trained range to clip to.")
@@ -256,7 +254,7 @@ class TensorQuantizer(RangeState):
         return Clip(-amax, amax)
 
     def init_learn_amax(self) -> None:
-        """Do nothing: ``load_calib_amax`` and ``amax`` set a trained range themselves.
+        """Do nothing, for compatibility: ``load_calib_amax`` and ``amax`` set a trained range.
 
         Raises:
             SpecError: the range is not trained.
@@ -269,14 +267,14 @@ class TensorQuantizer(RangeState):
 
     @property
     def pre_quant_scale(self) -> torch.Tensor | None:
-        """Factor on the tensor in front of its quantization, as SmoothQuant uses it.
+        """Factor on the tensor before its quantization, for SmoothQuant.
 
-        A number or a tensor that broadcasts against the quantized tensor; None (default) without.
-        It also counts where the quantizer is disabled, and is saved with the model.
+        The factor is a number or a tensor that broadcasts against the quantized tensor; None
+        (default) omits it. It is also applied by a disabled quantizer, and saved with the model.
 
         Raises:
-            SpecError: the factor is not finite, or the quantizer is that of a weight: scale the
-                weight itself.
+            SpecError: the factor is not finite, or this is a weight quantizer: scale the weight
+                itself.
         """
         return self._pre_quant_scale
 
@@ -296,24 +294,21 @@ class TensorQuantizer(RangeState):
         self._pre_quant_scale = factor
 
     def freeze(self) -> None:
-        """Keep the range as it is from now on (``"ema"`` and ``"last"``)."""
+        """Stop updates of the range (``"ema"`` and ``"last"``)."""
         self._tracking = False
 
     def unfreeze(self) -> None:
-        """Let the range follow the data again (``"ema"`` and ``"last"``)."""
+        """Resume updates of the range (``"ema"`` and ``"last"``)."""
         self._tracking = True
 
     @property
     def frozen(self) -> bool:
-        """Whether the range stays as it is while the model trains."""
+        """Whether the range is fixed during training."""
         return self.range_policy == "frozen" or not self._tracking
 
     @property
     def calibrated(self) -> bool:
-        """Whether calibration, training or hand set the range.
-
-        Always true for weights.
-        """
+        """Whether the range was set by calibration, training or assignment; true for weights."""
         return self.range_policy == "current" or self.of_weight or self._is_set
 
     @property
@@ -323,22 +318,22 @@ class TensorQuantizer(RangeState):
 
     @property
     def scale(self) -> torch.Tensor | None:
-        """Step between two quantized values, ``amax`` over the greatest integer; None without."""
+        """Scale, ``amax`` over the greatest integer; None without a range."""
         amax = self.amax
         return None if amax is None else quantization_scale(amax, self.num_bits, self.unsigned)
 
     step_size = scale
 
     def load_calib_amax(self, *args: Any, strict: bool = True, **kwargs: Any) -> None:
-        """Set the range from what the quantizer's own calibrator collected.
+        """Set the range from the data of the quantizer's calibrator.
 
         Args:
-            *args: for the calibrator's ``compute_amax``: of a histogram, the method.
-            strict: whether to fail where nothing was collected. Default True; else the range stays.
-            **kwargs: for the calibrator's ``compute_amax``, such as ``percentile``.
+            *args: arguments of the calibrator's ``compute_amax``, such as a histogram's method.
+            strict: whether missing data are an error. Default True; otherwise the range is kept.
+            **kwargs: arguments of the calibrator's ``compute_amax``, such as ``percentile``.
 
         Raises:
-            CalibrationError: the quantizer has no calibrator, or it collected nothing.
+            CalibrationError: the quantizer has no calibrator, or its calibrator has no data.
         """
         if self._calibrator is None:
             raise CalibrationError(f"The quantizer {self.name!r} has no calibrator.")
@@ -354,7 +349,7 @@ class TensorQuantizer(RangeState):
         self.amax = amax * (self.scale_amax or 1.0)
 
     def extra_repr(self) -> str:
-        """Return the settings and the range in a line."""
+        """Return the settings and the range on one line."""
         if self._disabled:
             return "disabled"
         width = "FP8" if self.num_bits == FP8 else f"{self.num_bits}bit"

@@ -1,4 +1,4 @@
-"""Trace a module with torch.fx, for training and inference alike."""
+"""Trace a module with torch.fx, for both training and inference."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from qat_lib.torch.in_place import follow_in_place
 logger = logging.getLogger("qat_lib")
 
 TRACED = "qatline_traced"
-"""Key in the ``meta`` of a module that ``trace_module`` made."""
+"""Key in the ``meta`` of modules from ``trace_module``."""
 FLAG = "qatline_training"
-"""Name of the submodule that says whether the model is training."""
+"""Name of the submodule that returns whether the model is training."""
 WHOLE = (float_nn.Conv1d, float_nn.Conv2d, float_nn.Conv3d, float_nn.Linear)
-"""Classes whose subclasses without a forward of their own are one operation, too."""
+"""Classes whose subclasses are also one operation, unless they override forward."""
 FACTORIES = (
     *(torch.ones, torch.zeros, torch.full, torch.empty, torch.eye),
     *(torch.arange, torch.linspace, torch.rand, torch.randn),
 )
-"""Functions that make a tensor of sizes alone, which may be those of the model's input."""
+"""Functions that create a tensor from sizes, possibly those of the model's input."""
 
 
 class TrainingFlag(nn.Module):
-    """Says whether the model is training, where its code asks for ``self.training``."""
+    """Submodule that replaces reads of ``self.training`` in traced code."""
 
     def forward(self) -> bool:
         """Return whether the model is training."""
@@ -43,7 +43,10 @@ class TrainingFlag(nn.Module):
 
 
 class _Value(fx.Proxy):
-    """Traced value for which ``x += y`` changes ``x`` for all readers."""
+    """Traced value that records ``x += y`` as a change in place.
+
+    The default proxy evaluates ``x + y`` and rebinds the name.
+    """
 
     def __iadd__(self, other: Any) -> Any:
         return self._change(operator.iadd, other)
@@ -63,28 +66,29 @@ class _Value(fx.Proxy):
 
 
 class GraphTracer(fx.Tracer):
-    """Traces a module down to PyTorch's modules and this package's quantized ones.
+    """Tracer with PyTorch's modules and this package's quantized modules as leaves.
 
-    Arguments of the module's ``forward`` that have a default keep it.
+    Optional arguments of the module's ``forward`` keep their default.
 
     Args:
-        inputs: how many tensors the module takes; None = as many as its ``forward`` has arguments
-            without a default.
-        leaves: modules that are one operation although they consist of others.
+        inputs: number of input tensors; None = the number of arguments of ``forward`` without a
+            default.
+        leaves: composite modules to treat as one operation.
 
     Attributes:
-        failed: the innermost module whose code raised an error; None = the traced one.
+        failed: innermost module with an error; None = the traced module.
     """
 
     def __init__(self, inputs: int | None = None, leaves: Sequence[nn.Module] = ()) -> None:
         super().__init__(autowrap_functions=FACTORIES)
+        # FACTORIES are wrapped only where they are found as attributes of a searched namespace.
         self._autowrap_search.append(torch)
         self._inputs = inputs
         self._leaves = leaves
         self.failed: nn.Module | None = None
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Trace a call of a module, and note the innermost that can't be traced."""
+        """Trace a call of a module, and record the innermost module that fails."""
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception:
@@ -92,7 +96,7 @@ class GraphTracer(fx.Tracer):
             raise
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a module is one operation of the graph."""
+        """Return whether a module is one operation of the graph."""
         if (
             is_quantized(m)
             or isinstance(m, TrainingFlag)
@@ -105,7 +109,7 @@ class GraphTracer(fx.Tracer):
         return whole or bool(super().is_leaf_module(m, module_qualified_name))
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Return the value that a node gives."""
+        """Return the traced value of a node."""
         return _Value(node, self)
 
     def create_args_for_root(
@@ -129,21 +133,22 @@ class GraphTracer(fx.Tracer):
 
 
 def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule:
-    """Return the graph of a module, which shares its submodules and parameters.
+    """Return the traced module, with the same submodules and parameters.
 
-    A submodule without weights that torch.fx can't trace, such as a resize to a computed size, is
-    one operation.
+    An untraceable submodule without weights, such as a resize to a computed size, becomes one
+    operation.
 
     Args:
-        module: the module; it stays as it is. One that this function made is returned itself.
-        inputs: how many tensors the module takes; None (default) = as many as its ``forward`` has
-            arguments without a default.
+        module: the module; it is not changed. An already traced module is returned itself.
+        inputs: number of input tensors; None (default) = the number of arguments of ``forward``
+            without a default.
 
     Raises:
-        UnsupportedModelError: torch.fx can't trace it.
+        UnsupportedModelError: torch.fx can't trace the module.
     """
     if isinstance(module, fx.GraphModule) and module.meta.get(TRACED):
         return module
+    # Shared by both traces: the same submodules must be leaves in training and inference.
     leaves: list[nn.Module] = []
     with _in_mode(module, training=module.training):
         graph = _trace(module, inputs, leaves)
@@ -151,7 +156,7 @@ def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule
     try:
         with _in_mode(module, training=not module.training):
             other = _trace(module, inputs, leaves)
-    except UnsupportedModelError:  # such as a detector that expects targets in training
+    except UnsupportedModelError:  # for example, a detector that requires targets in training
         other = fx.Graph()
     _follow_mode(traced, other)
     follow_in_place(traced)
@@ -161,10 +166,11 @@ def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule
 
 
 def _trace(module: nn.Module, inputs: int | None, leaves: list[nn.Module]) -> fx.Graph:
-    """Return a module's graph; add the modules that have to be leaves to ``leaves``."""
+    """Return the graph of a module, and add untraceable submodules to ``leaves``."""
     while True:
         tracer = GraphTracer(inputs, leaves)
         try:
+            # Each attempt may add one leaf, so the loop ends with the number of submodules.
             graph = tracer.trace(module)
             break
         # A module's code may raise anything when it gets proxies of tensors.
@@ -175,16 +181,16 @@ def _trace(module: nn.Module, inputs: int | None, leaves: list[nn.Module]) -> fx
                 raise UnsupportedModelError(_untraceable(module, error)) from error
             leaves.append(failed)
     for node in graph.nodes:
-        # A type from a module with postponed annotations is text, which can't be pickled.
+        # Postponed annotations are text, and a graph with such types can't be pickled.
         node.type = None if isinstance(node.type, str) else node.type
         if node.target in FACTORIES:
-            # Else the code of the graph would look for a global function called "torch.ones".
+            # Otherwise the generated code refers to a global function named "torch.ones".
             node.meta.pop("is_wrapped", None)
     return graph
 
 
 def _untraceable(module: nn.Module, error: Exception) -> str:
-    """Return what to do about a module that can't be traced."""
+    """Return an error message with a remedy for an untraceable module."""
     text = f"torch.fx can't trace {type(module).__name__}: {describe_error(error)}. "
     if part := _traceable_part(module):
         text += (
@@ -201,7 +207,7 @@ def _untraceable(module: nn.Module, error: Exception) -> str:
 
 
 def _traceable_part(module: nn.Module) -> str:
-    """Return the path of the submodule with the most parameters that can be traced, or nothing."""
+    """Return the path of the traceable submodule with the most parameters, or an empty string."""
     sizes: dict[str, int] = {}
     for path, part in module.named_modules():
         if path and not isinstance(part, (nn.ModuleList, nn.ModuleDict)):
@@ -219,7 +225,7 @@ def _traceable_part(module: nn.Module) -> str:
 
 @contextmanager
 def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set the mode of a module and its submodules within the block."""
+    """Set the mode of a module and all submodules within the block."""
     before = [(m, m.training) for m in module.modules()]
     module.train(training)
     try:
@@ -230,11 +236,9 @@ def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
-    """Replace constants that differ between modes by the graph's mode.
-
-    They are found in the trace in the other mode.
-    """
+    """Replace the constants that differ from the trace in the other mode by the training flag."""
     nodes, others = list(traced.graph.nodes), list(other.nodes)
+    # Different nodes in both modes: constants alone can't represent the difference.
     if [_form(node) for node in nodes] != [_form(node) for node in others]:
         logger.warning(
             "The forward of %s does other things in training than in inference. Its quantized copy "
@@ -251,7 +255,7 @@ def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
 
 
 def _form(node: fx.Node) -> tuple[Any, ...]:
-    """Return what a node is, without constants that may follow the mode."""
+    """Return a description of a node without constants that may depend on the mode."""
     return (node.op, node.name, node.target, _described(node, keep=lambda _: False))
 
 
@@ -269,17 +273,14 @@ def _described(node: fx.Node, keep: Any) -> str:
 
 
 class _Mode:
-    """Creates training-mode nodes on demand.
-
-    They say whether the model is training.
-    """
+    """Nodes that return whether the model is training, created on demand."""
 
     def __init__(self, traced: fx.GraphModule) -> None:
         self._traced = traced
         self._nodes: dict[bool, fx.Node] = {}
 
     def node(self, in_training: bool) -> fx.Node:
-        """Return the node that gives ``in_training`` in training, else its contrary."""
+        """Return the node with the value ``in_training`` in training, else its negation."""
         graph = self._traced.graph
         if True not in self._nodes:
             self._traced.add_submodule(FLAG, TrainingFlag().train(self._traced.training))
@@ -298,10 +299,7 @@ class _Mode:
 
 
 def _blend(mine: Any, other: Any, mode: _Mode) -> Any:
-    """Return a node's arguments with mode-dependent constants replaced.
-
-    The mode stands in their place.
-    """
+    """Return the arguments of a node with mode-dependent constants replaced by mode nodes."""
     if isinstance(mine, (tuple, list)):
         return type(mine)(_blend(a, b, mode) for a, b in zip(mine, other, strict=True))
     if isinstance(mine, dict):

@@ -1,7 +1,4 @@
-"""Helpers for quantization-aware training loops in PyTorch.
-
-They do what ``qat_lib.keras.training`` does for Keras.
-"""
+"""Helpers for quantization-aware training loops in PyTorch, like ``qat_lib.keras.training``."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ from qat_lib.torch.naming import model_quantizers
 
 
 def freeze_batch_norm(module: nn.Module) -> None:
-    """Let every batch norm normalize by its running statistics, and train no longer.
+    """Freeze the statistics and parameters of every batch norm.
 
-    Its weight and bias stay as they are. ``module.train()`` sets the statistics moving again: call
-    this after it.
+    Batch norms then normalize by their running statistics. ``module.train()`` reactivates the
+    statistics, so call this function after it.
 
     Examples:
         >>> network = nn.Sequential(nn.BatchNorm1d(2)).train()
@@ -43,26 +40,27 @@ def freeze_batch_norm(module: nn.Module) -> None:
 def reestimate_batch_norm(
     module: nn.Module, data: Iterable[Any], *, batches: int | None = None
 ) -> int:
-    """Measure the statistics of every batch norm again, in place.
+    """Remeasure the statistics of every batch norm, in place.
 
-    They become the mean of the batches' own statistics; weights and ranges stay as they are.
+    The new statistics are the mean over all batches; weights and ranges do not change.
 
     Args:
         module: a module, quantized or not.
-        data: batches of inputs, or tuples or lists whose first item is one. Training data without
-            augmentation, in batches as large as in training or larger.
-        batches: number of batches to take; None, the default, takes all.
+        data: batches of inputs, or tuples or lists with the inputs first. Use training data without
+            augmentation, in batches at least as large as in training.
+        batches: number of batches; None (default): all.
 
     Returns:
-        The number of batch norms that were measured.
+        The number of measured batch norms.
 
     Raises:
-        CalibrationError: there is no data.
+        CalibrationError: the data are empty.
     """
     norms = [norm for norm in batch_norms(module) if norm.track_running_stats]
     if not norms:
         return 0
     count = 0
+    # Training mode would also update tracked ranges.
     with _measuring(module, norms), _ranges_frozen(module), torch.no_grad():
         for batch in islice(data, batches):
             module(batch[0] if isinstance(batch, (tuple, list)) else batch)
@@ -73,9 +71,9 @@ def reestimate_batch_norm(
 
 
 def freeze_ranges(module: nn.Module) -> None:
-    """Freeze every range: one that follows the data, and a learned one.
+    """Freeze all tracked and learned ranges.
 
-    Those of weights with the policy ``"current"`` go on with their weights.
+    Ranges of weights with the policy ``"current"`` still follow their weights.
     """
     for quantizer in model_quantizers(module).values():
         quantizer.freeze()
@@ -84,9 +82,9 @@ def freeze_ranges(module: nn.Module) -> None:
 
 
 def range_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Return the trained parameters of a model's learned ranges.
+    """Return the parameters of the learned ranges of a model.
 
-    Give them a group of their own in the optimizer, without weight decay.
+    Put them into a separate parameter group of the optimizer, without weight decay.
     """
     found: list[nn.Parameter] = []
     for quantizer in model_quantizers(module).values():
@@ -101,9 +99,9 @@ class WeightOscillation:
 
     Args:
         module: a quantized module.
-        freeze_above: frequency of oscillation, in (0, 1], from which a weight is frozen at the
-            integer that it had most; None, the default, only measures. Weights that are computed,
-            such as an LSTM's joined ones, are measured only. FP8 weights are left out.
+        freeze_above: minimum frequency of oscillation, in (0, 1], for freezing a weight at its most
+            frequent integer; None (default): measure only. Computed weights, such as an LSTM's
+            joined weights, are measured only. FP8 weights are ignored.
     """
 
     def __init__(self, module: nn.Module, *, freeze_above: float | None = None) -> None:
@@ -127,7 +125,7 @@ class WeightOscillation:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Follow a step; put frozen weights back on their integers."""
+        """Record a step, and restore frozen weights to their integers."""
         self._tracker.observe(self._integers())
         for name, quantizer in self._quantizers.items():
             weight, found = quantizer.weight, self._tracker.frozen(name)
@@ -137,11 +135,11 @@ class WeightOscillation:
             weight.copy_(torch.where(mask, (integers * quantizer.scale).to(weight), weight))
 
     def get_state(self) -> dict[str, Any]:
-        """Return what was noted so far, to go on from in another process."""
+        """Return the state, to continue in another process."""
         return self._tracker.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what ``get_state`` returned."""
+        """Restore the state from ``get_state``."""
         self._tracker.set_state(state)
 
     def _integers(self) -> dict[str, np.ndarray]:
@@ -176,7 +174,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Follow a step."""
+        """Add the weights after a step to the averages."""
         self._steps += 1
         share = 1.0 - decay_at(self._decay, self._steps)
         for average, weight in zip(self._averages, self._weights, strict=True):
@@ -189,20 +187,20 @@ class WeightAverage:
             weight.copy_(average)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the averages and the number of steps, to go on from in another process."""
+        """Return the averages and the number of steps, to continue in another process."""
         averages = [average.float().cpu().numpy().copy() for average in self._averages]
         return {"steps": self._steps, "averages": averages}
 
     @torch.no_grad()
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``get_state`` returned."""
+        """Restore the state from ``get_state``."""
         self._steps = state["steps"]
         for average, value in zip(self._averages, state["averages"], strict=True):
             average.copy_(torch.from_numpy(value))
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Set the weights to their averages, within the block."""
+        """Set the weights to their averages within the block."""
         before = [weight.detach().clone() for weight in self._weights]
         self.finish()
         try:
@@ -220,13 +218,13 @@ def batch_norms(module: nn.Module) -> list[_BatchNorm]:
 
 @contextmanager
 def _measuring(module: nn.Module, norms: list[_BatchNorm]) -> Iterator[None]:
-    """Let running statistics be the mean of all batches in the block."""
+    """Set running statistics to the mean over all batches within the block."""
     modes = {part: part.training for part in module.modules()}
     momenta = [norm.momentum for norm in norms]
     module.train()
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None
+        norm.momentum = None  # PyTorch: a cumulative average over all batches
     try:
         yield
     finally:
@@ -238,7 +236,7 @@ def _measuring(module: nn.Module, norms: list[_BatchNorm]) -> Iterator[None]:
 
 @contextmanager
 def _ranges_frozen(module: nn.Module) -> Iterator[None]:
-    """Keep the ranges of a model as they are, within the block."""
+    """Stop updates of all ranges of a model within the block."""
     moving = [quantizer for quantizer in model_quantizers(module).values() if not quantizer.frozen]
     for quantizer in moving:
         quantizer.freeze()

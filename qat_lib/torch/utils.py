@@ -1,4 +1,4 @@
-"""``reduce_amax`` under the path that pytorch-quantization gives it."""
+"""``reduce_amax`` under its path in pytorch-quantization."""
 
 from __future__ import annotations
 

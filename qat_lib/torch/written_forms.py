@@ -1,4 +1,4 @@
-"""Undo PyTorch exporter forms that compute known values at run time."""
+"""Replace values that PyTorch's exporter computes at run time although they are known."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ CONVOLUTIONS = onnx_operators("convolution")
 
 
 def simplify(model: ir.Model) -> None:
-    """Write known shapes, types and parts statically, in place.
-
-    Biases of zeros are left out.
-    """
+    """Write known shapes, types and parts statically, and drop zero biases, in place."""
     graph = model.graph
     for node in list(graph):
         if is_op(node, *CONVOLUTIONS) and _is_zeros(operand(node, 2)):
@@ -41,10 +38,7 @@ def simplify(model: ir.Model) -> None:
 
 
 def _is_zeros(bias: ir.Value | None) -> bool:
-    """Whether a bias is the exporter's zero.
-
-    It is cast and expanded at run time.
-    """
+    """Return whether a bias is the exporter's zero, which is cast and expanded at run time."""
     node = producer(bias)
     while is_op(node, "Expand", "CastLike", "Cast"):
         bias = node.inputs[0]
@@ -54,7 +48,7 @@ def _is_zeros(bias: ir.Value | None) -> bool:
 
 
 def _name_type(node: ir.Node) -> None:
-    """Write a CastLike to a known type as a Cast."""
+    """Replace a CastLike to a known type by a Cast."""
     like = node.inputs[1]
     if like is not None and like.dtype is not None:
         node.op_type = "Cast"
@@ -64,7 +58,7 @@ def _name_type(node: ir.Node) -> None:
 
 
 def _write_shape(graph: ir.Graph, node: ir.Node) -> None:
-    """Write a Shape without an open dimension as a constant."""
+    """Replace a Shape without open dimensions by a constant."""
     shape = dims(node.inputs[0])
     if shape is None:
         return
@@ -76,7 +70,7 @@ def _write_shape(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _write_taken_sizes(graph: ir.Graph, node: ir.Node) -> None:
-    """Write known dimensions, taken from a Shape, as a constant."""
+    """Replace known dimensions taken from a Shape by a constant."""
     source, place = producer(node.inputs[0]), constant(operand(node, 1))
     shape = dims(source.inputs[0]) if is_op(source, "Shape") else None
     if shape is None or place is None or source is None:
@@ -90,7 +84,7 @@ def _write_taken_sizes(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _write_split(graph: ir.Graph, node: ir.Node) -> None:
-    """Write a tensor's parts from a sequence as outputs of one Split."""
+    """Replace a sequence of the parts of a tensor by the outputs of one Split."""
     sizes = _part_sizes(node)
     places = {reader: constant(operand(reader, 1)) for reader in consumers(node.outputs[0])}
     known = all(is_op(reader, "SequenceAt") and places[reader] is not None for reader in places)
@@ -110,7 +104,7 @@ def _write_split(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _part_sizes(node: ir.Node) -> list[int] | None:
-    """Return a SplitToSequence's part sizes; None if unknown."""
+    """Return the part sizes of a SplitToSequence; None if unknown."""
     given, shape = constant(operand(node, 1)), dims(node.inputs[0])
     if given is not None and given.ndim:
         return [int(size) for size in given]

@@ -1,7 +1,7 @@
 """Helpers with the names and the behaviour of NVIDIA's tensorflow-quantization toolkit.
 
-What goes further: ``qat_lib.export.export_onnx`` (verified export), ``qat_lib.LayerGraph``
-(the graph of a model), ``qat_lib.plan_quantization`` (what is quantized, and why).
+For more features use ``qat_lib.export.export_onnx`` (verified export), ``qat_lib.LayerGraph``
+(the graph of a model) and ``qat_lib.plan_quantization`` (quantizers with reasons).
 """
 
 from __future__ import annotations

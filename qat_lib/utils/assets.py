@@ -15,17 +15,17 @@ logger = logging.getLogger("qat_lib")
 
 @dataclass(frozen=True, kw_only=True)
 class AssetFolder:
-    """The paths of one experiment, as strings.
+    """Paths of one experiment, as strings.
 
     Attributes:
         base: the experiment's folder.
         fp32: folder of the original model.
-        fp32_saved_model: where to save the original model; a path that Keras 3 takes,
+        fp32_saved_model: path for the original model in Keras 3 format,
             ``.../saved_model.keras``.
-        fp32_onnx_model: where to convert it to, ``.../original.onnx``.
+        fp32_onnx_model: path for its conversion, ``.../original.onnx``.
         int8: folder of the quantized model.
-        int8_saved_model: where to save the quantized model, ``.../saved_model.keras``.
-        int8_onnx_model: where to convert it to, ``.../quantized.onnx``.
+        int8_saved_model: path for the quantized model, ``.../saved_model.keras``.
+        int8_onnx_model: path for its conversion, ``.../quantized.onnx``.
     """
 
     base: str
@@ -41,7 +41,7 @@ class CreateAssetsFolders:
     """Create a base folder with a folder for each experiment.
 
     Args:
-        base_experiment_directory: the base folder; an existing one is used as it is.
+        base_experiment_directory: the base folder; an existing folder is reused.
 
     Examples:
         >>> assets = CreateAssetsFolders("toolkit_basics")
@@ -55,15 +55,13 @@ class CreateAssetsFolders:
         os.makedirs(self.base, exist_ok=True)
 
     def add_folder(self, folder_name: str) -> None:
-        """Create an experiment's folders, empty, and make their paths the attribute ``folder_name``.
+        """Create empty folders of an experiment and set the attribute ``folder_name``.
 
-        Where the toolkit deletes what an earlier run left in the experiment's folder, this moves it
-        aside to ``<folder_name>.1``, ``.2`` and so on: an experiment starts empty, and no file is
-        lost.
+        The toolkit deletes the files of an earlier run. This method moves them to
+        ``<folder_name>.1``, ``.2`` and so on, so that no file is lost.
 
         Raises:
-            ConfigError: the name can't be a folder's, or the object has an attribute of that name
-                already.
+            ConfigError: ``folder_name`` is not a valid folder name or is already an attribute.
         """
         parts = Path(folder_name).parts
         if (
@@ -97,10 +95,11 @@ class CreateAssetsFolders:
 
 
 def _move_aside(folder: str) -> None:
-    """Rename a folder that holds a file, to the first free number."""
+    """Rename a folder with files, using the first free number as its suffix."""
     if not any(files for _, _, files in os.walk(folder)):
         return
     number = 1
+    # lexists also sees dangling links, which rename would replace.
     while os.path.lexists(f"{folder}.{number}"):
         number += 1
     os.rename(folder, f"{folder}.{number}")

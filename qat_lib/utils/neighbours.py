@@ -1,4 +1,4 @@
-"""Which layers stand before and behind a layer."""
+"""Find the predecessors and successors of a layer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, 
     """Return a layer's input layers, in input order.
 
     Args:
-        model: a Functional or Sequential model. The layers of nested models count as the model's
-            own.
+        model: a Functional or Sequential model, including the layers of nested models.
         current_layer_name: name of the layer, or of a nested model.
 
     Returns:
-        For each input a dict with the keys ``class``, ``module`` and ``name`` (strings) and
-        ``layer`` (the object). A shared layer's calls follow one another; an input of the model has
-        no predecessor.
+        A dict for each input, with the keys ``class``, ``module`` and ``name`` (strings) and
+        ``layer`` (the object). The inputs of a shared layer are listed call by call; an input of
+        the model has no predecessor.
 
     Raises:
-        SpecError: the model has no layer of that name.
+        SpecError: the model has no layer with this name.
         UnsupportedModelError: the model is subclassed or not built.
 
     Examples:
@@ -39,9 +38,9 @@ def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, 
 
 
 def find_my_successors(model: Any, current_layer_name: str) -> list[dict[str, Any]]:
-    """Return the layers that read a layer's outputs, in the model's order.
+    """Return the readers of a layer's outputs, in the model's order.
 
-    Arguments, result and errors are those of ``find_my_predecessors``.
+    Arguments, result and errors are the same as for ``find_my_predecessors``.
     """
     graph = LayerGraph(model)
     order = {call.name: index for index, call in enumerate(graph.calls)}
@@ -51,10 +50,7 @@ def find_my_successors(model: Any, current_layer_name: str) -> list[dict[str, An
 
 
 def _tensors(graph: LayerGraph, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return all tensors that a layer or nested model reads or makes.
-
-    They are given by name, of all its calls.
-    """
+    """Return the names of all inputs and outputs of a layer or nested model, over all calls."""
     if not isinstance(name, str):
         raise SpecError(f"Expected the name of a layer, as a string. Received: {name!r}.")
     calls = graph.calls_of(name)

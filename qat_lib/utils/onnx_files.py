@@ -16,7 +16,7 @@ logger = logging.getLogger("qat_lib")
 Form: TypeAlias = Literal["toolkit", "qatline"]
 
 OPSET = 13
-"""The toolkit's operator set: the oldest whose QuantizeLinear takes a scale for each channel."""
+"""The toolkit's operator set, the oldest with per-channel scales in QuantizeLinear."""
 
 
 def convert_keras_model_to_onnx(
@@ -28,20 +28,20 @@ def convert_keras_model_to_onnx(
 ) -> None:
     """Convert a Keras model to an ONNX file in the toolkit's form.
 
-    For comparison with the toolkit's files. For an engine use ``qat_lib.export.export_onnx``,
-    which does the work here and has more options.
+    The form serves comparison with the toolkit's files. For engines use
+    ``qat_lib.export.export_onnx``, the basis of this function, with more options.
 
     Args:
         keras_model: built Functional or Sequential model.
-        onnx_model_path: file to write; missing folders are made.
+        onnx_model_path: file to write; missing folders are created.
         opset: ONNX operator set, 13 (default) to 21.
         form: ``"toolkit"`` (default): a Q/DQ pair for each reader of a tensor, a Dense layer as
-            MatMul and Add, Q and DQ nodes named as tf2onnx names them; or ``"qatline"``: the graph
-            of ``export_onnx``.
+            MatMul and Add, tf2onnx names of Q and DQ nodes; or ``"qatline"``: the graph of
+            ``export_onnx``.
 
     Raises:
-        ExportError: the model can't be said in ONNX, or there is no such form.
-        VerificationError: the written graph is not what the model says; no file is left.
+        ExportError: the model can't be expressed in ONNX, or ``form`` is unknown.
+        VerificationError: the written graph differs from the model; the file is removed.
     """
     from qat_lib.keras.export import export_onnx
 
@@ -51,6 +51,7 @@ def convert_keras_model_to_onnx(
     if form == "qatline":
         export_onnx(keras_model, target, opset=opset)
         return
+    # In the target's folder: a rename works inside of one file system only.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         draft = Path(folder) / target.name
         export_onnx(keras_model, draft, opset=opset)
@@ -88,20 +89,20 @@ def convert_saved_model_to_onnx(
     """Convert a saved model to an ONNX file in the toolkit's form.
 
     Args:
-        saved_model_dir: a ``.keras`` file, which goes through ``convert_keras_model_to_onnx``;
-            or a TensorFlow SavedModel folder, as ``model.export(folder)`` and older Keras versions
-            write it, which goes through tf2onnx with its Q/DQ optimizers left out, so that TensorRT
-            sees every Q/DQ pair.
-        onnx_model_path: file to write; missing folders are made.
+        saved_model_dir: a ``.keras`` file, converted by ``convert_keras_model_to_onnx``; or a
+            TensorFlow SavedModel folder, as written by ``model.export(folder)`` and older Keras
+            versions, converted by tf2onnx without its Q/DQ optimizers, so that TensorRT sees
+            every Q/DQ pair.
+        onnx_model_path: file to write; missing folders are created.
         opset: ONNX operator set. Default 13.
-        form: see ``convert_keras_model_to_onnx``; a SavedModel folder has the toolkit's form
-            only.
+        form: see ``convert_keras_model_to_onnx``; a SavedModel folder supports the toolkit's
+            form only.
 
     Raises:
         UnsupportedModelError: the ``.keras`` file can't be loaded.
-        ExportError: there is no model at that path, or it can't be said in ONNX; or the folder
-            holds a model quantized by this library, whose quantizers a SavedModel can't name: save
-            that as a ``.keras`` file.
+        ExportError: the path contains no model, or the model can't be expressed in ONNX; or the
+            folder contains a model quantized by this library (a SavedModel loses the names of
+            quantizers, so save the model as a ``.keras`` file).
     """
     _check_form(form)
     source = Path(saved_model_dir)
@@ -141,6 +142,7 @@ def _convert_folder(source: Path, target: Path, opset: int) -> None:
             raise ExportError(
                 f"tf2onnx could not convert {str(source)!r} to operator set {opset}: {error}."
             ) from error
+    # Both passes move DQ nodes across other operators, away from the layers that read them.
     passes = copy.copy(optimizer._optimizers)
     for name in ("q_dq_optimizer", "const_dequantize_optimizer"):
         passes.pop(name, None)
@@ -150,9 +152,10 @@ def _convert_folder(source: Path, target: Path, opset: int) -> None:
 
 
 def _refuse_plain_quantizers(source: Path, graph_def: Any) -> None:
-    """Refuse a graph that contains this library's quantizers.
+    """Reject a graph with quantizers of this library.
 
-    Each is plain arithmetic around an op that rounds, which older versions put into a condition.
+    Each quantizer is plain arithmetic around a rounding operator, inside of a condition in older
+    versions.
     """
     rounding = ("If", "StatelessIf", "Round", "QuantizeAndDequantizeV4")
     names = [

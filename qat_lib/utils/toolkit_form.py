@@ -1,8 +1,7 @@
-"""Rewrite exported graphs in the form of NVIDIA's toolkit.
+"""Rewrite exported graphs in the form of NVIDIA's tensorflow-quantization toolkit.
 
-The toolkit is tensorflow-quantization; the form serves comparison. Engines take the form of
-``qat_lib.export_onnx`` at least as well: there, readers of a tensor share one Q/DQ pair, and a
-Dense layer is one Gemm.
+The form serves comparison. Engines accept the form of ``qat_lib.export_onnx`` equally well: its
+readers of a tensor share one Q/DQ pair, and a Dense layer is one Gemm.
 """
 
 from __future__ import annotations
@@ -16,24 +15,25 @@ from qat_lib.graph.roles import PAIR
 from qat_lib.onnx_view.graph import OnnxGraph
 
 RECORD = ("qatline.quantizers", "qatline.tensors", "qatline.nodes")
-"""Metadata that name the nodes and tensors of the original form."""
+"""Keys of metadata about the nodes and tensors of the original form."""
 
 
 def to_toolkit_form(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of an exported model in the toolkit's form.
 
-    - Each reader of a quantized tensor has a Q/DQ pair of its own. Each quantized layer also has
-      one behind operators that keep values on the quantizer's grid (MaxPool, Pad, Relu, Reshape,
-      ...): the engine carries the range through these, but the toolkit quantizes the inputs of
-      each layer. Quantizing such a value again does not change a bit.
-    - A Gemm is a MatMul and an Add.
-    - Q and DQ nodes are called ``QuantLinearNode__<number>`` and ``DequantLinearNode__<number>``.
+    - Each reader of a quantized tensor gets a separate Q/DQ pair. Each quantized layer also gets
+      a pair behind operators that keep values on the quantizer's grid (MaxPool, Pad, Relu,
+      Reshape, ...): the engine propagates the range through these operators, but the toolkit
+      quantizes the inputs of each layer. The repeated quantization is exact.
+    - A Gemm becomes a MatMul and an Add.
+    - Q and DQ nodes are named ``QuantLinearNode__<number>`` and ``DequantLinearNode__<number>``.
       Other nodes keep the name of their layer: ``<layer>/<operator>``.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph = result.graph
     kept = [entry for entry in result.metadata_props if entry.key not in RECORD]
+    # The record of nodes and tensors does not fit the rewritten graph.
     del result.metadata_props[:]
     result.metadata_props.extend(kept)
     nodes = [part for node in graph.node for part in _without_gemm(node)]
@@ -51,7 +51,7 @@ def to_toolkit_form(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _without_gemm(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return the nodes that stand for ``node``, without Gemms.
+    """Return the replacement of ``node`` without Gemms.
 
     The export writes Gemms without attributes.
     """
@@ -82,6 +82,7 @@ def _one_pair_per_reader(model: onnx.ModelProto) -> list[onnx.NodeProto]:
                 continue
             if source.op_type == "DequantizeLinear":
                 pair = _copy_pair(source, made, copy) if name in taken else []
+                # The first reader keeps the original pair; a graph output counts as a reader.
                 taken.add(name)
             else:
                 carried = _carried_range(view, name) if _enters_layer(node, source) else None
@@ -104,10 +105,10 @@ def _enters_layer(reader: onnx.NodeProto, source: onnx.NodeProto) -> bool:
 
 
 def _carried_range(view: OnnxGraph, tensor: str) -> str | None:
-    """Return the dequantized tensor whose grid the values of ``tensor`` are on, if any.
+    """Return the dequantized tensor with the same quantization grid as ``tensor``, if any.
 
-    Clips are left out: their upper bound need not be on the grid. So are ranges of single channels,
-    whose axis another operator may move.
+    Clips are excluded because their upper bound may lie off the grid, and per-channel scales
+    because another operator may move their axis.
     """
     node = view.producer(tensor)
     while node is not None and (node.op == "Relu" or commutes_with_quantizers(view, node)):
@@ -126,7 +127,7 @@ def _copy_pair(
 ) -> list[onnx.NodeProto]:
     """Return copies of a DQ and its Q, if any; the Q reads ``source`` if given.
 
-    A DQ that reads stored integers has no Q.
+    A DQ of stored integers has no Q.
     """
     copy = onnx.NodeProto()
     copy.CopyFrom(dequantize)

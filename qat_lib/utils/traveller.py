@@ -15,8 +15,8 @@ class KerasModelTraveller:
     """List the layers of any model in its own order.
 
     Args:
-        print_layer_config: whether ``get_layer_information`` shows each layer's configuration,
-            too. Default False.
+        print_layer_config: whether ``get_layer_information`` also shows the configuration of
+            each layer. Default False.
     """
 
     def __init__(self, print_layer_config: bool = False) -> None:
@@ -39,7 +39,7 @@ class KerasModelTraveller:
     def get_layer_information(
         self, keras_model: Any, filter_by_class: Iterable[type] | None = None
     ) -> None:
-        """Write name and class of every layer to the standard output.
+        """Write the name and class of every layer to the standard output.
 
         Args:
             keras_model: a Functional, Sequential or subclassed model.

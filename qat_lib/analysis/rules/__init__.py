@@ -1,7 +1,7 @@
-"""The rules: one file for each group of codes.
+"""The rules, one file for each group of codes.
 
-A file of ``ENGINE_RULES`` declares its codes as ``qat_lib.analysis.findings.Rule``
-objects and has one function ``check_<file>``, which yields the findings in a predicted engine.
+A file of ``ENGINE_RULES`` declares its codes as ``qat_lib.analysis.findings.Rule`` objects and
+defines a function ``check_<file>`` that yields the findings in a predicted engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Check: TypeAlias = "Callable[[PredictedEngine], Iterable[Finding]]"
 
-#: What is checked in a predicted engine, in the order in which the findings of a node are listed.
+#: Checks of a predicted engine, in the listed order of a node's findings.
 ENGINE_RULES = (
     "scales",
     "weighted",
@@ -27,7 +27,7 @@ ENGINE_RULES = (
     "attention",
     "borders",
 )
-#: What is checked in the graph itself, by ``.parser`` and ``qat_lib.export.verify``.
+#: Checks of the graph itself, by ``.parser`` and ``qat_lib.export.verify``.
 GRAPH_RULES = ("pair", "pair_axis", "pair_types", "parser", "record")
 
 
@@ -38,11 +38,11 @@ def engine_checks() -> Iterator[Check]:
 
 
 def rule_modules() -> list[ModuleType]:
-    """Return every module that declares codes."""
+    """Return all modules with declared codes."""
     return [_import(name) for name in (*GRAPH_RULES, *ENGINE_RULES)]
 
 
 def _import(name: str) -> ModuleType:
-    # Not at the top: the flow of a graph, on which most rules stand, asks the parser's rules
-    # whether a Q or DQ is legal.
+    # Not at the top: most rules import the flow of a graph, which itself imports the parser rules
+    # for the legality of Q and DQ nodes.
     return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""Attention: the path from scores to Softmax stays floating point (V23)."""
+"""Attention with a quantized path from scores to Softmax (V23)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qat_lib.onnx_view.graph import Node
 
 V23 = Rule("V23", "warning", "attention mask or Softmax input is quantized", "J", "M")
 
-#: As attention is exported: other operators move numbers as well.
+#: Layout operators in exported attention, a subset of all operators that move numbers.
 _MOVES = frozenset({"Reshape", "Transpose", "Cast"})
 _ON_THE_WAY = ARITHMETIC | _MOVES | {"Where"}
 _LONGEST_WAY = 8
@@ -21,7 +21,7 @@ _PRODUCTS = onnx_operators("product")
 
 
 def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
-    """Yield Softmax operators of an attention whose scores or mask are quantized."""
+    """Yield attention Softmax operators with quantized scores or mask."""
     for node in engine.flow.operators:
         if node.op != "Softmax" or not _weighs_values(engine, node):
             continue
@@ -42,7 +42,7 @@ def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
 
 
 def _first_quantized(engine: PredictedEngine, softmax: Node) -> Node | None:
-    """Return the first operator that reads INT8, from Softmax to scores."""
+    """Return the first operator with an INT8 input, from Softmax back to the scores."""
     for read in _way_to_scores(engine, softmax):
         if read.scale is not None:
             return read.node
@@ -52,15 +52,15 @@ def _first_quantized(engine: PredictedEngine, softmax: Node) -> Node | None:
 def between_products(engine: PredictedEngine) -> frozenset[int]:
     """Return the node indices from an attention's scores to its Softmax.
 
-    They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the
-    scores is no residual.
+    These nodes remain in floating point, so no rule may request a Q there: an Add of a mask or
+    bias to the scores is not residual.
     """
     found: set[int] = set()
     for softmax in engine.flow.operators:
         if softmax.op != "Softmax" or not _weighs_values(engine, softmax):
             continue
         way = [read for read in _way_to_scores(engine, softmax) if read.node is not None]
-        for read in reversed(way):  # from the scores down; what only leads to the mask is left out
+        for read in reversed(way):  # from the scores down, without the branch of the mask
             source = engine.graph.producer(read.value)
             if (
                 read.node is not None
@@ -72,10 +72,7 @@ def between_products(engine: PredictedEngine) -> frozenset[int]:
 
 
 def _weighs_values(engine: PredictedEngine, softmax: Node) -> bool:
-    """Return whether the Softmax feeds a product of two activations.
-
-    It may be moved or cast on the way.
-    """
+    """Return whether the Softmax feeds a product of two activations, possibly moved or cast."""
     open_nodes = [softmax]
     for _ in range(_LONGEST_WAY):
         if not open_nodes:

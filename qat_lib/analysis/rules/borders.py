@@ -1,4 +1,4 @@
-"""Graph inputs, and operand types beside a DQ (H2, H3, V28)."""
+"""Graph inputs, and operand types next to a DQ (H2, H3, V28)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ H2 = Rule("H2", "info", "the input's Q is a kernel of its own", "L", "E")
 H3 = Rule("H3", "info", "the input is transposed inside the graph", "L", "E")
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
-#: Operators whose operands have one type.
+#: Operators with operands of one type.
 _SAME_TYPE = onnx_operators("weighted") | ARITHMETIC | {"Concat", "Max", "Min", "Sum"}
 
 

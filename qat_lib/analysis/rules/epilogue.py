@@ -1,4 +1,4 @@
-"""Output precision of weighted layers, and what cuts their kernels short."""
+"""Output precision of weighted layers, and missed fusions of their kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ H1 = Rule("H1", "info", "zero padding could be an attribute of the layer behind 
 
 
 def check_epilogue(engine: PredictedEngine) -> Iterator[Finding]:
-    """Yield weighted layers with cut kernels, or float output before a Q."""
+    """Yield weighted layers with missed fusions, or with float output before a Q."""
     for chain in engine.chains.values():
         if chain.op.precision == "int8":
             yield from _check_output(engine, chain)
@@ -102,7 +102,7 @@ def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
 
 
 def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
-    """Yield a depthwise layer before x * gate(x), which it can't fuse."""
+    """Yield a depthwise layer before x * gate(x), without a fused kernel."""
     reads = engine.flow.readers(chain.end)
     if not chain.op.depthwise or chain.add is not None or len(float_reads(reads)) < len(reads):
         return
@@ -145,4 +145,5 @@ def _pads_image_only(engine: PredictedEngine, node: Node) -> bool:
         return False
     pads = list(map(int, given))
     rank = len(pads) // 2
+    # Pads lists all begins, then all ends; the first two of each are batch and channels.
     return not any((*pads[:2], *pads[rank : rank + 2]))

@@ -113,16 +113,16 @@ def _check_elementwise(
 
 
 def _normalizes(reads: Sequence[Read], means: frozenset[str]) -> bool:
-    """Return whether this is a step of a layer normalization in pieces.
+    """Return whether the reads belong to a decomposed layer normalization of an INT8 tensor.
 
-    Its mean is taken of the same INT8 tensor. It computes in floating point in any placement; a Q
-    in front of it lets the kernel before write INT8.
+    It computes in floating point in any placement, but a Q in front allows the previous kernel to
+    write INT8.
     """
     return any(read.scale is not None and read.value in means for read in reads)
 
 
 def _float_means(engine: PredictedEngine) -> frozenset[str]:
-    """Return the values that a ReduceMean reads which is no average pool."""
+    """Return the inputs of all ReduceMean operators except average pools."""
     found: set[str] = set()
     for node in engine.flow.operators:
         if node.op == "ReduceMean" and not is_average_pool(engine.graph, node):
@@ -134,8 +134,8 @@ def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     reads = engine.flow.data_inputs(node)
     outputs = engine.flow.output_reads(node)
     if node.op in _NORMALIZATIONS and all(read.value in engine.written for read in reads):
-        # Its Q lets the kernel before write INT8 (ModelOpt quantizes the input of a LayerNorm
-        # behind a Conv)
+        # The Q allows the previous kernel to write INT8: ModelOpt quantizes the input of a
+        # LayerNorm behind a Conv.
         return
     on_both_sides = reads and outputs and all(read.explicit for read in (*reads, *outputs))
     if not on_both_sides:
@@ -150,7 +150,7 @@ def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
 
 
 def _sources(engine: PredictedEngine, reads: Iterable[Read]) -> list[str]:
-    """Return the quoted layers or graph inputs that feed the reads."""
+    """Return the quoted source layers or graph inputs of the reads."""
     names = []
     for read in reads:
         producer = engine.graph.producer(read.value)

@@ -19,7 +19,7 @@ V02 = Rule("V02", "error", "zero point is not zero or does not match the scale",
 
 
 def check_pair(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    """Yield what is wrong with the quantizer or dequantizer ``node``."""
+    """Yield the problems of the quantizer or dequantizer ``node``."""
     if not well_formed(node):
         yield V01.at(
             node,
@@ -33,12 +33,12 @@ def check_pair(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
 
 
 def is_legal(graph: OnnxGraph, node: Node, *, allow_uint8: bool = False) -> bool:
-    """Return whether TensorRT's parser takes a Q or DQ node.
+    """Return whether TensorRT's parser accepts a Q or DQ node.
 
     Args:
         graph: the graph of the node.
         node: the node.
-        allow_uint8: overlook unsigned integers (P5). Default False.
+        allow_uint8: accept unsigned integers (P5). Default False.
     """
     for found in check_pair(graph, node):
         overlooked = allow_uint8 and found.rule == "P5"
@@ -63,6 +63,7 @@ def _check_scale(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
     scale = graph.value(node.input(1))
     if scale is None:
         return
+    # Kind "V": bfloat16 of ml_dtypes.
     if scale.dtype.kind not in "fV" or scale.dtype == np.float64:
         yield V01.at(
             node,

@@ -17,7 +17,7 @@ V04 = Rule(
 
 
 def count_scales(graph: OnnxGraph, node: Node) -> int | None:
-    """Return the number of a quantizer's scales; None when unknown."""
+    """Return the number of scales of a quantizer; None if unknown."""
     shape = graph.shape(node.input(1))
     if shape is None:
         return None
@@ -29,7 +29,7 @@ def check_axis(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
     """Yield per-channel activation scales, blocked scales, and scales off the channel axis."""
     count = count_scales(graph, node)
     if count is None or count == 1 or quantized_type(graph, node) in OTHER_TYPES:
-        return  # FP8 and INT4 have blocks and axes of their own
+        return  # FP8 and INT4 have other blocks and axes
     rank = len(graph.shape(node.input(1)) or ())
     if rank > 1:
         yield V04.at(
@@ -58,7 +58,7 @@ def check_axis(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
 
 
 def _check_channels(graph: OnnxGraph, node: Node, count: int) -> Iterator[Finding]:
-    """Yield ``count`` scales without an axis, or along one of another size."""
+    """Yield a missing axis of ``count`` scales, or an axis of another size."""
     axis = node.integer("axis")
     if axis is None:
         yield V04.at(

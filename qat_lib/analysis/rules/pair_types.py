@@ -12,7 +12,7 @@ V03 = Rule("V03", "error", "quantized type is not signed INT8", "P5 P6 P8")
 V06 = Rule("V06", "error", "operator set or type of a Q/DQ pair does not fit", "P14")
 V27 = Rule("V27", "warning", "no engine is known to show how this runs in INT8", "K P18", "I")
 
-#: Quantized types that TensorRT has besides INT8; legal, but not what this library predicts.
+#: TensorRT's quantized types besides INT8; legal, but not predicted by this library.
 OTHER_TYPES = frozenset({"float8e4m3fn", "int4", "float4e2m1"})
 
 
@@ -31,14 +31,14 @@ def check_integers(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             )
         return
     if zero_point and graph.value(zero_point) is None:
-        return  # V02 reports one that is not constant
+        return  # V02 reports computed zero points
     dtype = quantized_type(graph, node)
     if dtype != "int8" and (dtype or zero_point):
         yield _other_type(node, dtype)
 
 
 def _other_type(node: Node, dtype: str) -> Finding:
-    """Return the finding on a type other than INT8, empty if unknown."""
+    """Return the finding on a type other than INT8; ``dtype`` is empty if unknown."""
     if dtype in OTHER_TYPES:
         return V27.at(
             node,
@@ -80,7 +80,7 @@ def _unsigned(node: Node) -> Finding:
 
 
 def check_types_agree(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    """Yield an operator set without Q/DQ, and contradicting types of a Q."""
+    """Yield an operator set without Q/DQ, and contradictory types of a Q."""
     if graph.opset < 10:
         yield V06.at(
             node,

@@ -1,8 +1,8 @@
 """TensorRT's ONNX parser requirements on quantized graphs (findings V01 to V07).
 
 The numbers P1 to P20 follow ``QuantDequantLinearHelper`` of onnx-tensorrt and the documentation of
-IQuantizeLayer and IDequantizeLayer. P11 (one scale: per tensor), P16 (rounding) and P20 (names in
-the inspector) can't be broken by a graph and have no check.
+IQuantizeLayer and IDequantizeLayer. No graph can violate P11 (one scale: per tensor), P16
+(rounding) and P20 (names in the inspector), so they have no check.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _INTEGER_OPS = onnx_operators("integer")
 def check_parser_rules(
     graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
 ) -> list[Finding]:
-    """Return every place of ``graph`` that TensorRT's ONNX parser refuses or misreads.
+    """Return findings on all nodes that TensorRT's ONNX parser rejects or misinterprets.
 
     Args:
         graph: the graph to check.
-        tensorrt: major version to check for; 8 also demands weights as FP32 with Q and DQ (P17).
-        allow_uint8: accept unsigned integers (P5), as OpenVINO and ONNX Runtime do; all other rules
-            hold for every runtime. Default False.
+        tensorrt: major version to check for; 8 also requires weights as FP32 with Q and DQ (P17).
+        allow_uint8: accept unsigned integers (P5), for OpenVINO and ONNX Runtime; all other rules
+            apply to every runtime. Default False.
 
     Examples:
         >>> check_parser_rules(OnnxGraph.load("model.onnx"))

@@ -1,6 +1,6 @@
 """Codes of the verification against the plan and the export's record.
 
-``qat_lib.export.verify`` has the checks.
+``qat_lib.export.verify`` contains the checks.
 """
 
 from __future__ import annotations

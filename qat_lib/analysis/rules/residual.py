@@ -1,4 +1,4 @@
-"""Residual Adds that are not fused in INT8 (V15 to V18)."""
+"""Residual Adds without an INT8 fusion (V15 to V18)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V17 = Rule("V17", "warning", "both operands of a residual Add are quantized", "F
 
 
 def check_residual(engine: PredictedEngine) -> Iterator[Finding]:
-    """Yield what keeps the Adds of a graph from their best form."""
+    """Yield the obstacles to INT8 fusion of the Adds of a graph."""
     in_attention = between_products(engine)
     for placed in engine.adds:
         if placed.node.index in in_attention:
@@ -30,7 +30,7 @@ def check_residual(engine: PredictedEngine) -> Iterator[Finding]:
 
 
 def _check_fused(engine: PredictedEngine, placed: PlacedAdd, chain: Chain) -> Iterator[Finding]:
-    """Yield what keeps an Add in the kernel of ``chain`` from INT8."""
+    """Yield the obstacles to INT8 of an Add fused into ``chain``."""
     name, into = placed.node.keras_layer, chain.op.node.keras_layer
     if chain.op.precision != "int8":
         if chain.residual is not None and chain.residual.scale is not None:
@@ -74,17 +74,17 @@ def _between_quantized(placed: PlacedAdd, behind: Chain) -> Finding:
 
 
 def _ends_in_float(engine: PredictedEngine, chain: Chain) -> bool:
-    """Return whether an output or an always-float operator reads the Add.
+    """Return whether a graph output or an always-float operator reads the Add.
 
-    No placement makes that INT8.
+    No placement makes such a read INT8.
     """
     return any(map(ends_in_float, float_reads(engine.flow.readers(chain.end))))
 
 
 def _is_shared(engine: PredictedEngine, chain: Chain) -> bool:
-    """Return whether others read the residual in INT8 too.
+    """Return whether the residual has other INT8 readers.
 
-    Without its Q their kernel would write floating point.
+    They need its Q for an INT8 output of the previous kernel.
     """
     residual = chain.residual
     others = engine.flow.readers(residual.value) if residual is not None else ()

@@ -1,4 +1,4 @@
-"""Several scales where one would do: V08 and V09."""
+"""Unnecessary additional scales of a tensor (V08 and V09)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _SMALL = 16
 def check_weighted(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield findings about single weighted layers."""
     for op in engine.weighted.values():
-        if _has_other_type(op):  # the parser rules have said what they say about FP8 and INT4
+        if _has_other_type(op):  # the parser rules report FP8 and INT4
             continue
         yield from _check_operands(op)
         yield from _check_weight(op)
@@ -149,7 +149,8 @@ def _matmul_limit(engine: PredictedEngine, op: WeightedOp) -> str:
     for size, what in ((inner, "inner products"), (columns, "outputs")):
         if isinstance(size, int) and size < _SMALL:
             return f"has {size} {what}"
-    # A batch of products has no batch of rows.
+    # In a batched product of activations, each matrix is multiplied separately, so the batch adds
+    # no rows.
     outer = result[:-1] if op.weight is not None else result[-2:-1]
     rows = fixed_sizes(outer)
     if len(rows) == len(outer) and prod(rows) == 1:
@@ -197,10 +198,7 @@ def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
 
 
 def _reads_input(engine: PredictedEngine, op: WeightedOp) -> bool:
-    """Return whether an operand is a graph input.
-
-    It may have been moved, padded or cast.
-    """
+    """Return whether an operand is a graph input, possibly moved, padded or cast."""
     return any(_is_input(engine, read.value) for read in op.activations)
 
 

@@ -1,4 +1,4 @@
-"""TensorRT 8.6, 10.12 and newer, and 11, behind the common engine interface."""
+"""Engine backend for TensorRT 8.6, 10.12 and newer, and 11."""
 
 from qat_lib.engines.tensorrt.backend import TensorRTBackend
 

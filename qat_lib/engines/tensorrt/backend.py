@@ -27,12 +27,12 @@ class TensorRTBackend(EngineBackend):
     """TensorRT on the first visible GPU.
 
     Args:
-        trt: the ``tensorrt`` module; None imports it when it is needed.
-        device: the GPU; None is the first visible one.
+        trt: the ``tensorrt`` module; None imports it on first use.
+        device: the GPU; None = the first visible one.
     """
 
     device_keys = DEVICE_KEYS
-    rebuilds = False  # that takes minutes
+    rebuilds = False  # a build takes minutes
     title = "TensorRT"
     capabilities = frozenset({"typed_graphs", "tf32"})
 
@@ -41,10 +41,9 @@ class TensorRTBackend(EngineBackend):
         self._device = device or CudaDevice()
 
     def version(self) -> str:
-        """Return TensorRT's version, checking that it is supported and a GPU exists.
+        """Return TensorRT's version after a check that it is supported and a GPU exists.
 
-        The GPU is asked for first, through CUDA: without one, TensorRT 8.6 crashes in
-        ``Runtime()``.
+        The GPU is checked through CUDA, because TensorRT 8.6 crashes in ``Runtime()`` without one.
         """
         trt = self._module()
         self._device.info()
@@ -55,15 +54,15 @@ class TensorRTBackend(EngineBackend):
         return {"kind": "gpu", **asdict(self._device.info())}
 
     def float_precisions(self) -> tuple[str, ...]:
-        """Return fp32, and fp16 where it is a builder flag.
+        """Return fp32, and fp16 if it is a builder flag.
 
-        Strongly typed versions take FP16 from the graph.
+        Strongly typed versions read FP16 from the graph.
         """
         self._module()
         return ("fp32", "fp16") if self._capabilities().fp16_flags else ("fp32",)
 
     def build(self, request: BuildRequest) -> BuiltEngine:
-        """Build, then load the result and read its layers' precisions."""
+        """Build the engine, load it, and read the precision of its layers."""
         trt = self._module()
         device = self.device()
         log = BuildLog()
@@ -92,7 +91,7 @@ class TensorRTBackend(EngineBackend):
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Reject another version or GPU, unless the engine was built compatible."""
+        """Reject another version or GPU, unless the engine was built for compatibility."""
         here, built = self.version(), manifest.backend_version
         if not _version_fits(built, here, bool(manifest.spec.get("version_compatible"))):
             return f"it was built by TensorRT {built}, here is {here}."
@@ -130,4 +129,5 @@ def _version_fits(built: str, here: str, compatible: bool) -> bool:
     one, other = (
         [int(part) for part in version.split(".") if part.isdigit()] for version in (built, here)
     )
+    # Same major version, and built by this or an earlier version.
     return one[0] == other[0] and one <= other

@@ -1,4 +1,4 @@
-"""Build a TensorRT engine: one sequence, varied by the capability table."""
+"""Build a TensorRT engine, with version differences from the capability table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
 
     Raises:
         BackendUnavailableError: no usable GPU or driver.
-        ConfigError: the graph's weights or the wanted precision do not fit this version.
+        ConfigError: this version does not support the graph's weights or the requested precision.
         EngineBuildError: the graph can't be parsed, the build failed or was cancelled.
     """
     _check(capabilities, request, trt.__version__)
@@ -30,8 +30,7 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
         for name in capabilities.network_flags
     )
     network = builder.create_network(flags)
-    # The parser owns the weights that the network refers to, and TensorRT keeps neither it nor the
-    # monitor alive.
+    # TensorRT keeps neither the parser, the owner of the network's weights, nor the monitor alive.
     parser = _parse(trt, capabilities, network, logger, request)
     config = _configure(trt, capabilities, builder, request)
     monitor = None
@@ -39,6 +38,7 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
         monitor = config.progress_monitor = make_progress_monitor(
             trt, request.on_progress, cancellation
         )
+    # Last chance without a progress monitor: TensorRT 8.6 can't be interrupted in a build.
     _stop_if(cancellation)
     plan = builder.build_serialized_network(network, config)
     del parser, monitor
@@ -54,7 +54,7 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
 
 
 def precision_flags(capabilities: Capabilities, request: BuildRequest) -> tuple[str, ...]:
-    """Return the builder flags for precision, none if graph types decide."""
+    """Return the builder flags for precision; none in strongly typed versions."""
     if request.graph.weights is not None:
         return capabilities.int8_flags
     return capabilities.fp16_flags if request.spec.float_precision == "fp16" else ()
@@ -81,10 +81,7 @@ def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> N
 def _parse(
     trt: Any, capabilities: Capabilities, network: Any, logger: Any, request: BuildRequest
 ) -> Any:
-    """Parse the ONNX file into ``network`` and return the parser.
-
-    The parser must outlive the build.
-    """
+    """Parse the ONNX file into ``network`` and return the parser, which must outlive the build."""
     parser = trt.OnnxParser(network, logger)
     if parser.parse_from_file(str(request.onnx)):
         return parser
@@ -98,8 +95,7 @@ def _configure(trt: Any, capabilities: Capabilities, builder: Any, request: Buil
     if spec.workspace_mib is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, spec.workspace_mib * 2**20)
     config.builder_optimization_level = spec.optimization_level
-    # Without details the inspector gives names only, and then precision could not be read but only
-    # assumed.
+    # Without details the inspector lists names only, and the precision of layers is unknown.
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for name in precision_flags(capabilities, request):
         config.set_flag(getattr(trt.BuilderFlag, name))

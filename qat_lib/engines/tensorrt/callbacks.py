@@ -1,7 +1,7 @@
-"""What TensorRT calls back: log messages, build progress, layer times.
+"""Callbacks of TensorRT: log messages, build progress, layer times.
 
-The base classes come from the bindings that are in use, so the classes here are made by functions
-that take them. A callback must not raise: TensorRT calls it from C++.
+The base classes come from the installed bindings, so functions create the subclasses. A callback
+must not raise, since TensorRT calls it from C++.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ _LEVELS = ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE")
 
 
 class BuildLog:
-    """The messages of a build, each with its level."""
+    """Messages of a build with their levels."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, str]] = []
 
     def add(self, level: str, message: str) -> None:
-        """Keep a message, but for the chatter of VERBOSE."""
+        """Store a message, unless its level is VERBOSE."""
         if level != "VERBOSE":
             self.messages.append((level, message.strip()))
 
     def text(self) -> str:
-        """Return the log, one message a line."""
+        """Return the log, one message per line."""
         return "".join(f"[{level}] {message}\n" for level, message in self.messages)
 
     def errors(self) -> list[str]:
@@ -58,21 +58,21 @@ def make_logger(trt: Any, log: BuildLog) -> Any:
 
 
 class Cancellation:
-    """A request to stop a build, from its caller or Ctrl-C."""
+    """State of a request to stop a build, from its caller or Ctrl-C."""
 
     def __init__(self, asked: Callable[[], bool] | None) -> None:
         self._asked = asked
         self.interrupted = False
 
     def requested(self) -> bool:
-        """Return whether to stop."""
+        """Return whether the build should stop."""
         return self.interrupted or (self._asked is not None and self._asked())
 
 
 def make_progress_monitor(
     trt: Any, on_progress: Callable[[str, int, int], None] | None, cancellation: Cancellation
 ) -> Any:
-    """Return a monitor that reports outermost phases and stops cancelled builds."""
+    """Return a monitor that reports the outermost phases and stops cancelled builds."""
 
     class Monitor(trt.IProgressMonitor):
         def __init__(self) -> None:
@@ -89,7 +89,7 @@ def make_progress_monitor(
                 self._report(phase_name, step + 1)
             try:
                 return not cancellation.requested()
-            except KeyboardInterrupt:  # raised by the signal handler as soon as Python code runs
+            except KeyboardInterrupt:  # the signal handler runs as soon as Python code does
                 cancellation.interrupted = True
                 return False
 

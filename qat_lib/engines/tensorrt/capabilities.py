@@ -1,6 +1,6 @@
-"""What differs between the supported TensorRT versions, in one table.
+"""Table of the differences between the supported TensorRT versions.
 
-Facts are read from the bindings' API surface (see the snapshots in the tests), not from release
+The source is the API surface of the bindings (see the snapshots in the tests), not the release
 notes.
 """
 
@@ -15,24 +15,23 @@ from qat_lib.options import WeightForm
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """One row: a major version as this library uses it.
+    """Row of the table, for one major version.
 
     Args:
         major: the major version.
-        minimum: first (major, minor) that is supported.
-        network_flags: names of ``NetworkDefinitionCreationFlag`` that a network is created with.
-        strongly_typed: precision comes from the graph's types alone; if not, it is asked for by
-            ``int8_flags``, or by ``fp16_flags`` for graphs without Q/DQ pairs.
-        int8_flags: names of ``BuilderFlag`` for a graph with Q/DQ pairs.
-        fp16_flags: likewise where FP16 is asked for.
-        weights: the forms of quantized weights that the parser takes: INT8 + DQ, or FP32 + Q + DQ.
-        memory_property: name of ``ICudaEngine``'s property for the memory that one context needs.
-        parser_names_nodes: whether a parser error knows the node's name and operator, or only its
-            index.
+        minimum: first supported (major, minor).
+        network_flags: names of ``NetworkDefinitionCreationFlag`` for new networks.
+        strongly_typed: whether precision comes from the graph's types only; otherwise it is
+            selected by ``int8_flags``, or by ``fp16_flags`` for graphs without Q/DQ pairs.
+        int8_flags: names of ``BuilderFlag`` for graphs with Q/DQ pairs.
+        fp16_flags: names of ``BuilderFlag`` for FP16.
+        weights: forms of quantized weights supported by the parser: INT8 + DQ, or FP32 + Q + DQ.
+        memory_property: name of ``ICudaEngine``'s property for the memory of one context.
+        parser_names_nodes: whether a parser error contains the node's name and operator, or only
+            its index.
         progress_monitor: whether a build reports progress and can be cancelled.
-        preview_features: names of ``PreviewFeature`` to switch on: execution contexts that share
-            the one optimization profile, which is how several threads run an engine, are a matter
-            of course only from 10 on.
+        preview_features: names of ``PreviewFeature`` to enable. Execution contexts with a shared
+            optimization profile, required for several threads, are the default only from 10 on.
     """
 
     major: int

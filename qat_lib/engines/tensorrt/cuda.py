@@ -1,7 +1,6 @@
-"""The CUDA calls of an engine: memory, streams, events and graphs.
+"""CUDA calls of an engine: memory, streams, events and graphs.
 
-Everything that touches the device goes through ``Device``, so that the code above it can be
-tested without one.
+All device access goes through ``Device``, so that its users can be tested without a GPU.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceInfo:
-    """The GPU that engines run on.
+    """Description of the GPU.
 
     Args:
         name: such as ``NVIDIA A100-SXM4-40GB``.
         compute_capability: such as ``8.0``.
-        driver: version of the kernel driver, such as ``550.54.15``; empty where it can't be read.
-        cuda: largest CUDA version that the driver supports, such as ``12.4``.
-        total_bytes: its memory.
+        driver: version of the kernel driver, such as ``550.54.15``; empty if unreadable.
+        cuda: largest CUDA version supported by the driver, such as ``12.4``.
+        total_bytes: its memory, in bytes.
     """
 
     name: str
@@ -39,37 +38,34 @@ class DeviceInfo:
 
 
 class Device(Protocol):
-    """A GPU.
-
-    Addresses, streams, events and graphs are integers, as the CUDA runtime hands them out.
-    """
+    """Interface of a GPU; addresses, streams, events and graphs are integer handles."""
 
     def info(self) -> DeviceInfo:
-        """Describe the GPU; raise BackendUnavailableError where there is none."""
+        """Describe the GPU; raise BackendUnavailableError without one."""
 
     def allocate(self, size: int) -> int:
         """Return the address of ``size`` new bytes on the device."""
 
     def free(self, address: int) -> None:
-        """Free what ``allocate`` returned."""
+        """Free memory from ``allocate``."""
 
     def pinned(self, size: int) -> Bytes:
         """Return ``size`` bytes of page-locked host memory."""
 
     def free_pinned(self, memory: Bytes) -> None:
-        """Free what ``pinned`` returned."""
+        """Free memory from ``pinned``."""
 
     def create_stream(self) -> int:
-        """Return a new stream that does not wait for the default stream."""
+        """Return a new stream without synchronization with the default stream."""
 
     def destroy_stream(self, stream: int) -> None:
         """Destroy a stream."""
 
     def synchronize(self, stream: int) -> None:
-        """Wait until all work on ``stream`` is done."""
+        """Wait for all work on ``stream``."""
 
     def spin(self, stream: int) -> None:
-        """Poll to wait: a CPU core for a shorter wake-up."""
+        """Wait by polling, which occupies a CPU core but avoids the wake-up latency."""
 
     def to_device(self, address: int, source: Bytes, stream: int) -> None:
         """Copy page-locked memory to the device, in stream order."""
@@ -103,10 +99,7 @@ class Device(Protocol):
 
 
 class CudaDevice:
-    """The first visible GPU, through cuda-python, which takes handles as numbers.
-
-    The module is ``cuda.bindings.runtime``.
-    """
+    """The first visible GPU, through ``cuda.bindings.runtime`` of cuda-python."""
 
     def info(self) -> DeviceInfo:
         """Describe the GPU."""
@@ -194,6 +187,7 @@ class CudaDevice:
 
     def begin_capture(self, stream: int) -> None:
         """Begin a capture."""
+        # Thread-local: other threads may allocate memory during the capture.
         mode = _runtime().cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._call("cudaStreamBeginCapture", stream, mode)
 

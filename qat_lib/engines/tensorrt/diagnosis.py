@@ -24,7 +24,7 @@ class ParserFinding:
         return f"{self.code} {self.operator} {self.node}: {self.reason} {self.advice}"
 
 
-# The first pattern that is found in the operator and the message decides. Codes are those of
+# The first pattern found in the operator and the message decides. The codes are defined in
 # qat_lib.analysis.
 _PARSER_RULES: tuple[tuple[str, str, str], ...] = (
     (
@@ -78,8 +78,8 @@ def read_parser_errors(
 
     Args:
         parser: the parser, after a failed parse.
-        names_nodes: whether its errors know the node's name; if not, the node's index is looked up
-            in ``nodes``.
+        names_nodes: whether its errors contain the node's name; otherwise ``nodes`` maps the
+            node's index to its name.
         nodes: name and operator of each node in graph order.
     """
     findings = []
@@ -100,7 +100,7 @@ def read_parser_errors(
 
 
 def explain_failed_build(errors: Sequence[str], context: Mapping[str, Any]) -> EngineBuildError:
-    """Return a failed build's error from its log messages."""
+    """Return the error of a failed build from its log messages."""
     reasons = " ".join(errors[-3:]) or "TensorRT gave no reason."
     for message in errors:
         match = _NO_KERNEL.search(message)

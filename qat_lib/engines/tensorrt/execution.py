@@ -1,4 +1,4 @@
-"""One GPU request: execution context, stream, buffers for the largest batch."""
+"""GPU request: execution context, stream, and buffers for the largest batch."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class _Buffer:
         stack.callback(device.free_pinned, self._host)
 
     def part(self, count: int) -> Bytes:
-        """Return the first bytes of the host memory: those of ``count`` elements."""
+        """Return the first bytes of the host memory, for ``count`` elements."""
         return self._host[: count * self.dtype.itemsize]
 
 
 class Execution:
-    """What one thread needs to run batches while other threads run theirs.
+    """Resources of one thread for running batches concurrently with other threads.
 
     Args:
         plan: the deserialized engine.
         device: the GPU.
         manifest: the engine's manifest.
-        profiles: the shapes that each input may have.
-        log: where TensorRT's messages are.
+        profiles: the shape profile of each input.
+        log: log with TensorRT's messages.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Execution:
         self._resources = ExitStack()
         try:
             self._prepare()
-        except BaseException:  # memory on the device is not freed by anything else
+        except BaseException:  # device memory is not garbage-collected
             self.close()
             raise
 
@@ -88,7 +88,7 @@ class Execution:
         return self._results(counts)
 
     def _prepare(self) -> None:
-        """Allocate buffers for the largest shapes and pass their addresses."""
+        """Allocate buffers for the largest shapes and set their addresses in the context."""
         self.context = self._plan.create_context()
         self._stream = self._device.create_stream()
         self._resources.callback(self._device.destroy_stream, self._stream)
@@ -103,6 +103,7 @@ class Execution:
 
     def _set_shapes(self, values: list[Array]) -> None:
         shape = tuple(map(np.shape, values))
+        # Setting shapes makes TensorRT recompute its state, so equal shapes are skipped.
         if shape != self._shape:
             self._plan.set_shapes(
                 self.context, dict(zip(names_of(self._inputs), shape, strict=True))
@@ -135,19 +136,18 @@ class Execution:
         for name, count in counts.items():
             buffer = self._buffers[name]
             results[name] = (
+                # A copy: the next batch overwrites the host buffer.
                 buffer.part(count).view(buffer.dtype).reshape(self._output_shapes[name]).copy()
             )
         return results
 
     # ------------------------------------------------------------------ timing
     def timed(self, values: list[Array], stack: ExitStack) -> tuple[Callable[[], float], bool]:
-        """Return a function that runs ``values`` once.
-
-        It returns the seconds on the device.
+        """Return a function that runs ``values`` once and returns the seconds on the device.
 
         Args:
             values: the batch.
-            stack: frees what the function needs.
+            stack: owner of the function's resources.
 
         Returns:
             The function, and whether it replays a CUDA graph.
@@ -177,8 +177,8 @@ class Execution:
         return event
 
     def _capture(self, stack: ExitStack) -> int | None:
-        """Return a CUDA graph of one execution, None if capture fails."""
-        # TensorRT updates its own state at the first run with new shapes.
+        """Return a CUDA graph of one execution; None if the capture fails."""
+        # TensorRT updates its state in the first run with new shapes, which must not be captured.
         for _ in range(_WARMUP_RUNS):
             self._enqueue()
         self._device.synchronize(self._stream)
@@ -189,6 +189,7 @@ class Execution:
         except EngineError as error:
             failure = error
         try:
+            # Also after an error: the stream would otherwise remain in capture mode.
             graph = self._device.end_capture(self._stream)
         except EngineError as error:
             failure = failure or error
@@ -205,7 +206,7 @@ class Execution:
         return self._plan.describe(self.context, self._profiles)
 
     def layer_times(self) -> dict[str, float]:
-        """Return each layer's mean milliseconds over several profiled runs."""
+        """Return the mean milliseconds of each layer over several profiled runs."""
         self._plan.set_shapes(self.context, map_values(attrgetter("optimum"), self._profiles))
         self._shape = ()
         collected: dict[str, list[float]] = {}
@@ -213,7 +214,7 @@ class Execution:
         for _ in range(_TIMED_RUNS):
             self._enqueue()
             self._device.synchronize(self._stream)
-        # A profiler can't be taken off a context again: go on with a new one.
+        # A profiler can't be removed from a context, so replace the context.
         self.context = None
         self.context = self._plan.create_context()
         del profiler

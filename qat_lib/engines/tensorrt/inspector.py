@@ -1,8 +1,8 @@
 """Read the engine inspector's JSON: layers with their ONNX nodes and precision.
 
-``trtexec --exportLayerInfo`` writes the same format. Precision is read from the types of tensors
-and weights; ONNX nodes from the "Metadata" that newer versions give, else from the layer's name,
-which joins them with " + ".
+``trtexec --exportLayerInfo`` writes the same format. The precision comes from the types of tensors
+and weights. ONNX nodes come from the "Metadata" of newer versions, otherwise from the layer's name
+with nodes joined by " + ".
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ def read_inspector(
     """Return the layers of an inspector's description.
 
     Args:
-        description: ``{"Layers": [...], ...}``; layers are plain names where the engine holds no
-            details.
-        nodes: ONNX node by every name that may stand for it.
-        weighted: ONNX nodes that multiply by constant weights.
+        description: ``{"Layers": [...], ...}``; layers are plain names in engines without details.
+        nodes: ONNX node by each of its possible names.
+        weighted: ONNX nodes with constant weights.
         times: mean milliseconds by layer name.
     """
     layers = []
@@ -69,15 +68,15 @@ def read_inspector(
 def tensor_type(tensor: Mapping[str, Any]) -> str:
     """Return the data type of a layer's input or output, such as ``int8``; empty if unknown.
 
-    Up to 10.x one entry, "Format/Datatype", names layout and type: "Row major Int8 format". Since
-    11.0 there are two, "Format" and "Datatype", also written "DataType".
+    Up to 10.x, the entry "Format/Datatype" contains layout and type: "Row major Int8 format". Since
+    11.0, the entries are "Format" and "Datatype", also written "DataType".
     """
     entries = {key.lower(): str(value) for key, value in tensor.items()}
     return _type(entries.get("format/datatype", entries.get("datatype", "")))
 
 
 def is_detailed(description: Mapping[str, Any]) -> bool:
-    """Return whether the description says more than names."""
+    """Return whether the description contains more than names."""
     return any(not isinstance(layer, str) for layer in description.get("Layers", []))
 
 
@@ -99,10 +98,7 @@ def _fused(item: Mapping[str, Any], nodes: Mapping[str, str]) -> _Ordered:
 
 
 def _weights(item: Mapping[str, Any]) -> str | None:
-    """Return the type of the layer's weights.
-
-    ConvActPool and the like put a prefix before the key.
-    """
+    """Return the type of a layer's weights; layers such as ConvActPool prefix the key."""
     for key, value in item.items():
         if key.endswith("Weights") and isinstance(value, Mapping) and value.get("Count"):
             return _type(str(value.get("Type", "")))
@@ -110,15 +106,12 @@ def _weights(item: Mapping[str, Any]) -> str | None:
 
 
 def _precision(item: Mapping[str, Any], *, weighted: bool) -> str:
-    """Return what a layer computes in.
-
-    It is the type of the weights and the input if it has weights, else that of the output.
-    """
+    """Return the compute type of a layer, from its weights and input or else its output."""
     read, written = _tensors(item, "Inputs"), _tensors(item, "Outputs")
     if not weighted:
         return written or read or "unknown"
     weights = _weights(item)
-    # INT8 weights may be dequantized for a float kernel: only an INT8 input makes it INT8.
+    # INT8 weights may be dequantized for a float kernel: the input determines the precision.
     if weights == "int8":
         return read or "unknown"
     return weights or read or "unknown"
@@ -126,6 +119,7 @@ def _precision(item: Mapping[str, Any], *, weighted: bool) -> str:
 
 def _tensors(item: Mapping[str, Any], side: str) -> str:
     tensors: Sequence[Mapping[str, Any]] = item.get(side) or []
+    # The first input is the data; further inputs may be a residual or a bias.
     return tensor_type(tensors[0]) if tensors else ""
 
 

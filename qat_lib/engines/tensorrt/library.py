@@ -11,8 +11,8 @@ from typing import Any
 from qat_lib.engines.tensorrt.callbacks import BuildLog, make_logger
 from qat_lib.errors import BackendUnavailableError
 
-# What TensorRT 8.6's plugin library names, and where the wheels nvidia-cublas-cu12 and
-# nvidia-cudnn-cu12 put it.
+# Dependencies of TensorRT 8.6's plugin library, at their paths in the wheels nvidia-cublas-cu12 and
+# nvidia-cudnn-cu12. The dynamic linker does not search these paths.
 _CUDA_LIBRARIES = (
     "cublas/lib/libcublasLt.so.12",
     "cublas/lib/libcublas.so.12",
@@ -24,7 +24,7 @@ def import_tensorrt() -> Any:
     """Return the ``tensorrt`` module.
 
     Raises:
-        BackendUnavailableError: it is not installed, or its shared libraries can't be loaded.
+        BackendUnavailableError: the module is not installed, or its libraries can't be loaded.
     """
     try:
         try:
@@ -43,10 +43,7 @@ def import_tensorrt() -> Any:
 
 
 def _preload_cuda_wheels(error: ImportError) -> bool:
-    """Load CUDA's libraries from wheels if a missing one is the cause.
-
-    Return whether any was.
-    """
+    """Load CUDA's libraries from wheels if one is missing, and return whether any was loaded."""
     if "libcu" not in str(error):
         return False
     package = importlib.util.find_spec("nvidia")
@@ -63,8 +60,7 @@ def make_entry(trt: Any, name: str, log: BuildLog) -> tuple[Any, Any]:
     """Return a ``Builder`` or ``Runtime`` and the logger that must outlive it.
 
     Raises:
-        BackendUnavailableError: TensorRT gave none, which is what it does without a usable GPU or
-            driver.
+        BackendUnavailableError: TensorRT returned no object, for lack of a usable GPU or driver.
     """
     logger = make_logger(trt, log)
     try:

@@ -1,4 +1,4 @@
-"""A serialized engine, deserialized: its tensors, its shapes, its description."""
+"""Deserialized TensorRT engine: tensors, shapes, description."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from qat_lib.support.mappings import map_values
 
 
 class LoadedPlan:
-    """A deserialized engine, which makes execution contexts.
+    """A deserialized engine and factory of execution contexts.
 
     Args:
         trt: the ``tensorrt`` module.
         data: the serialized engine.
-        log: where messages go.
-        version_compatible: whether the engine was built to run on later versions, with its own
-            runtime in it.
+        log: log for TensorRT's messages.
+        version_compatible: whether the engine was built for later versions, with an embedded
+            runtime.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class LoadedPlan:
         self.trt = trt
         runtime, self._logger = make_entry(trt, "Runtime", log)
         if version_compatible:
+            # The embedded runtime is host code, which TensorRT rejects by default.
             runtime.engine_host_code_allowed = True
         self._runtime = runtime
         self.engine = runtime.deserialize_cuda_engine(data)
@@ -45,10 +46,10 @@ class LoadedPlan:
         self._making = threading.Lock()
 
     def create_context(self) -> Any:
-        """Return a new execution context: one request's scratch memory and state.
+        """Return a new execution context: scratch memory and state of one request.
 
         Raises:
-            EngineLoadError: there is no memory for it.
+            EngineLoadError: the GPU memory is insufficient.
         """
         with self._making:
             context = self.engine.create_execution_context()
@@ -61,7 +62,7 @@ class LoadedPlan:
         return context
 
     def tensors(self) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-        """Return the engine's inputs and outputs; None stands for a dynamic dimension."""
+        """Return the inputs and outputs of the engine; None is a dynamic dimension."""
         sides: tuple[list[TensorInfo], list[TensorInfo]] = ([], [])
         for index in range(self.engine.num_io_tensors):
             name = self.engine.get_tensor_name(index)
@@ -76,7 +77,7 @@ class LoadedPlan:
         return tuple(sides[0]), tuple(sides[1])
 
     def set_shapes(self, context: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Tell a context the shape of each input."""
+        """Set the shape of each input in a context."""
         for name, shape in shapes.items():
             if not context.set_input_shape(name, self.trt.Dims(list(shape))):
                 raise EngineError(f"TensorRT refuses the shape {shape} for input {name}.")
@@ -92,7 +93,7 @@ class LoadedPlan:
         return description
 
     def close(self) -> None:
-        """Free engine and runtime, in this order; contexts must be gone."""
+        """Free engine and runtime, in this order, after all contexts."""
         self.engine = self._runtime = None
 
 
@@ -100,7 +101,7 @@ def _dtype(trt: Any, kind: Any) -> str:
     """Return the NumPy name of a TensorRT data type.
 
     Raises:
-        EngineLoadError: NumPy has no such type.
+        EngineLoadError: NumPy lacks the type.
     """
     names = {
         "FLOAT": "float32",

@@ -1,4 +1,4 @@
-"""Run a TensorRT engine, one execution context for each concurrent request."""
+"""Run a TensorRT engine with one execution context for each concurrent request."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from qat_lib.engines.timing import Measured, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer
 from qat_lib.support.mappings import map_values
 
-# The second context copies while the first one computes. It takes the device memory of one more
-# context, and is made only when two threads ask at the same time.
+# The second context copies while the first one computes. It needs the device memory of one more
+# context, and is created only for concurrent threads.
 _PARALLEL = 2
 
 
@@ -47,9 +47,9 @@ class TensorRTEngine(Engine):
         self._open_requests(make, _PARALLEL, limits)
 
     def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
-        """Measure as ``trtexec`` does.
+        """Measure like ``trtexec``.
 
-        After a warm-up, events time what is computed, from a CUDA graph where possible.
+        After a warm-up, events measure the compute time, with a CUDA graph if possible.
         """
         values = self._checked(batch)
         compute: list[float] = []

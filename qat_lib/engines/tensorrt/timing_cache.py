@@ -14,10 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def attach(config: Any, path: Path | None) -> None:
-    """Give the build a timing cache, from ``path`` if it fits.
-
-    It fits if it was written for this device.
-    """
+    """Set the timing cache of a build, from ``path`` if it was written for this device."""
     if path is None:
         return
     cache = _read(config, path)
@@ -30,12 +27,10 @@ def attach(config: Any, path: Path | None) -> None:
 
 
 def save(config: Any, path: Path | None) -> None:
-    """Merge the build's timings into ``path``.
-
-    Two builders that end together both find theirs in it.
+    """Merge the timings of a build into ``path``, without loss of concurrent builds' timings.
 
     Raises:
-        EngineBuildError: it can't be written; the old file is kept.
+        EngineBuildError: the file can't be written; the old file is kept.
     """
     if path is None:
         return
@@ -43,6 +38,7 @@ def save(config: Any, path: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         stack.enter_context(files.locked(path.parent, exclusive=True))
         timings = config.get_timing_cache()
+        # Read again under the lock: another build may have written since attach().
         others = _read(config, path)
         if others is not None and not timings.combine(others, False):
             logger.warning("the timing cache %s does not fit this build and is replaced", path)
@@ -50,12 +46,10 @@ def save(config: Any, path: Path | None) -> None:
 
 
 def _read(config: Any, path: Path) -> Any:
-    """Return the timing cache in ``path``.
-
-    Without a file it is empty; None if TensorRT refuses it.
+    """Return the timing cache in ``path``, empty without a file, or None if TensorRT rejects it.
 
     Raises:
-        EngineBuildError: it can't be read.
+        EngineBuildError: the file can't be read.
     """
     try:
         data = path.read_bytes()

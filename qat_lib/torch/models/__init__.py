@@ -1,7 +1,4 @@
-"""Reference networks in PyTorch, by name, and their weights from files.
-
-Files have PyTorch's names and layouts.
-"""
+"""Registry of reference networks in PyTorch, with weights from files in PyTorch's layouts."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ def build_reference_model(name: str, **options: Any) -> nn.Module:
 
     Args:
         name: one of ``qat_lib.models.TORCH_REFERENCE_MODELS``.
-        **options: its builder's arguments: ``channels`` and ``classes``.
+        **options: arguments of the builder: ``channels`` and ``classes``.
 
     Raises:
-        ConfigError: there is no such network, or it does not take one of the options.
+        ConfigError: the network does not exist, or does not accept one of the options.
     """
     check_reference_name(name, "torch")
     try:

@@ -1,4 +1,4 @@
-"""MobileNetV2 of Sandler et al. 2018 (https://arxiv.org/abs/1801.04381), in torchvision's layout."""
+"""MobileNetV2 (Sandler et al. 2018, https://arxiv.org/abs/1801.04381) in torchvision's layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mobilenet_v2(*, channels: int = 3, classes: int = 1000) -> MobileNetV2:
 
     Returns:
         A module with 3.5 M parameters, from normalized RGB ``(batch, 3, height, width)`` to logits
-        ``(batch, classes)``. Its twin in Keras is ``qat_lib.models.mobilenetv2_imagenet``.
+        ``(batch, classes)``. The Keras version is ``qat_lib.models.mobilenetv2_imagenet``.
     """
     return MobileNetV2(channels=channels, classes=classes)
 
@@ -52,13 +52,13 @@ class MobileNetV2(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expand, convolve each channel, project; add the input where the shapes agree.
+    """Expand, convolve depthwise, project; add the input if the shapes agree.
 
     Args:
         before: channels of the input.
         filters: channels of the output.
         stride: stride of the depthwise convolution.
-        expansion: factor of the channels in between; 1 leaves the first convolution out.
+        expansion: factor of the inner channels; 1 omits the first convolution.
     """
 
     def __init__(self, before: int, filters: int, stride: int, expansion: int) -> None:

@@ -16,15 +16,13 @@ def resnet20_cifar10(*, channels: int = 3, classes: int = 10) -> ResNetCifar:
 
     Returns:
         A module with 0.27 M parameters, from normalized RGB ``(batch, 3, height, width)`` to
-        logits ``(batch, classes)``. Its twin in Keras is ``qat_lib.models.resnet20_cifar10``.
+        logits ``(batch, classes)``. The Keras version is ``qat_lib.models.resnet20_cifar10``.
     """
     return ResNetCifar(blocks=3, channels=channels, classes=classes)
 
 
 class ResNetCifar(nn.Module):
-    """ResNet for CIFAR: stages of 16, 32 and 64 channels.
-
-    A stem comes before the three stages of basic blocks.
+    """ResNet for CIFAR: a stem, then three stages of basic blocks with 16, 32 and 64 channels.
 
     Args:
         blocks: blocks of each stage.
@@ -58,11 +56,11 @@ def _stage(before: int, filters: int, blocks: int) -> nn.Sequential:
 
 
 class OptionABlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut of subsampling and zero channels.
+    """Two 3x3 convolutions with a shortcut of subsampling and zero channels.
 
     Args:
         before: channels of the input.
-        filters: channels of the output; with more than ``before``, height and width are halved.
+        filters: channels of the output; more than ``before`` halves height and width.
     """
 
     def __init__(self, before: int, filters: int) -> None:

@@ -19,11 +19,11 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     Args:
         module: the module.
         path: a ``.npz`` file with the names of ``module.state_dict()``. Counts of training steps
-            (``num_batches_tracked``) may lack.
+            (``num_batches_tracked``) are optional.
 
     Raises:
-        ConfigError: the file is missing, damaged, asks for more memory than is allowed, or its
-            names, shapes or types are not those of the module; the module is then as it was.
+        ConfigError: the file is missing, damaged or too large to unpack, or its names, shapes or
+            types differ from those of the module; the module is not changed.
     """
     file = Path(path)
     with reading_weights(file, (".npz",), type(module).__name__):
@@ -36,6 +36,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
                 raise ConfigError(f"The weights lack {name!r}, which the module needs.")
         refuse_unused(arrays, state, type(module).__name__)
         loaded = {name: torch.from_numpy(arrays[name]) for name in state if name in arrays}
+        # After all checks, so that an error leaves the module unchanged.
         module.load_state_dict({**state, **loaded})
 
 

@@ -1,7 +1,7 @@
 """Quantized modules, with the names of pytorch-quantization.
 
-Each derives from its original and takes its arguments, ``quant_desc_input`` and, with weights,
-``quant_desc_weight``.
+Each derives from its original and accepts the same arguments, ``quant_desc_input`` and, with
+weights, ``quant_desc_weight``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``clip`` under the path that pytorch-quantization gives it."""
+"""``clip`` under its path in pytorch-quantization."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The mixins of quantized modules: quantizers, class defaults, arguments.
+"""Mixins of quantized modules: quantizers, class defaults, arguments.
 
-The names are those of pytorch-quantization, underscores included, so that a module that was written
-for it works with its import changed.
+The names are those of pytorch-quantization, underscores included, so that its custom modules work
+after a change of their imports.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class QuantInputMixin:
 
     @classmethod
     def set_default_quant_desc_input(cls, value: QuantDescriptor) -> None:
-        """Set the input quantization of this class's future modules.
+        """Set the input quantization of new modules of this class.
 
         Raises:
-            SpecError: ``value`` is no QuantDescriptor.
+            SpecError: ``value`` is not a QuantDescriptor.
         """
         cls.default_quant_desc_input = _descriptor(value)
 
     def init_quantizer(self, quant_desc_input: QuantDescriptor) -> None:
-        """Create the quantizer of the input; for ``__init__``, after the module's own."""
+        """Create the input quantizer; call it in ``__init__`` after the module's constructor."""
         self._input_quantizer = TensorQuantizer(_fake(quant_desc_input))
 
     @property
@@ -47,17 +47,17 @@ class QuantInputMixin:
     def from_float(cls: type[_Class], module: Any, **descriptors: QuantDescriptor) -> _Class:
         """Return a quantized copy of a float module.
 
-        It has the parameters, buffers and settings of the float one. The tensors are shared, not
-        copied.
+        The copy has the settings of the float module and shares its parameters and buffers.
 
         Args:
-            module: a module of the float class that this class derives from.
-            **descriptors: ``quant_desc_input`` and, of modules with weights,
+            module: a module of the float base class.
+            **descriptors: ``quant_desc_input`` and, for modules with weights,
                 ``quant_desc_weight``. Default: those of the class.
         """
+        # __new__ without __init__: the constructor would allocate and initialize new parameters.
         quantized = cls.__new__(cls)
         for name, value in module.__dict__.items():
-            # The containers of its own: what is added to one module is not the other's.
+            # Copied containers: additions to one module must not appear in the other.
             own = isinstance(value, (dict, set, list))
             quantized.__dict__[name] = copy(value) if own else value
         quantized._add_quantizers(**descriptors)
@@ -75,10 +75,10 @@ class QuantMixin(QuantInputMixin):
 
     @classmethod
     def set_default_quant_desc_weight(cls, value: QuantDescriptor) -> None:
-        """Set the weight quantization of this class's future modules.
+        """Set the weight quantization of new modules of this class.
 
         Raises:
-            SpecError: ``value`` is no QuantDescriptor.
+            SpecError: ``value`` is not a QuantDescriptor.
         """
         cls.default_quant_desc_weight = _descriptor(value)
 
@@ -88,11 +88,11 @@ class QuantMixin(QuantInputMixin):
         quant_desc_weight: QuantDescriptor,
         num_layers: int | None = None,
     ) -> None:
-        """Create the quantizers; for ``__init__``, after the module's own.
+        """Create the quantizers; call it in ``__init__`` after the module's constructor.
 
         Args:
-            quant_desc_input: how the input is quantized.
-            quant_desc_weight: how the weight is; signed ones leave out the least integer.
+            quant_desc_input: quantization of the input.
+            quant_desc_weight: quantization of the weight; signed weights exclude the least integer.
             num_layers: number of pairs of quantizers, in ``_input_quantizers`` and
                 ``_weight_quantizers``. Default None: one, in ``_input_quantizer`` and
                 ``_weight_quantizer``.
@@ -107,16 +107,17 @@ class QuantMixin(QuantInputMixin):
         for _ in range(num_layers):
             self._input_quantizers.append(TensorQuantizer(_fake(quant_desc_input)))
             self._weight_quantizers.append(self._quantizer_of_weight(quant_desc_weight))
+        # After the creation of all: quantized_weight searches the complete list.
         for quantizer in self._weight_quantizers:
             quantizer.bind_weight(self)
 
     @staticmethod
     def _quantizer_of_weight(descriptor: QuantDescriptor) -> TensorQuantizer:
-        # Folding a batch norm with a negative factor turns signs: -128 would have no opposite.
+        # Folding a batch norm with a negative factor flips signs, and -128 has no counterpart.
         return TensorQuantizer(replace(_fake(descriptor), narrow_range=not descriptor.unsigned))
 
     def quantized_weight(self, _quantizer: TensorQuantizer) -> Any:
-        """Return the tensor that a weight quantizer quantizes; the module's ``weight``."""
+        """Return the tensor of a weight quantizer, the module's ``weight``."""
         return getattr(self, "weight", None)
 
     @property
@@ -133,14 +134,14 @@ def pop_quant_desc_in_kwargs(quant_cls: Any, input_only: bool = False, **kwargs:
 
     Args:
         quant_cls: class with default descriptors.
-        input_only: whether to return that of the input alone. Default False.
+        input_only: whether to return the descriptor of the input only. Default False.
         **kwargs: ``quant_desc_input``, ``quant_desc_weight``.
 
     Returns:
-        The descriptor of the input, or a tuple of it and that of the weight.
+        The descriptor of the input, or a tuple of the descriptors of input and weight.
 
     Raises:
-        TypeError: another keyword is left.
+        TypeError: a keyword is unknown.
     """
     quant_desc_input = kwargs.pop("quant_desc_input", quant_cls.default_quant_desc_input)
     found = [quant_desc_input]

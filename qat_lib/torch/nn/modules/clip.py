@@ -1,4 +1,4 @@
-"""``Clip`` under the path that pytorch-quantization gives it."""
+"""``Clip`` under its path in pytorch-quantization."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class QuantConvTranspose3d(_QuantConvTranspose, nn.ConvTranspose3d):
     transposed_convolution = staticmethod(F.conv_transpose3d)
 
 
-# The names of the originals, as pytorch-quantization has them beside its own.
+# pytorch-quantization also exports the names of the originals.
 Conv1d = QuantConv1d
 Conv2d = QuantConv2d
 Conv3d = QuantConv3d

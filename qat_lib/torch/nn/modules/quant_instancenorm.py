@@ -19,7 +19,7 @@ class QuantInstanceNorm3d(QuantizedInput, nn.InstanceNorm3d):
     """``nn.InstanceNorm3d`` of a quantized input."""
 
 
-# The names of the originals, as pytorch-quantization has them beside its own.
+# pytorch-quantization also exports the names of the originals.
 InstanceNorm1d = QuantInstanceNorm1d
 InstanceNorm2d = QuantInstanceNorm2d
 InstanceNorm3d = QuantInstanceNorm3d

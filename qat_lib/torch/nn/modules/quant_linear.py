@@ -23,5 +23,5 @@ class QuantLinear(QuantizedWeight, nn.Linear):
         return F.linear(quant_input, quant_weight, self.bias)
 
 
-# The names of the originals, as pytorch-quantization has them beside its own.
+# pytorch-quantization also exports the names of the originals.
 Linear = QuantLinear

@@ -43,7 +43,7 @@ class QuantAdaptiveAvgPool3d(QuantizedInput, nn.AdaptiveAvgPool3d):
     """``nn.AdaptiveAvgPool3d`` of a quantized input."""
 
 
-# The names of the originals, as pytorch-quantization has them beside its own.
+# pytorch-quantization also exports the names of the originals.
 MaxPool1d = QuantMaxPool1d
 MaxPool2d = QuantMaxPool2d
 MaxPool3d = QuantMaxPool3d

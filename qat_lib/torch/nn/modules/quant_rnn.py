@@ -1,8 +1,8 @@
-"""Quantized LSTM: quantizers on joined inputs and states, and joined weights.
+"""Quantized LSTM with quantizers on the joined input and state, and on the joined weights.
 
-The input and state are joined at each step; so are the weights of the gates. An engine runs one
-matrix product for a step, of the input beside the state and of their weights beside each other: so
-each layer and direction has one quantizer for the joined tensor, and one for the joined weight.
+An engine computes each step as one matrix product of the concatenated input and state with the
+concatenated weights of the gates. Therefore each layer and direction has one quantizer for the
+joined tensor and one for the joined weight.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def _advance(
     joined: torch.Tensor, memory: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return an LSTM's next state and memory from joined, quantized operands."""
+    # PyTorch's order of gates: input, forget, cell, output.
     gates = F.linear(joined, weight, bias).chunk(4, -1)
     memory = gates[1].sigmoid() * memory + gates[0].sigmoid() * gates[2].tanh()
     return gates[3].sigmoid() * memory.tanh(), memory
@@ -32,8 +33,7 @@ def _advance(
 class QuantLSTMCell(QuantMixin, nn.LSTMCell):
     """Quantized ``nn.LSTMCell``.
 
-    Its constructor takes what the original's does, ``quant_desc_input`` and
-    ``quant_desc_weight``.
+    The constructor also accepts ``quant_desc_input`` and ``quant_desc_weight``.
     """
 
     default_quant_desc_weight = tensor_quant.QUANT_DESC_8BIT_LINEAR_WEIGHT_PER_ROW
@@ -66,11 +66,10 @@ class QuantLSTMCell(QuantMixin, nn.LSTMCell):
 
 
 class QuantLSTM(QuantMixin, nn.LSTM):
-    """Quantized ``nn.LSTM``, one step after the other.
+    """Quantized ``nn.LSTM``, computed step by step.
 
-    Its constructor takes what the original's does, ``quant_desc_input`` and
-    ``quant_desc_weight``. ``_input_quantizers`` and ``_weight_quantizers`` have one for each layer
-    and direction.
+    The constructor also accepts ``quant_desc_input`` and ``quant_desc_weight``.
+    ``_input_quantizers`` and ``_weight_quantizers`` have one entry for each layer and direction.
 
     Raises:
         SpecError: ``proj_size`` is given.
@@ -105,20 +104,18 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         return 2 if self.bidirectional else 1
 
     def quantized_weight(self, quantizer: TensorQuantizer) -> Any:
-        """Return the joined weights that a quantizer belongs to.
-
-        They are those of one layer and direction.
-        """
+        """Return the joined weights of a quantizer, for one layer and direction."""
         for weights, own in zip(self.all_weights, self._weight_quantizers, strict=True):
             if own is quantizer:
                 return torch.cat(weights[:2], 1)
         return None
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Return all states, last state and memory, as ``nn.LSTM`` does."""
+        """Return all states, and the last state and memory, as in ``nn.LSTM``."""
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
         if packed:
+            # A PackedSequence sorts sequences by length; the given states need the same order.
             steps = list(data.split(input.batch_sizes.tolist()))
             hx = self._in_order(hx, input.sorted_indices)
         else:
@@ -141,7 +138,7 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         return output.squeeze(batch), (states[0].squeeze(1), states[1].squeeze(1))
 
     def _with_batch(self, data: Any, hx: Any) -> Any:
-        """Give a sequence without a batch one."""
+        """Add a batch dimension to a sequence without one."""
         if data.dim() != 2:
             return data, hx
         if hx is not None:
@@ -156,10 +153,7 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         return states[0].index_select(1, indices), states[1].index_select(1, indices)
 
     def _run_layers(self, steps: Any, hx: Any) -> Any:
-        """Return the last layer's outputs and all layers' last states.
-
-        There is an output of each step.
-        """
+        """Return the outputs of the last layer by step, and the last states of all layers."""
         states, memories = [], []
         for layer in range(self.num_layers):
             outputs = []
@@ -171,6 +165,7 @@ class QuantLSTM(QuantMixin, nn.LSTM):
                 outputs.append(found)
                 states.append(state)
                 memories.append(memory)
+            # The next layer reads both directions concatenated.
             steps = [torch.cat(parts, -1) for parts in zip(*outputs, strict=True)]
             if self.dropout and self.training and layer < self.num_layers - 1:
                 steps = [F.dropout(step, self.dropout) for step in steps]
@@ -179,8 +174,8 @@ class QuantLSTM(QuantMixin, nn.LSTM):
     def _run(self, index: int, steps: Any, start: Any, *, reverse: bool) -> Any:
         """Run one layer in one direction.
 
-        A step may have fewer sequences than the state: those that ended, or, in reverse, have not
-        begun, keep their state.
+        A step may have fewer sequences than the state. The others ended, or in reverse have not
+        started, and keep their state.
         """
         parts = self.all_weights[index]
         weight = self._weight_quantizers[index](torch.cat(parts[:2], 1))
@@ -189,7 +184,7 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         state, memory = start
         outputs = []
         for step in reversed(steps) if reverse else steps:
-            size = step.shape[0]  # not by len, which an export takes for a constant
+            size = step.shape[0]  # len() would become a constant in an export
             if size == state.shape[0]:
                 state, memory = _advance(
                     quantize(torch.cat([step, state], 1)), memory, weight, bias
@@ -206,6 +201,6 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         return outputs, state, memory
 
 
-# The names of the originals, as pytorch-quantization has them beside its own.
+# pytorch-quantization also exports the names of the originals.
 LSTM = QuantLSTM
 LSTMCell = QuantLSTMCell

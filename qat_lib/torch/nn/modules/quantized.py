@@ -1,4 +1,4 @@
-"""Common base of quantized modules: take descriptors, quantize, run the original."""
+"""Base classes of quantized modules: accept descriptors, quantize, run the original."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from qat_lib.torch.nn.modules._utils import QuantInputMixin, QuantMixin, split_d
 
 
 class QuantizedInput(QuantInputMixin):
-    """Base, before the original class, of modules that quantize their input.
+    """Base of modules with a quantized input, to be listed before the original class.
 
-    Its constructor takes what the original's does, and ``quant_desc_input``.
+    The constructor accepts the original's arguments and ``quant_desc_input``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -19,14 +19,14 @@ class QuantizedInput(QuantInputMixin):
         self._add_quantizers(**descriptors)
 
     def forward(self, input: Any) -> Any:
-        """Quantize the input, then do what the original does."""
+        """Run the original on the quantized input."""
         return super().forward(self._input_quantizer(input))  # type: ignore[misc]
 
 
 class QuantizedWeight(QuantMixin):
-    """Mixin before a float class: quantize its input and weight.
+    """Base of modules with quantized input and weight, to be listed before the original class.
 
-    Its constructor takes what the original's does, ``quant_desc_input`` and
+    The constructor accepts the original's arguments, ``quant_desc_input`` and
     ``quant_desc_weight``.
     """
 

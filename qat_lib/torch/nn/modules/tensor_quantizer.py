@@ -1,4 +1,4 @@
-"""The quantizer, under the path that pytorch-quantization gives it."""
+"""The quantizer under its path in pytorch-quantization."""
 
 from __future__ import annotations
 
