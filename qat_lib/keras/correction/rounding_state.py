@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,9 @@ Finished = tuple[Any, Any, float, float]
 PARTS = ("weights", "largest", "before", "after")
 
 
-def fingerprint(weights: Sequence[np.ndarray], batches: Sequence[Any]) -> str:
-    """Return a digest of the weights of a model and of the data."""
-    digest = hashlib.sha256()
+def fingerprint(weights: Sequence[np.ndarray], batches: Sequence[Any], settings: Any) -> str:
+    """Return a digest of the weights of a model, of the data and of settings (JSON types)."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
     for array in weights:
         digest.update(np.ascontiguousarray(array).tobytes())
     for batch in batches:
@@ -60,7 +61,9 @@ class RoundingState:
             ) from error
         # Not an error: the file is overwritten with the layers of this model.
         if str(found.pop("mark", "")) != mark:
-            logger.warning("%s is of another model or other data: rounding begins anew.", path)
+            logger.warning(
+                "%s is of another model, other data or other settings: rounding begins anew.", path
+            )
             return state
         for key in found:
             layer, _, part = key.rpartition("|")

@@ -51,7 +51,7 @@ def adaround(
         batch_size: batch size for array data. Default 32.
         correct: whether to correct biases, too. Default True.
         state: file for finished layers. After an interruption, the same call with the same model
-            and data resumes from it; the file is not deleted at the end. Default None.
+            data and arguments resumes from it; the file is not deleted at the end. Default None.
         on_layer: called with the number of finished layers and the total.
 
     Returns:
@@ -62,14 +62,17 @@ def adaround(
             the state file is damaged.
         UnsupportedModelError: the model has no graph of layers.
     """
-    if not model_quantizers(model):
+    quantizers = model_quantizers(model)
+    if not quantizers:
         raise CalibrationError(
             f"The model {model.name!r} has no quantizer: pass it through quantize_model and "
             "calibrate first."
         )
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
-    kept = RoundingState.open(state, fingerprint(model.get_weights(), batches))
+    # The weights don't tell bit widths, which are settings of the quantizers.
+    settings = [correct, [quantizer.get_config() for quantizer in quantizers.values()]]
+    kept = RoundingState.open(state, fingerprint(model.get_weights(), batches, settings))
     correction = BiasCorrection(graph, KerasBiases(graph), None)
     rounding = _Rounding(graph, correction.corrected if correct else set(), kept, on_layer)
     # ``visit`` runs after ``prepare`` of the same layer, so biases are corrected for the rounded

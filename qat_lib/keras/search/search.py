@@ -87,10 +87,13 @@ def search(
     _check(model, inputs, labels, max_drop, objective)
     recipe, base = recipe or PtqRecipe(), spec or QuantizationSpec()
     named = metric if isinstance(metric, str) else None
-    # Results in a journal are valid for the same model, inputs and settings only.
+    # Results in a journal are valid for the same model, data and settings only.
     settings = [repr(recipe), base.to_list(), named or repr(metric), evaluations]
     path = None if journal is None else Path(journal)
-    book = Journal(path, fingerprint_of(model, [inputs], settings))
+    arrays = [inputs, *(np.asarray(x) for x in (labels,) if x is not None)]
+    if isinstance(calibration, np.ndarray):  # other forms may be read once only
+        arrays.append(calibration)
+    book = Journal(path, fingerprint_of(model, arrays, settings))
     data = inputs if calibration is None else calibration
     candidates = Candidates(model, data, inputs, recipe=recipe, base=base, journal=book)
     if metric is None or isinstance(metric, str):

@@ -115,6 +115,14 @@ def test_adaround_begins_anew_with_other_data(tmp_path, caplog):
     assert "begins anew" in caplog.text
 
 
+def test_adaround_begins_anew_with_other_settings(tmp_path):
+    model, state = network(), tmp_path / "state.npz"
+    qat_lib.adaround(quantized(model), images(), state=state)
+    assert qat_lib.adaround(quantized(model, bits=6), images(), state=state).resumed == 0
+    again = quantized(model, bits=6)
+    assert qat_lib.adaround(again, images(), state=state, correct=False).resumed == 0
+
+
 def test_adaround_refuses_a_damaged_state(tmp_path):
     (tmp_path / "state.npz").write_bytes(b"damaged")
     with pytest.raises(CalibrationError, match="remove it"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,24 @@ def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert again.spec.to_list() == whole.spec.to_list()
     assert not set(built[:3]) & (set(built[first:]) - {""})  # the ranking's own model is made again
     assert not (tmp_path / "j").exists()
+
+
+@pytest.mark.parametrize("changed", ["labels", "calibration"])
+def test_journal_is_of_the_same_data(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: list[str] = []
+
+    def opened(path: Path | None, mark: str) -> Journal:
+        marks.append(mark)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("qat_lib.keras.search.search"), "Journal", opened)
+    data = {"labels": np.zeros(len(INPUTS), np.int64), "calibration": INPUTS}
+    for given in (data, data, data | {changed: data[changed] + 1}):
+        with pytest.raises(KeyboardInterrupt):
+            found(0.1, **given)
+    assert marks[0] == marks[1] != marks[2]
 
 
 def test_a_real_engine_is_built_and_timed() -> None:
