@@ -37,7 +37,6 @@ class TrackedOutputs:
         artifacts: files stored unchanged.
         history: JSON lists of epochs, recorded as curves.
         onnx: models stored with a signature.
-        champion: files of the champion.
         dataset: description of the data.
         tags: JSON objects by glob, with the keys recorded as tags. Each tag is prefixed with the
             file name; the name of an object selects all values below it.
@@ -50,7 +49,6 @@ class TrackedOutputs:
     artifacts: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
     onnx: tuple[str, ...] = ()
-    champion: tuple[str, ...] = ()
     dataset: tuple[str, ...] = ()
     tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rows: tuple[str, ...] = ()

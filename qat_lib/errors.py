@@ -1,4 +1,4 @@
-"""The exceptions that qatline raises on purpose.
+"""Exceptions of qatline.
 
     QatlineError                      base; ``exit_code`` is what a command ends with
     ├── ConfigError                   a config, an option or an argument is wrong (exit code 2)
@@ -29,9 +29,8 @@
     └── ClusterError                  the Kubeflow server failed or refused (qatline.pipelines.cluster.connection)
         └── ClusterRunError           a run there failed or is late (qatline.pipelines.cluster.progress)
 
-Those with a module live there, beside what they tell of; all others live here.
-
-Each message says what was expected, what was received, and what to do.
+Errors with a module are defined there, all others here. Messages give the expected and the
+received value, and the remedy.
 """
 
 from __future__ import annotations

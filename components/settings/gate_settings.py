@@ -134,7 +134,7 @@ class RegistrySettings(Settings):
 
 
 class RetrainSettings(Settings):
-    """Retraining: what it begins with, and what it may leave out."""
+    """Initial model of a retraining, and steps to skip."""
 
     start: Literal["scratch", "champion"] = Field(
         "scratch",

@@ -79,7 +79,7 @@ def sync_record(
 ) -> None:
     """Record a run in MLflow from its folder, after the store was away.
 
-    What the store holds already stays as it is.
+    Existing records do not change.
     """
     from qatline.pipelines.run.folder import find_run
     from qatline.pipelines.run.sync import sync_run

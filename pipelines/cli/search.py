@@ -79,7 +79,7 @@ def search_file(
     journal: JournalOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Search which layers to leave in float so that accuracy stays within a bound.
+    """Find the layers to keep in float for a bounded loss of accuracy.
 
     Ends with exit code 1 where no placement is within the bound, or INT8 is not at least
     1.02 times as fast as FP16 or FP32. An interrupted search resumes where it stopped.

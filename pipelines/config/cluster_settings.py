@@ -32,7 +32,7 @@ ClusterSteps = create_model(
 
 
 class ImageSettings(Settings):
-    """Container images of the steps, and what they hold beside qatline."""
+    """Container images of the steps, and additional content."""
 
     train: Image | None = Field(
         None, description="Image of the steps that need TensorFlow. Default: QATLINE_IMAGE."

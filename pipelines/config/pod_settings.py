@@ -87,7 +87,7 @@ class StepResources(Settings):
     )
     env: dict[Variable, str] | None = Field(
         None,
-        description="Environment variables that are no secrets: AWS_ENDPOINT_URL_S3: https://...",
+        description="Non-secret environment variables: AWS_ENDPOINT_URL_S3: https://...",
     )
     secret_env: dict[Variable, SecretKey] | None = Field(
         None,
