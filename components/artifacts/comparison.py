@@ -9,18 +9,21 @@ from qatline.components.artifacts.result_row import ResultRow
 
 
 class PairedTest(Record):
-    """McNemar's exact test of two classifiers on the same samples.
+    """Paired test of two networks on the same samples.
 
     Attributes:
-        only_candidate, only_champion: samples predicted correctly by this classifier only.
-        difference: accuracy of the candidate minus the champion's.
+        name: name of the test.
+        only_candidate, only_champion: samples predicted correctly by this network only; None for
+            tasks without right and wrong predictions.
+        difference: primary metric of the candidate minus the champion's.
         low, high: 95 % interval of the difference.
         p_better, p_worse: one-sided p-values of a better and of a worse candidate.
     """
 
+    name: Text = "McNemar's test"
     samples: int = 0
-    only_candidate: int = 0
-    only_champion: int = 0
+    only_candidate: int | None = None
+    only_champion: int | None = None
     difference: Measured = None
     low: Measured = None
     high: Measured = None
@@ -28,8 +31,11 @@ class PairedTest(Record):
     p_worse: Measured = None
 
 
-class ClassTest(Record):
-    """Accuracies on one class; ``p_worse`` is corrected for the number of classes."""
+class GroupTest(Record):
+    """Primary metric on one class or other group.
+
+    ``p_worse`` is corrected for the number of groups; None without a test.
+    """
 
     name: str | int = ""
     samples: int = 0
@@ -39,18 +45,20 @@ class ClassTest(Record):
 
 
 class ChanceTest(Record):
-    """Permutation test of a classifier against chance.
+    """Test of a network against chance.
 
     Attributes:
-        accuracy: share of correct predictions.
-        chance: expected accuracy of the same predictions if they were independent of the labels.
-        p_value: frequency of at least this accuracy with shuffled labels.
+        value: value of the primary metric.
+        chance: expected value of the same outputs if they were independent of the targets.
+        p_value: probability of at least this value by chance.
+        test: name and level of the test.
     """
 
     samples: int = 0
-    accuracy: Measured = None
+    value: Measured = None
     chance: Measured = None
     p_value: Measured = None
+    test: Text = ""
 
 
 class ChampionComparison(Record):
@@ -61,7 +69,7 @@ class ChampionComparison(Record):
         digest: SHA-256 of the champion's ONNX file; empty without a champion.
         same: whether the candidate is the champion.
         problem: reason for a missing comparison; empty otherwise.
-        candidate, champion: accuracy, latency, throughput and size.
+        candidate, champion: quality, latency, throughput and size.
     """
 
     version: int | None = None
@@ -71,4 +79,4 @@ class ChampionComparison(Record):
     candidate: ResultRow = ResultRow()
     champion: ResultRow = ResultRow()
     test: PairedTest = PairedTest()
-    classes: Sequence[ClassTest] = ()
+    groups: Sequence[GroupTest] = ()

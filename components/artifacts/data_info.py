@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ class DatasetInfo:
         source: origin of the data, for display.
         root: image folder if the images remain in their files; None for arrays and shards.
         duplicates: number of samples outside the training part with pixels that also occur in it.
+        task: built-in task or ``module:Class``; see ``qatline.components.tasks``.
+        task_options: keyword arguments of the task.
+        target_shape: shape of one sample's target; () for a class index.
     """
 
     kind: str
@@ -41,6 +44,9 @@ class DatasetInfo:
     source: str
     root: str | None = None
     duplicates: int = 0
+    task: str = "classification"
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    target_shape: tuple[int, ...] = ()
 
     def save(self, dataset: Path) -> None:
         """Write ``dataset.json`` into the directory ``dataset``."""
@@ -89,7 +95,10 @@ class DatasetInfo:
             )
             height, width, channels = map(int, data.pop("image_shape"))
             info = cls(
-                classes=tuple(data.pop("classes")), image_shape=(height, width, channels), **data
+                classes=tuple(data.pop("classes")),
+                image_shape=(height, width, channels),
+                target_shape=tuple(map(int, data.pop("target_shape", ()))),
+                **data,
             )
             info._check()
             return info

@@ -36,7 +36,7 @@ FLOORS = {
         "storage",
         "store",
         "artifacts",
-        "step_table",
+        "step_table tasks",
         "settings",
         "data tracking workers",
         "registry trainjob",

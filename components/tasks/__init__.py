@@ -1,0 +1,74 @@
+"""Tasks: what a network's outputs mean, how they are trained, scored and compared.
+
+Only this package interprets outputs and targets; the steps, the gate and the report ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qat_lib.errors import ConfigError
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.metric import Metric
+from qatline.components.support.user_code import call, import_callable
+from qatline.components.tasks.classification import Classification
+from qatline.components.tasks.multilabel import MultiLabel
+from qatline.components.tasks.regression import Regression
+from qatline.components.tasks.segmentation import Segmentation
+from qatline.components.tasks.task import Group, Outputs, Samples, Task, check_numbers
+
+__all__ = [
+    "TASKS",
+    "Group",
+    "Metric",
+    "Outputs",
+    "Samples",
+    "Task",
+    "check_numbers",
+    "make_task",
+    "open_task",
+]
+
+TASKS: Mapping[str, type[Task]] = {
+    kind.name: kind for kind in (Classification, MultiLabel, Regression, Segmentation)
+}
+"""Built-in tasks by name."""
+
+
+def make_task(name: str, options: Mapping[str, Any]) -> Task:
+    """Return a task, not yet attached to a data set.
+
+    Args:
+        name: a built-in task, or ``module:Class``, a subclass of ``Task``.
+        options: keyword arguments of the task.
+
+    Raises:
+        ConfigError: the task does not exist, or refuses the options.
+    """
+    if ":" in name:
+        kind = import_callable("task.name", name)
+    elif name in TASKS:
+        kind = TASKS[name]
+    else:
+        raise ConfigError(
+            f"task.name: expected {', '.join(TASKS)} or module:Class; received {name!r}"
+        )
+    task = call("task.name", name, kind, **options)
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"task.name: {name!r} is a {type(task).__name__}, expected a subclass of "
+            "qatline.components.tasks.Task."
+        )
+    return task
+
+
+def open_task(data: DatasetInfo) -> Task:
+    """Return the task of a prepared data set, attached to its description.
+
+    Raises:
+        ConfigError: the task's code cannot be imported here.
+    """
+    task = make_task(data.task, data.task_options)
+    task.data = data
+    return task

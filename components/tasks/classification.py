@@ -1,0 +1,205 @@
+"""Classification: one class per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from qat_lib.errors import DataError, UnsupportedModelError
+from qatline.components.artifacts.comparison import ChanceTest, GroupTest, PairedTest
+from qatline.components.artifacts.metric import ACCURACY, Metric
+from qatline.components.tasks.statistics import LEVEL, RESAMPLES, binomial_tail, mcnemar_test
+from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
+
+TOP5 = Metric(name="top5", title="top-5 accuracy", share=True)
+
+_BINS = 15
+_MOST_CLASSES = 5  # a top-5 accuracy needs more
+
+
+class Classification(Task):
+    """One class per sample: integer labels ``(samples,)``, outputs ``(samples, classes)``.
+
+    Outputs are logits or probabilities.
+    """
+
+    name = "classification"
+    augmentations: ClassVar[tuple[str, ...]] = ("none", "shift", "flip_crop")
+
+    @property
+    def metrics(self) -> Sequence[Metric]:  # type: ignore[override]
+        """Top-1 accuracy; top-5 accuracy for more than five classes."""
+        return (ACCURACY, TOP5) if len(self.data.classes) > _MOST_CLASSES else (ACCURACY,)
+
+    def check_targets(self, targets: Array, where: str) -> Array:
+        """Return labels as int64; they must be class indices."""
+        count = len(self.data.classes)
+        if targets.ndim != 1 or targets.dtype.kind not in "iu":
+            raise DataError(
+                f"{where}: expected a class index per sample, received {targets.dtype} "
+                f"{targets.shape}. For other targets set task.name."
+            )
+        if len(targets) and not (targets.min() >= 0 and targets.max() < count):
+            index = int(np.argmax((targets < 0) | (targets >= count)))
+            raise DataError(
+                f"{where}: expected labels from 0 to {count - 1}, received {targets[index]} for "
+                f"sample {index}."
+            )
+        return targets.astype(np.int64)
+
+    def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
+        """Expect one output with a value per class."""
+        shape, count = one_output(shapes, model, "Classification"), len(self.data.classes)
+        if shape != (count,):
+            raise UnsupportedModelError(
+                f"The model {model!r} gives outputs of shape {shape}, but the data has {count} "
+                f"classes: expected ({count},). Change the last layer, data.classes or task.name."
+            )
+
+    def decode(self, outputs: Outputs) -> Array:
+        """Return the class with the largest output, ``(samples,)``."""
+        return np.asarray(np.asarray(outputs).argmax(axis=1))
+
+    def measure(self, outputs: Outputs, targets: Array) -> Samples:
+        """Return label, prediction, whether it is right, and its probability, of each sample."""
+        values = np.asarray(outputs)
+        predicted = self.decode(values)
+        found = {
+            "label": targets,
+            "prediction": predicted,
+            "accuracy": predicted == targets,
+            "confidence": probabilities(values).max(axis=1),
+        }
+        if TOP5 in self.metrics:
+            best = np.argpartition(values, -5, axis=1)[:, -5:]
+            found["top5"] = (best == targets[:, None]).any(axis=1)
+        return found
+
+    def groups(self, samples: Samples) -> list[Group]:
+        """Return the accuracy on each class."""
+        found = []
+        for index, name in enumerate(self.data.classes):
+            right = samples["accuracy"][samples["label"] == index]
+            value = float(right.mean()) if len(right) else None
+            found.append(Group(name=str(name), samples=len(right), value=value))
+        return found
+
+    def details(self, samples: Samples) -> dict[str, Any]:
+        """Return confusion matrix and expected calibration error."""
+        return {
+            "confusion": self._confusion(samples).tolist(),
+            "calibration_error": calibration_error(samples["confidence"], samples["accuracy"]),
+        }
+
+    def compare(self, candidate: Samples, champion: Samples) -> PairedTest:
+        """Test the difference by McNemar's exact test."""
+        return mcnemar_test(candidate["accuracy"], champion["accuracy"])
+
+    def compare_groups(self, candidate: Samples, champion: Samples) -> list[GroupTest]:
+        """Test each class by McNemar's test; p-values are corrected for their number (Bonferroni)."""
+        labels = candidate["label"]
+        present = len(np.unique(labels))
+        found = []
+        for index, name in enumerate(self.data.classes):
+            ours, theirs = (each["accuracy"][labels == index] for each in (candidate, champion))
+            if not len(ours):
+                found.append(GroupTest(name=name, samples=0))
+                continue
+            lost, gained = int((theirs & ~ours).sum()), int((ours & ~theirs).sum())
+            found.append(
+                GroupTest(
+                    name=name,
+                    samples=len(ours),
+                    candidate=float(ours.mean()),
+                    champion=float(theirs.mean()),
+                    p_worse=min(binomial_tail(lost, lost + gained) * present, 1.0),
+                )
+            )
+        return found
+
+    def compare_with_chance(self, samples: Samples, shuffled: Samples) -> ChanceTest:  # noqa: ARG002
+        """Test whether predictions depend on the labels, by permutation.
+
+        The predictions are paired with shuffled labels, and the p-value is the frequency of at
+        least the same accuracy. Constant and random classifiers are never significantly better than
+        chance, independent of the class shares.
+        """
+        labels, answers = samples["label"], samples["prediction"]
+        counts = self._confusion(samples)
+        hits, generator = int(np.trace(counts)), np.random.default_rng(0)
+        as_good = 0
+        for _ in range(RESAMPLES):
+            as_good += int((generator.permutation(labels) == answers).sum()) >= hits
+        return ChanceTest(
+            samples=len(labels),
+            value=hits / len(labels),
+            chance=float((counts.sum(axis=0) * counts.sum(axis=1)).sum()) / len(labels) ** 2,
+            # The observed labelling counts as one permutation: the p-value is never 0.
+            p_value=(1 + as_good) / (1 + RESAMPLES),
+            test=f"permutation test, level {LEVEL:g}",
+        )
+
+    def differences(self, outputs: Outputs, reference: Outputs) -> Array:
+        """Return the largest difference of a probability."""
+        ours, theirs = (probabilities(np.asarray(each)) for each in (outputs, reference))
+        return np.asarray(np.abs(ours - theirs).max(axis=1))
+
+    def same(self, outputs: Outputs, reference: Outputs) -> Array:
+        """Return whether the predicted classes are equal."""
+        return np.asarray(self.decode(outputs) == self.decode(reference), np.float64)
+
+    def align(self, outputs: Outputs, classes: Sequence[str]) -> Outputs:
+        """Match the outputs by class names; a class unknown to the data is always wrong."""
+        values = np.asarray(outputs)
+        if not classes or tuple(classes) == tuple(self.data.classes):
+            classes = self.data.classes
+        if values.shape[1] != len(classes):
+            raise DataError(f"it gives {values.shape[1]} classes, {len(classes)} are known")
+        places = {name: index for index, name in enumerate(self.data.classes)}
+        unknown = [name for name in classes if name not in places]
+        for name in unknown:
+            places[name] = len(places)
+        aligned = np.full((len(values), len(places)), -np.inf, values.dtype)
+        aligned[:, [places[name] for name in classes]] = values
+        return aligned
+
+    def describe(self, outputs: Outputs, index: int) -> str:
+        """Return the name of the predicted class."""
+        return self._name(int(np.asarray(outputs)[index].argmax()))
+
+    def describe_target(self, target: Array) -> str:
+        """Return the name of the class."""
+        return self._name(int(target))
+
+    def _name(self, index: int) -> str:
+        return str(self.data.classes[index])
+
+    def _confusion(self, samples: Samples) -> Array:
+        """Return counts (classes, classes): rows are labels, columns are predictions."""
+        classes = len(self.data.classes)
+        # A champion may predict classes that the data set does not have.
+        known = samples["prediction"] < classes
+        cells = (samples["label"] * classes + samples["prediction"])[known]
+        return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def probabilities(outputs: Array) -> Array:
+    """Return ``outputs`` unchanged if every row is a distribution, else their softmax."""
+    values = outputs.astype(np.float64)
+    if values.min() >= 0 and np.allclose(values.sum(axis=1), 1, atol=1e-3):
+        return values
+    # Subtracting the maximum avoids overflow and does not change the result.
+    exponents = np.exp(values - values.max(axis=1, keepdims=True))
+    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
+
+
+def calibration_error(confidence: Array, right: Array) -> float:
+    """Return the expected calibration error in [0, 1], with 15 bins of equal width.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equation 3.
+    """
+    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    sums = np.bincount(bins, weights=right - confidence, minlength=_BINS)
+    return float(np.abs(sums).sum() / len(right))

@@ -1,0 +1,124 @@
+"""Semantic segmentation: one class per pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
+from qatline.components.artifacts.metric import Metric
+from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
+
+
+class Segmentation(Task):
+    """One class per pixel: masks ``(samples, height, width)``, outputs with an axis of classes.
+
+    Outputs are logits or probabilities, ``(samples, height, width, classes)``.
+
+    Args:
+        ignore_index: value of pixels that count neither for training nor for metrics.
+    """
+
+    name = "segmentation"
+    metrics = (
+        Metric(name="mean_iou", title="mean IoU", share=True),
+        Metric(name="pixel_accuracy", title="pixel accuracy", share=True),
+    )
+
+    def __init__(self, *, ignore_index: int = 255, **options: Any) -> None:
+        super().__init__(**options)
+        if not 0 <= ignore_index <= 255:
+            raise ConfigError(
+                f"task.options: expected 0 <= ignore_index <= 255, received {ignore_index}"
+            )
+        self.ignore_index = ignore_index
+
+    def check_targets(self, targets: Array, where: str) -> Array:
+        """Return masks as uint8; values are class indices or ``ignore_index``."""
+        count = len(self.data.classes)
+        if targets.ndim != 3 or targets.dtype.kind not in "iu":
+            raise DataError(
+                f"{where}: expected masks (samples, height, width) of class indices, received "
+                f"{targets.dtype} {targets.shape}."
+            )
+        for index, mask in enumerate(targets):
+            bad = (mask != self.ignore_index) & ((mask < 0) | (mask >= count))
+            if bad.any():
+                raise DataError(
+                    f"{where}: expected classes from 0 to {count - 1} or {self.ignore_index} "
+                    f"(ignored), received {mask[bad][0]} in mask {index}."
+                )
+        return targets.astype(np.uint8)
+
+    def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
+        """Expect one output with the size of the masks and a value per class."""
+        shape, count = one_output(shapes, model, "Segmentation"), len(self.data.classes)
+        expected = (*self.data.target_shape, count)
+        fits = len(shape) == 3 and all(
+            ours in (None, theirs) for ours, theirs in zip(shape, expected, strict=True)
+        )
+        if not fits:
+            raise UnsupportedModelError(
+                f"The model {model!r} gives outputs of shape {shape}, but the masks have "
+                f"{tuple(self.data.target_shape)} and {count} classes: expected {expected}."
+            )
+
+    def decode(self, outputs: Outputs) -> Array:
+        """Return the class of each pixel, uint8 ``(samples, height, width)``."""
+        return np.asarray(np.asarray(outputs).argmax(axis=-1), np.uint8)
+
+    def measure(self, outputs: Outputs, targets: Array) -> Samples:
+        """Return each image's intersections, predicted pixels and true pixels by class."""
+        predicted, classes = self.decode(outputs), len(self.data.classes)
+        counts = np.zeros((3, len(targets), classes), np.int64)
+        for index, (ours, true) in enumerate(zip(predicted, targets, strict=True)):
+            valid = true != self.ignore_index
+            ours, true = ours[valid], true[valid]
+            for kind, values in enumerate((true[ours == true], ours, true)):
+                counts[kind, index] = np.bincount(values, minlength=classes)[:classes]
+        return dict(zip(("intersection", "predicted", "true"), counts, strict=True))
+
+    def summarize(self, samples: Samples) -> dict[str, float]:
+        """Return the mean IoU over the classes with true pixels, and the pixel accuracy.
+
+        Pixels are counted over the whole part before they are divided, as in
+        ``keras.metrics.MeanIoU``.
+        """
+        values = [group.value for group in self.groups(samples) if group.value is not None]
+        right, total = samples["intersection"].sum(), samples["true"].sum()
+        return {
+            "mean_iou": float(np.mean(values)) if values else float("nan"),
+            "pixel_accuracy": float(right / total) if total else float("nan"),
+        }
+
+    def groups(self, samples: Samples) -> list[Group]:
+        """Return the IoU of each class, with the number of its true pixels."""
+        both, ours, true = (
+            samples[name].sum(axis=0) for name in ("intersection", "predicted", "true")
+        )
+        found = []
+        for index, name in enumerate(self.data.classes):
+            union = ours[index] + true[index] - both[index]
+            value = float(both[index] / union) if true[index] else None
+            found.append(Group(name=str(name), samples=int(true[index]), value=value))
+        return found
+
+    def same(self, outputs: Outputs, reference: Outputs) -> Array:
+        """Return the share of pixels with equal classes."""
+        equal = self.decode(outputs) == self.decode(reference)
+        return np.asarray(equal.reshape(len(equal), -1).mean(axis=1))
+
+    def describe(self, outputs: Outputs, index: int) -> str:
+        """Return the classes with the most predicted pixels."""
+        return self._largest(self.decode(np.asarray(outputs)[index : index + 1])[0])
+
+    def describe_target(self, target: Array) -> str:
+        """Return the classes with the most pixels."""
+        return self._largest(target[target != self.ignore_index])
+
+    def _largest(self, mask: Array) -> str:
+        counts = np.bincount(np.ravel(mask), minlength=len(self.data.classes))
+        order = [index for index in np.argsort(-counts, kind="stable")[:3] if counts[index]]
+        return ", ".join(f"{self.data.classes[i]} {counts[i] / mask.size:.0%}" for i in order)

@@ -1,0 +1,261 @@
+"""Base of tasks: the meaning of a network's outputs and of the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qat_lib.engines.values import nan_samples
+from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
+from qatline.components.artifacts.comparison import ChanceTest, GroupTest, PairedTest
+from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.metric import Metric
+from qatline.components.tasks.statistics import LEVEL, bootstrap_test
+
+Array = NDArray[Any]
+Outputs = Array | Mapping[str, Array]
+"""Outputs of a network: an array ``(samples, ...)``, or several by name."""
+Samples = dict[str, Array]
+"""Statistics of each sample by name, ``(samples, ...)``: all that a metric is computed from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A part of the test targets, such as a class: its size, and its metric if measured.
+
+    Attributes:
+        name: name of the group.
+        samples: number of samples, or of pixels.
+        value: value of the primary metric; None without samples.
+    """
+
+    name: str
+    samples: int
+    value: float | None
+
+
+class Task:
+    """What a network's outputs mean, how they are trained and scored.
+
+    A subclass defines at least ``loss``, ``decode`` and ``score``. Everything else has a default.
+
+    Class attributes:
+        name: name in the config, or ``module:Class``.
+        metrics: the reported metrics, the primary one first. The gate, the champion and the choice
+            of weights use the primary metric.
+        augmentations: augmentations of the training inputs that keep the targets valid.
+        float_outputs: whether output layers stay in floating point by default.
+
+    Args:
+        options: keyword arguments of the config's ``task.options``.
+    """
+
+    name: ClassVar[str] = ""
+    metrics: Sequence[Metric] = (Metric(name="score"),)
+    augmentations: ClassVar[tuple[str, ...]] = ("none",)
+    float_outputs: ClassVar[bool] = False
+
+    data: DatasetInfo
+    """Description of the data set; available in every method except ``__init__``."""
+
+    def __init__(self, **options: Any) -> None:
+        if options:
+            raise ConfigError(
+                f"task.options: {type(self).__name__} takes none, received {', '.join(options)}"
+            )
+
+    @property
+    def primary(self) -> Metric:
+        """The metric that decides."""
+        return self.metrics[0]
+
+    # Training
+
+    def loss(self, targets: Any, outputs: Any) -> Any:
+        """Return the loss of each sample, ``(samples,)`` or ``(samples, ...)``.
+
+        Args:
+            targets: tensor of a batch of targets.
+            outputs: tensor of the network's outputs, or several by name.
+        """
+        raise NotImplementedError
+
+    # Evaluation, in NumPy
+
+    def check_targets(self, targets: Array, where: str) -> Array:  # noqa: ARG002
+        """Return a part's targets in the type that ``loss`` and ``score`` take.
+
+        Args:
+            targets: targets as read, ``(samples, ...)``.
+            where: source and part, for messages.
+
+        Raises:
+            DataError: the targets do not fit the task.
+        """
+        return targets
+
+    def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
+        """Check the shapes of a network's outputs, without the axis of samples.
+
+        Raises:
+            UnsupportedModelError: the network does not fit the task.
+        """
+
+    def decode(self, outputs: Outputs) -> Any:
+        """Return the predictions of a batch: what a user of the network wants to see."""
+        raise NotImplementedError
+
+    def score(self, predictions: Any, targets: Array) -> Array | Mapping[str, Array]:
+        """Return the score of each sample, ``(samples,)``, or several by metric."""
+        raise NotImplementedError
+
+    def measure(self, outputs: Outputs, targets: Array) -> Samples:
+        """Return the statistics of each sample of a batch. Default: its scores."""
+        scores = self.score(self.decode(outputs), targets)
+        if not isinstance(scores, Mapping):
+            scores = {self.primary.name: scores}
+        return {name: np.asarray(values) for name, values in scores.items()}
+
+    def summarize(self, samples: Samples) -> dict[str, float]:
+        """Return the metrics, the primary one first. Default: means over the samples."""
+        return {metric.name: float(samples[metric.name].mean()) for metric in self.metrics}
+
+    def groups(self, samples: Samples) -> list[Group]:  # noqa: ARG002
+        """Return the primary metric of each class or other group. Default: none."""
+        return []
+
+    def details(self, samples: Samples) -> dict[str, Any]:  # noqa: ARG002
+        """Return further results in JSON types, for the report. Default: none."""
+        return {}
+
+    # Comparisons of two networks, or with chance
+
+    def compare(self, candidate: Samples, champion: Samples) -> PairedTest:
+        """Test the difference of two networks on the same samples.
+
+        Default: paired bootstrap of the primary metric over the samples.
+        """
+        return bootstrap_test(candidate, champion, self._value, self.primary)
+
+    def compare_groups(self, candidate: Samples, champion: Samples) -> list[GroupTest]:
+        """Compare two networks on each group. Default: values without a test."""
+        found = []
+        for ours, theirs in zip(self.groups(candidate), self.groups(champion), strict=True):
+            found.append(
+                GroupTest(
+                    name=ours.name,
+                    samples=ours.samples,
+                    candidate=ours.value,
+                    champion=theirs.value,
+                )
+            )
+        return found
+
+    def compare_with_chance(self, samples: Samples, shuffled: Samples) -> ChanceTest:
+        """Test whether the outputs depend on the inputs.
+
+        Default: paired bootstrap against the same outputs scored with the targets of other samples.
+        Constant outputs are not better than that.
+
+        Args:
+            samples: statistics of the network.
+            shuffled: statistics of the same outputs with targets of other samples.
+        """
+        test = bootstrap_test(samples, shuffled, self._value, self.primary)
+        return ChanceTest(
+            samples=test.samples,
+            value=self._value(samples),
+            chance=self._value(shuffled),
+            p_value=test.p_better,
+            test=f"{test.name}, level {LEVEL:g}",
+        )
+
+    def _value(self, samples: Samples) -> float:
+        return self.summarize(samples)[self.primary.name]
+
+    def differences(self, outputs: Outputs, reference: Outputs) -> Array:
+        """Return the difference of each sample's outputs from the reference, ``(samples,)``.
+
+        Default: the largest absolute difference of any output.
+        """
+        found = [
+            np.abs(ours.astype(np.float64) - theirs).reshape(len(ours), -1).max(axis=1)
+            for ours, theirs in zip(_arrays(outputs), _arrays(reference), strict=True)
+        ]
+        return np.asarray(np.max(found, axis=0))
+
+    def same(self, outputs: Outputs, reference: Outputs) -> Array | None:  # noqa: ARG002
+        """Return each sample's share of equal predictions, ``(samples,)``.
+
+        Default: None, for tasks whose predictions are never exactly equal.
+        """
+        return None
+
+    def align(self, outputs: Outputs, classes: Sequence[str]) -> Outputs:
+        """Return outputs of a network that was trained with other class names.
+
+        Raises:
+            DataError: the task has no way to match the outputs.
+        """
+        if classes and tuple(classes) != self.data.classes:
+            raise DataError(f"its classes are {', '.join(classes)}, other than those of the data")
+        return outputs
+
+    def describe(self, outputs: Outputs, index: int) -> str:
+        """Return one sample's prediction in a few words, for a caption. Default: its numbers."""
+        return _numbers(_arrays(outputs)[0][index])
+
+    def describe_target(self, target: Array) -> str:
+        """Return one sample's target in a few words, for a caption."""
+        return _numbers(target)
+
+
+def check_numbers(outputs: Outputs, model: str) -> None:
+    """Reject outputs with NaN: their predictions are undefined.
+
+    Args:
+        outputs: outputs ``(samples, ...)``.
+        model: name of the model for the message.
+
+    Raises:
+        DataError: a sample's outputs contain NaN.
+    """
+    for values in _arrays(outputs):
+        if found := nan_samples(values):
+            raise DataError(
+                f"Expected numbers from {model}. Its outputs are NaN for {found} of {len(values)} "
+                "samples, so its quality is not defined. Look for weights that are NaN, a division "
+                "by zero or an overflow (in FP16, values beyond 65504), and correct the model or "
+                "the training."
+            )
+
+
+def one_output(
+    shapes: Mapping[str, Sequence[int | None]], model: str, task: str
+) -> tuple[Any, ...]:
+    """Return the shape of a network's only output.
+
+    Raises:
+        UnsupportedModelError: it has several.
+    """
+    if len(shapes) != 1:
+        raise UnsupportedModelError(
+            f"{task} takes a network with one output; {model!r} has {len(shapes)} "
+            f"({', '.join(shapes)}). For several outputs set task.name=module:Task."
+        )
+    (shape,) = shapes.values()
+    return tuple(shape)
+
+
+def _arrays(outputs: Outputs) -> list[Array]:
+    return list(outputs.values()) if isinstance(outputs, Mapping) else [np.asarray(outputs)]
+
+
+def _numbers(values: Any) -> str:
+    flat = np.ravel(values)
+    more = " ..." if flat.size > 4 else ""
+    return ", ".join(f"{value:.4g}" for value in flat[:4]) + more
