@@ -15,6 +15,10 @@ from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, 
 
 TOP5 = Metric(name="top5", title="top-5 accuracy", share=True)
 
+CALIBRATION = Metric(
+    name="calibration_error", title="calibration error", higher_is_better=False, share=True
+)
+
 _BINS = 15
 _MOST_CLASSES = 5  # a top-5 accuracy needs more
 
@@ -30,8 +34,9 @@ class Classification(Task):
 
     @property
     def metrics(self) -> Sequence[Metric]:  # type: ignore[override]
-        """Top-1 accuracy; top-5 accuracy for more than five classes."""
-        return (ACCURACY, TOP5) if len(self.data.classes) > _MOST_CLASSES else (ACCURACY,)
+        """Top-1 accuracy, top-5 accuracy for more than five classes, and calibration error."""
+        top5 = (TOP5,) if len(self.data.classes) > _MOST_CLASSES else ()
+        return (ACCURACY, *top5, CALIBRATION)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return labels as int64; they must be class indices."""
@@ -86,12 +91,16 @@ class Classification(Task):
             found.append(Group(name=str(name), samples=len(right), value=value))
         return found
 
+    def summarize(self, samples: Samples) -> dict[str, float]:
+        """Return the shares of right predictions, and the expected calibration error."""
+        shares = [metric.name for metric in self.metrics if metric is not CALIBRATION]
+        found = {name: float(samples[name].mean()) for name in shares}
+        error = calibration_error(samples["confidence"], samples["accuracy"])
+        return {**found, CALIBRATION.name: error}
+
     def details(self, samples: Samples) -> dict[str, Any]:
-        """Return confusion matrix and expected calibration error."""
-        return {
-            "confusion": self._confusion(samples).tolist(),
-            "calibration_error": calibration_error(samples["confidence"], samples["accuracy"]),
-        }
+        """Return the confusion matrix."""
+        return {"confusion": self._confusion(samples).tolist()}
 
     def compare(self, candidate: Samples, champion: Samples) -> PairedTest:
         """Test the difference by McNemar's exact test."""
