@@ -156,11 +156,8 @@ def report(evaluated: tuple[Path, dict[str, float]]) -> dict[str, Any]:
 def test_fp32_rows_have_the_accuracy_of_the_predictions(report: dict[str, Any]) -> None:
     results = report["results"]
     assert list(results) == ["fp32", "fp32_engine", "ptq_engine", "qat_engine"]
-    assert (
-        results["fp32"]["quality"]["accuracy"]
-        == results["fp32_engine"]["quality"]["accuracy"]
-        == pytest.approx(19 / 22)
-    )
+    accuracy, engine = (results[row]["quality"]["accuracy"] for row in ("fp32", "fp32_engine"))
+    assert accuracy == engine == pytest.approx(19 / 22)
     assert results["fp32"]["bytes"] == 1000
     assert results["fp32"]["latency_ms_p50"] is None
     assert results["fp32"]["int8_layers"] == 0
