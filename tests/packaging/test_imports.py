@@ -40,7 +40,7 @@ FLOORS = {
         "settings",
         "data tracking workers",
         "registry trainjob",
-        "evaluation runtime",
+        "evaluation runtime testing",
         "report",
         "training",
         "export",

@@ -119,7 +119,7 @@ def test_engine_that_answers_nan_is_refused(
         return answers
 
     monkeypatch.setattr(OpenVINOEngine, "_run", broken)
-    message = r"PTQ INT8 engine \(output logits\)\. Its outputs are NaN for 6 of 22 samples"
+    message = r"PTQ INT8 engine \(output logits\)\. Its outputs are NaN for 1 of 4 samples"
     with pytest.raises(DataError, match=message):
         evaluate_step(**steps, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
     assert not (tmp_path / "evaluation.json").exists()

@@ -41,7 +41,7 @@ def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
     assert read.curves == {"finetune_qat/val_loss": [(1, 0.5), (2, 0.25)]}
     assert read.plan == make_plan()
     said = read_tracked_run(client, run.run_id, name="mine").to_dict()
-    assert (said["name"], said["accuracy"]) == ("mine", 0.5)
+    assert (said["name"], said["metric"], said["value"]) == ("mine", "accuracy", 0.5)
 
 
 def test_plan_of_another_version_is_left_out(tmp_path: Path) -> None:
