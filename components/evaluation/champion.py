@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qat_lib.engines import BuildSpec, Engine, benchmark_together, build_engine, load_engine
 from qat_lib.errors import DataError, QatlineError
 from qat_lib.options import Backend
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.comparison import ChampionComparison
 from qatline.components.artifacts.result_row import ResultRow
@@ -36,7 +36,7 @@ class _Contender:
 
     engine: Engine
     classifier: Classifier
-    preprocessing: Preprocessing
+    preprocessing: AnyPreprocessing
     classes: Labels
 
 
@@ -93,7 +93,7 @@ def _contender(
     graph: Path,
     settings: EngineSettings,
     backend: Backend,
-    preprocessing: Preprocessing,
+    preprocessing: AnyPreprocessing,
     *,
     seed: int,
     names: Sequence[str] = (),
@@ -155,9 +155,9 @@ def _answers(
     part = open_split(dataset, "test")
     right: list[list[NDArray[np.bool_]]] = [[] for _ in contenders]
     batch = min(each.classifier.largest_batch for each in contenders)
-    for start in range(0, len(part.labels), batch):
-        indices = np.arange(start, min(start + batch, len(part.labels)), dtype=np.int64)
-        pixels = part.pixels(indices)
+    for start in range(0, len(part.targets), batch):
+        indices = np.arange(start, min(start + batch, len(part.targets)), dtype=np.int64)
+        pixels = part.inputs(indices)
         for each, found in zip(contenders, right, strict=True):
             outputs = each.classifier(each.preprocessing.apply(pixels))
             if outputs.shape[1] != len(each.classes):
@@ -165,8 +165,8 @@ def _answers(
                     f"it gives {outputs.shape[1]} classes, {len(each.classes)} are known"
                 )
             check_outputs(outputs, "the engine")
-            found.append(each.classes[outputs.argmax(axis=1)] == part.labels[indices])
-    return part.labels, [np.concatenate(found) for found in right]
+            found.append(each.classes[outputs.argmax(axis=1)] == part.targets[indices])
+    return part.targets, [np.concatenate(found) for found in right]
 
 
 def _rows(

@@ -222,9 +222,7 @@ class TaskSettings(Settings):
             "your own. Default: from the data's targets."
         ),
     )
-    options: Options = Field(
-        default_factory=dict, description="Keyword arguments for the task."
-    )
+    options: Options = Field(default_factory=dict, description="Keyword arguments for the task.")
 
     @model_validator(mode="after")
     def _can_be_named(self) -> TaskSettings:
@@ -264,9 +262,7 @@ class ModelSettings(Settings):
             "Default: true for a .keras file and when weights are given for the same classes."
         ),
     )
-    options: Options = Field(
-        default_factory=dict, description="Keyword arguments for the builder."
-    )
+    options: Options = Field(default_factory=dict, description="Keyword arguments for the builder.")
 
     @model_validator(mode="after")
     def _can_be_named(self) -> ModelSettings:

@@ -145,7 +145,7 @@ def _engine_outputs(classifier: Classifier, part: Labelled, batch_size: int) -> 
 
 
 def _batches(part: Labelled, size: int, *, as_float: bool = True) -> Iterator[NDArray[Any]]:
-    for start in range(0, len(part.labels), size):
+    for start in range(0, len(part.targets), size):
         block = np.asarray(part.x[start : start + size])
         yield block.astype(np.float32) if as_float else block
 
@@ -164,8 +164,8 @@ def _measured(
     return FileEvaluation(
         model=model,
         backend=backend,
-        samples=len(part.labels),
+        samples=len(part.targets),
         classes=classes,
-        accuracy=metrics.accuracy(outputs, part.labels),
-        top5=metrics.top5_accuracy(outputs, part.labels),
+        accuracy=metrics.accuracy(outputs, part.targets),
+        top5=metrics.top5_accuracy(outputs, part.targets),
     )

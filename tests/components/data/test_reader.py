@@ -193,14 +193,14 @@ def test_files_of_another_size_are_told(digits: Path, image_folder: Any) -> None
     root = image_folder(("cat",), 2)
     files(digits, root, [["cat/000.png", 1], ["cat/001.png", 0]])
     part = open_split(digits, "test")
-    assert part.labels.tolist() == [1, 0]
-    assert part.labels.dtype == np.int64
-    assert part.pixels(np.array([1, 0])).shape == (2, 6, 8, 3)
-    assert part.pixels(np.array([], np.int64)).shape == (0, 6, 8, 3)
+    assert part.targets.tolist() == [1, 0]
+    assert part.targets.dtype == np.int64
+    assert part.inputs(np.array([1, 0])).shape == (2, 6, 8, 3)
+    assert part.inputs(np.array([], np.int64)).shape == (0, 6, 8, 3)
     for shape in ((6, 9, 3), (6, 7, 3)):
         files(digits, root, [["cat/000.png", 1]], shape)
         with pytest.raises(DataError, match=r"is \(6, 8, 3\) now, expected"):
-            open_split(digits, "test").pixels(np.array([0]))
+            open_split(digits, "test").inputs(np.array([0]))
 
 
 @pytest.mark.parametrize("listed", [[["a", "b"]], 5, [5], [["a", None]]])
@@ -215,7 +215,7 @@ def test_reader_resizes_files_to_data_set(digits: Path, image_folder: Any) -> No
     files(digits, root, [["cat/000.png", 1], ["cat/001.png", 0]], (3, 4, 3))
     text = json.loads((digits / "preprocessing.json").read_text())
     (digits / "preprocessing.json").write_text(json.dumps({**text, "resize": "bilinear"}))
-    assert open_split(digits, "test").pixels(np.array([0, 1])).shape == (2, 3, 4, 3)
+    assert open_split(digits, "test").inputs(np.array([0, 1])).shape == (2, 3, 4, 3)
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(None, 1), (1, 1), (4, 4), (8, 8), (64, 8)])

@@ -94,7 +94,7 @@ def test_an_empty_part_has_no_shard(tmp_path: Path) -> None:
 
 
 def test_no_indices_give_no_pixels(shards: Path) -> None:
-    assert open_split(shards, "test").pixels(np.array([], np.int64)).shape == (0, 6, 8, 3)
+    assert open_split(shards, "test").inputs(np.array([], np.int64)).shape == (0, 6, 8, 3)
 
 
 def test_an_image_that_changes_meanwhile_is_told(image_folder: Make) -> None:
@@ -171,11 +171,11 @@ def test_damaged_bytes_are_told(shards: Path) -> None:
     part = open_split(shards, "test")
     shard.write_bytes(bytes(shard.stat().st_size))
     with pytest.raises(DataError, match=r"the image (cat|dog)/\d+\.png is broken"):
-        part.pixels(np.array([0]))
+        part.inputs(np.array([0]))
 
 
 def test_an_image_of_another_size_is_told(shards: Path) -> None:
     info = json.loads((shards / "dataset.json").read_text())
     (shards / "dataset.json").write_text(json.dumps({**info, "image_shape": [6, 9, 3]}))
     with pytest.raises(DataError, match=r"is \(6, 8, 3\), expected \(6, 9, 3\)"):
-        open_split(shards, "test").pixels(np.array([0]))
+        open_split(shards, "test").inputs(np.array([0]))

@@ -280,8 +280,8 @@ def test_auto_compares_engines_on_images(
     written = Dataset(dataset)
     written.write_preprocessing(PREPROCESSING)
     images = np.random.default_rng(0).uniform(0, 4 * BRIGHT / PREPROCESSING.scale, (8, 8, 8, 1))
-    np.save(written.images_file("calibration"), images.astype(np.float32))
-    np.save(written.labels_file("calibration"), np.zeros(8, np.int64))
+    np.save(written.input_file("calibration"), images.astype(np.float32))
+    np.save(written.targets_file("calibration"), np.zeros(8, np.int64))
     DatasetInfo(
         kind="digits",
         classes=tuple("0123456789"),
