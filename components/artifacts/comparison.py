@@ -69,6 +69,8 @@ class ChampionComparison(Record):
         digest: SHA-256 of the champion's ONNX file; empty without a champion.
         same: whether the candidate is the champion.
         problem: reason for a missing comparison; empty otherwise.
+        groups: the test on each class or other group; None if not measured, empty for tasks without
+            groups.
         candidate, champion: quality, latency, throughput and size.
     """
 
@@ -79,4 +81,4 @@ class ChampionComparison(Record):
     candidate: ResultRow = ResultRow()
     champion: ResultRow = ResultRow()
     test: PairedTest = PairedTest()
-    groups: Sequence[GroupTest] = ()
+    groups: Sequence[GroupTest] | None = None

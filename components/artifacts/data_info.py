@@ -64,7 +64,14 @@ class DatasetInfo:
     target_shape: tuple[int, ...] = ()
 
     @property
-    def image_shape(self) -> tuple[int, ...]:
+    def shapes(self) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
+        """Shape of a sample of the only input, or of each of several by name."""
+        if len(self.inputs) == 1:
+            return self._only.shape
+        return {name: each.shape for name, each in self.inputs.items()}
+
+    @property
+    def image_shape(self) -> tuple[Any, ...]:
         """Shape of a sample of the only input.
 
         Raises:

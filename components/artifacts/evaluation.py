@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from qatline.components.artifacts.comparison import ChampionComparison
+from qatline.components.artifacts.comparison import ChampionComparison, ChanceTest
 from qatline.components.artifacts.folder import StepFolder
+from qatline.components.artifacts.metric import ACCURACY, Metric
 from qatline.components.artifacts.record import Measured, Record, Text, objects
 from qatline.components.artifacts.result_row import ResultRow as ResultRow
 
 Rows = Annotated[dict[str, ResultRow], BeforeValidator(objects)]
 """Rows by name; entries of other types are ignored."""
+
+
+METRIC_TAG = "qatline.metric"
+"""Tag of an MLflow run with the description of its primary metric, in JSON."""
+
+
+def primary_metric(rows: Mapping[str, ResultRow]) -> Metric:
+    """Return the primary metric of the rows."""
+    return next((row.metric for row in rows.values() if row.quality), ACCURACY)
 
 
 def row_metrics(rows: Mapping[str, ResultRow], *, separator: str = "/") -> dict[str, float]:
@@ -26,13 +36,23 @@ def row_metrics(rows: Mapping[str, ResultRow], *, separator: str = "/") -> dict[
     return found
 
 
-def rows_of_metrics(metrics: Mapping[str, float]) -> dict[str, ResultRow]:
-    """Return the rows from the names of ``row_metrics``; other metrics are ignored."""
-    figures: dict[str, dict[str, float]] = {}
-    for metric, value in metrics.items():
-        row_name, found, name = metric.partition("/")
-        if found and name in ResultRow.model_fields:
-            figures.setdefault(row_name, {})[name] = value
+def rows_of_metrics(
+    metrics: Mapping[str, float], metric: Metric = ACCURACY
+) -> dict[str, ResultRow]:
+    """Return the rows from the names of ``row_metrics``; other metrics are ignored.
+
+    Args:
+        metrics: values by name.
+        metric: the primary metric; others than this one and measurements are ignored.
+    """
+    figures: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        row_name, found, figure = name.partition("/")
+        if found and figure == metric.name:
+            quality = {"quality": {figure: value}, "metric": metric}
+            figures.setdefault(row_name, {}).update(quality)
+        elif found and figure in ResultRow.model_fields:
+            figures.setdefault(row_name, {})[figure] = value
     return {name: ResultRow.model_validate(values) for name, values in figures.items()}
 
 
@@ -57,25 +77,27 @@ class BatchTiming(Record):
     clients: Measured = None
 
 
-class ClassAccuracy(Record):
-    """Accuracy on one class and its change against FP32, by row; None without samples."""
+class GroupQuality(Record):
+    """Primary metric on one class or other group, by row; None without samples."""
 
-    name: str | int = Field("", alias="class")
+    name: str | int = ""
     samples: Measured = None
-    accuracy: Mapping[str, Measured] = Field(default_factory=dict)
-    change: Mapping[str, Measured] = Field(default_factory=dict)
+    values: Mapping[str, Measured] = Field(default_factory=dict)
 
 
 class Agreement(Record):
-    """Agreement of a row's outputs with FP32: share of equal labels, probability differences."""
+    """Agreement of a row's outputs with FP32.
 
-    labels: Measured = None
+    ``same`` is the share of equal predictions; None for tasks whose predictions are numbers.
+    """
+
+    same: Measured = None
     largest_difference: Measured = None
     mean_difference: Measured = None
 
 
 class WorstSample(Record):
-    """A sample with a large difference from FP32: true label and both predictions."""
+    """A sample with a large difference from FP32: target and both predictions in words."""
 
     index: Measured = None
     difference: Measured = None
@@ -114,18 +136,19 @@ def _object_or_none(value: object) -> object:
 class Measurements(Record):
     """All measurements of an evaluation.
 
-    ``confusion`` has labels as rows and predictions as columns. ``speed`` contains sentences on the
-    INT8 engine's speed. ``comparison`` requires a registry. ``identity`` is unique per evaluation.
+    ``metrics`` describes the task's metrics, the primary one first, and ``details`` contains the
+    task's own results by row. ``speed`` contains sentences on the INT8 engine's speed.
+    ``comparison`` requires a registry. ``identity`` is unique per evaluation.
     """
 
     version: int = 1
     samples: Measured = None
-    classes: Sequence[str] = ()
+    metrics: Sequence[Metric] = (ACCURACY,)
     rows: Rows = Field(default_factory=dict, alias="results")
-    confusion: Mapping[str, Sequence[Sequence[int]]] = Field(default_factory=dict)
-    per_class: Sequence[ClassAccuracy] = ()
+    groups: Sequence[GroupQuality] = ()
+    details: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    chance: ChanceTest | None = None
     agreement: Mapping[str, Agreement] = Field(default_factory=dict)
-    calibration_error: Mapping[str, Measured] = Field(default_factory=dict)
     worst_samples: Sequence[WorstSample] = ()
     latency: Mapping[str, Sequence[BatchTiming]] = Field(default_factory=dict)
     infrastructure_check: Annotated[FileCheck | None, BeforeValidator(_object_or_none)] = None

@@ -9,9 +9,9 @@ from qatline.components.artifacts.promotion import Reason, Verdict
 
 NEXT_COMMANDS: Mapping[str, str] = MappingProxyType(
     {
-        "accuracy_drop": "qatline run --set quantization.diagnose_layers=10",
-        "min_accuracy": "qatline run --set qat.epochs=12",
-        "class_accuracy": "qatline run --set quantization.diagnose_layers=10",
+        "quality_drop": "qatline run --set quantization.diagnose_layers=10",
+        "quality": "qatline run --set qat.epochs=12",
+        "group_quality": "qatline run --set quantization.diagnose_layers=10",
         "chance": "qatline runs logs {run} --step train_baseline",
         "int8_fraction": "qatline analyze {run}/artifacts/onnx/qat.onnx --all",
         "speedup": "qatline bench-engine {run}/artifacts/engines/qat.engine --layers",
@@ -21,8 +21,8 @@ NEXT_COMMANDS: Mapping[str, str] = MappingProxyType(
         "--plan {run}/artifacts/onnx/plan.json",
         "analysis": "qatline analyze {run}/artifacts/onnx/qat.onnx --all",
         "champion": "qatline registry",
-        "champion_accuracy": "qatline compare",
-        "champion_classes": "qatline compare",
+        "champion_quality": "qatline compare",
+        "champion_groups": "qatline compare",
         "champion_gain": "qatline compare",
     }
 )

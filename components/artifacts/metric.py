@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from qatline.components.artifacts.record import Record
 
 
@@ -33,6 +31,20 @@ class Metric(Record):
             return "not measured"
         return f"{value:.2%}" if self.share else f"{value:.4g}"
 
+    @property
+    def heading(self) -> str:
+        """Title at the start of a sentence."""
+        return self.label[:1].upper() + self.label[1:]
+
+    @property
+    def side(self) -> str:
+        """Words before a bound."""
+        return "at least" if self.higher_is_better else "at most"
+
+    def amount(self, difference: float) -> str:
+        """Return the size of a difference as text."""
+        return f"{difference:.2%}" if self.share else f"{difference:g}"
+
     def change(self, value: float, reference: float) -> str:
         """Return a signed difference: percentage points for shares."""
         difference = value - reference
@@ -44,6 +56,12 @@ class Metric(Record):
 
 
 ACCURACY = Metric(name="accuracy", share=True)
+"""Primary metric of results without a description."""
 
-METRICS: Mapping[str, Metric] = {ACCURACY.name: ACCURACY}
-"""Metrics of results that were written without a description."""
+
+def read_metric(text: str) -> Metric:
+    """Return a metric from its JSON form; ``accuracy`` for a missing or damaged one."""
+    try:
+        return Metric.model_validate_json(text)
+    except ValueError:
+        return ACCURACY

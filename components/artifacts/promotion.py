@@ -13,7 +13,7 @@ class Reason(Record):
     """One check of the gate.
 
     Attributes:
-        check: stable name, such as ``accuracy_drop``.
+        check: stable name, such as ``quality_drop``.
         passed: whether the engine passed it.
         expected: the bound as text.
         received: the measurement as text.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qat_lib.engines import BuildSpec, Engine, benchmark_together, build_engine, load_engine
 from qat_lib.errors import DataError, QatlineError
@@ -19,25 +18,20 @@ from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.comparison import ChampionComparison
 from qatline.components.artifacts.result_row import ResultRow
 from qatline.components.data.reader import open_split
-from qatline.components.evaluation.inference import Classifier
-from qatline.components.evaluation.metrics import check_outputs
-from qatline.components.evaluation.paired import compare_answers, compare_classes
+from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.registry.package import Champion
 from qatline.components.settings import EngineSettings
-
-Labels = NDArray[np.int64]
-
-_UNKNOWN = -1  # a prediction outside the data set's classes
+from qatline.components.tasks import Samples, Task, check_numbers, joined, open_task
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Contender:
-    """An engine with its preprocessing and the data set's class index of each output."""
+    """An engine with its preprocessing and the class names of its training."""
 
     engine: Engine
-    classifier: Classifier
+    classifier: EngineRunner
     preprocessing: AnyPreprocessing
-    classes: Labels
+    classes: Sequence[str]
 
 
 def compare_with_champion(
@@ -98,15 +92,12 @@ def _contender(
     seed: int,
     names: Sequence[str] = (),
 ) -> Iterator[_Contender]:
-    """Build and open the engine of a graph; ``names`` overrides the data set's classes."""
+    """Build and open the engine of a graph trained on the classes ``names``."""
     info = Dataset(dataset).info()
-    if preprocessing.image_shape != tuple(info.image_shape):
+    if preprocessing.image_shape != info.shapes:
         raise DataError(
-            f"it takes images of shape {preprocessing.image_shape}, the data has "
-            f"{tuple(info.image_shape)}"
+            f"it takes images of shape {preprocessing.image_shape}, the data has {info.shapes}"
         )
-    known = {name: index for index, name in enumerate(info.classes)}
-    indices = [known.get(name, _UNKNOWN) for name in names or info.classes]
     spec = BuildSpec(
         backend=backend,
         max_batch_size=settings.batch_size,
@@ -120,9 +111,9 @@ def _contender(
         with load_engine(path) as engine:
             yield _Contender(
                 engine=engine,
-                classifier=Classifier(engine, tuple(info.image_shape)),
+                classifier=EngineRunner(engine, info.shapes),
                 preprocessing=preprocessing,
-                classes=np.array(indices, np.int64),
+                classes=names,
             )
 
 
@@ -134,61 +125,54 @@ def _measured(
     settings: EngineSettings,
     seed: int,
 ) -> ChampionComparison:
-    labels, right = _answers(dataset, (ours, theirs))
-    rows = _rows((ours, theirs), right, settings, seed)
-    names = list(Dataset(dataset).info().classes)
+    task = open_task(Dataset(dataset).info())
+    samples = _measure(dataset, task, (ours, theirs))
+    rows = _rows((ours, theirs), task, samples, settings, seed)
     return known.model_copy(
         update={
             "candidate": rows[0],
             "champion": rows[1],
-            "test": compare_answers(right[0], right[1]),
-            "classes": compare_classes(right[0], right[1], labels, names),
+            "test": task.compare(*samples),
+            "groups": task.compare_groups(*samples),
         }
     )
 
 
-def _answers(
-    dataset: Path, contenders: Sequence[_Contender]
-) -> tuple[Labels, list[NDArray[np.bool_]]]:
-    """Return the labels, and whether each contender predicts them correctly."""
+def _measure(dataset: Path, task: Task, contenders: Sequence[_Contender]) -> list[Samples]:
+    """Return the statistics of each contender on the test part."""
     # Raw pixels: candidate and champion may have different preprocessing.
     part = open_split(dataset, "test")
-    right: list[list[NDArray[np.bool_]]] = [[] for _ in contenders]
+    measured: list[list[Samples]] = [[] for _ in contenders]
     batch = min(each.classifier.largest_batch for each in contenders)
     for start in range(0, len(part.targets), batch):
         indices = np.arange(start, min(start + batch, len(part.targets)), dtype=np.int64)
         pixels = part.inputs(indices)
-        for each, found in zip(contenders, right, strict=True):
+        for each, found in zip(contenders, measured, strict=True):
             outputs = each.classifier(each.preprocessing.apply(pixels))
-            if outputs.shape[1] != len(each.classes):
-                raise DataError(
-                    f"it gives {outputs.shape[1]} classes, {len(each.classes)} are known"
-                )
-            check_outputs(outputs, "the engine")
-            found.append(each.classes[outputs.argmax(axis=1)] == part.targets[indices])
-    return part.targets, [np.concatenate(found) for found in right]
+            check_numbers(outputs, "the engine")
+            found.append(task.measure(task.align(outputs, each.classes), part.targets[indices]))
+    return [joined(found) for found in measured]
 
 
 def _rows(
     contenders: Sequence[_Contender],
-    right: Sequence[NDArray[np.bool_]],
+    task: Task,
+    samples: Sequence[Samples],
     settings: EngineSettings,
     seed: int,
 ) -> list[ResultRow]:
-    """Return accuracy, size and interleaved speed measurements of each contender."""
+    """Return quality, size and interleaved speed measurements of each contender."""
     rows = []
-    for each, found in zip(contenders, right, strict=True):
+    for each, found in zip(contenders, samples, strict=True):
         manifest = each.engine.manifest
         precision = manifest.precision
-        rows.append(
-            ResultRow(
-                accuracy=float(found.mean()),
-                bytes=manifest.bytes,
-                backend=manifest.backend,
-                int8_layers=precision.int8_layers,
-                weighted_layers=precision.weighted_layers,
-            )
+        row = ResultRow(
+            bytes=manifest.bytes,
+            backend=manifest.backend,
+            int8_layers=precision.int8_layers,
+            weighted_layers=precision.weighted_layers,
         )
+        rows.append(row.with_quality(task.summarize(found), task.primary))
     # Measured in turns: clock changes and other load of the machine affect both engines equally.
     engines = {str(place): each.engine for place, each in enumerate(contenders)}
     sizes = {each.classifier.nearest_batch(1) for each in contenders}

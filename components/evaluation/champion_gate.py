@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qatline.components.artifacts.comparison import ChampionComparison, ClassTest
+from qatline.components.artifacts.comparison import ChampionComparison, GroupTest
+from qatline.components.artifacts.metric import Metric
 from qatline.components.artifacts.promotion import Reason
 from qatline.components.settings.gate_settings import ChampionSettings
 
@@ -34,7 +35,10 @@ def judge_against_champion(
         return [Reason(check="champion", passed=True, received="the same", message=message)]
     if comparison.problem:
         return [_unmeasured(comparison)]
-    reasons = [_accuracy(comparison, settings), _classes(comparison.classes, settings)]
+    reasons = [_quality(comparison, settings)]
+    groups = _groups(comparison.groups, settings, comparison.candidate.metric)
+    if groups is not None:
+        reasons.append(groups)
     reasons.append(_latency(comparison, settings))
     reasons.append(_size(comparison, settings))
     if settings.require == "better":
@@ -55,39 +59,55 @@ def _unmeasured(comparison: ChampionComparison) -> Reason:
     )
 
 
-def _accuracy(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
-    ours, theirs = comparison.candidate.accuracy, comparison.champion.accuracy
-    test = comparison.test
-    expected = f"at most {settings.max_accuracy_drop:.2%} below the champion"
-    if settings.max_relative_accuracy_drop is not None:
-        expected += f" and at most {settings.max_relative_accuracy_drop:.2%} of its accuracy"
+def _quality(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
+    ours, theirs = comparison.candidate.value, comparison.champion.value
+    metric, test = comparison.candidate.metric, comparison.test
+    absolute, relative = settings.max_drop, settings.max_relative_drop
+    by_test = absolute is None and relative is None and not metric.share
+    if absolute is None and relative is None and metric.share:
+        absolute = 0.0
+    bounds = [] if absolute is None else [f"at most {metric.amount(absolute)} worse"]
+    if relative is not None:
+        bounds.append(f"at most {relative:.2%} of its value worse")
+    expected = f"{' and '.join(bounds)} than the champion"
+    if by_test:
+        expected = f"not significantly worse than the champion (level {settings.level:g})"
     if ours is None or theirs is None:
-        return _not_measured("champion_accuracy", expected, "accuracy")
-    drop = theirs - ours
-    passed = drop <= settings.max_accuracy_drop + _ROUNDING
-    if settings.max_relative_accuracy_drop is not None:
-        passed = passed and drop <= settings.max_relative_accuracy_drop * theirs + _ROUNDING
+        return _not_measured("champion_quality", expected, metric.label)
+    loss = metric.loss(ours, theirs)
+    passed = absolute is None or loss <= absolute + _ROUNDING
+    if relative is not None:
+        passed = passed and loss <= relative * abs(theirs) + _ROUNDING
+    if by_test:
+        passed = test.p_worse is not None and test.p_worse > settings.level
     interval = ""
     if test.low is not None and test.high is not None:
-        interval = f", 95% interval {test.low * 100:+.2f} to {test.high * 100:+.2f}"
+        low, high = metric.change(test.low, 0.0), metric.change(test.high, 0.0)
+        interval = f", 95% interval {low} to {high}"
+    points = " percentage points" if metric.share else ""
+    received = f"{metric.text(ours)} against {metric.text(theirs)}"
     return Reason(
-        check="champion_accuracy",
+        check="champion_quality",
         passed=passed,
         expected=expected,
-        received=f"{ours:.2%} against {theirs:.2%}",
+        received=received,
         message=(
-            f"Accuracy {-drop * 100:+.2f} percentage points against champion version "
-            f"{comparison.version} ({ours:.2%} against {theirs:.2%}{interval}; {_test(comparison)})"
-            "."
+            f"{metric.heading} {metric.change(ours, theirs)}{points} against champion version "
+            f"{comparison.version} ({received}{interval}; {_test(comparison)})."
         ),
     )
 
 
 def _test(comparison: ChampionComparison) -> str:
     test = comparison.test
+    alone = ""
+    if test.only_candidate is not None:
+        alone = (
+            f"{test.only_candidate} right in the candidate alone, "
+            f"{test.only_champion} in the champion alone, "
+        )
     return (
-        f"{test.samples} samples, {test.only_candidate} right in the candidate alone, "
-        f"{test.only_champion} in the champion alone, McNemar p={_p(test.p_better)} of better, "
+        f"{test.samples} samples, {alone}{test.name}: p={_p(test.p_better)} of better, "
         f"p={_p(test.p_worse)} of worse"
     )
 
@@ -96,25 +116,30 @@ def _p(value: float | None) -> str:
     return "?" if value is None else f"{value:.2g}"
 
 
-def _classes(tests: Sequence[ClassTest], settings: ChampionSettings) -> Reason:
-    """Check the accuracy of each class.
+def _groups(
+    tests: Sequence[GroupTest] | None, settings: ChampionSettings, metric: Metric
+) -> Reason | None:
+    """Check each class or other group of the task; None for a task without groups.
 
-    Classes without test samples fail a fixed bound, but not a significance test, which has no
+    Groups without test samples fail a fixed bound, but not a significance test, which has no
     evidence of a loss.
     """
-    expected = f"no class significantly worse (McNemar, level {settings.level:g})"
+    if tests is not None and not tests:
+        return None
+    expected = f"no class significantly worse (level {settings.level:g})"
     if settings.max_class_drop is not None:
-        expected = f"at most {settings.max_class_drop:.2%} below the champion on each class"
-    if not tests:
-        return _not_measured("champion_classes", expected, "accuracy by class")
+        bound = metric.amount(settings.max_class_drop)
+        expected = f"at most {bound} below the champion on each class"
+    if tests is None:
+        return _not_measured("champion_groups", expected, f"{metric.label} by class")
     failed, lost, empty = [], [], []
     for test in tests:
-        shares = f"{test.name}: {_share(test.candidate)} against {_share(test.champion)}"
+        shares = f"{test.name}: {metric.text(test.candidate)} against {metric.text(test.champion)}"
         if not test.samples:
             empty.append(str(test.name))
-        elif _class_fails(test, settings):
+        elif _group_fails(test, settings, metric):
             failed.append(shares)
-        elif test.champion and not test.candidate:
+        elif metric.higher_is_better and test.champion and not test.candidate:
             lost.append(f"{shares} ({test.samples} samples)")
     messages = []
     if failed:
@@ -129,7 +154,7 @@ def _classes(tests: Sequence[ClassTest], settings: ChampionSettings) -> Reason:
     if empty:
         received += f"; {len(empty)} not measured"
     return Reason(
-        check="champion_classes",
+        check="champion_groups",
         passed=not failed and (not empty or settings.max_class_drop is None),
         expected=expected,
         received=received,
@@ -137,21 +162,18 @@ def _classes(tests: Sequence[ClassTest], settings: ChampionSettings) -> Reason:
     )
 
 
-def _listed(classes: Sequence[str]) -> str:
-    more = f" and {len(classes) - 3} more" if len(classes) > 3 else ""
-    return "; ".join(classes[:3]) + more
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return "; ".join(names[:3]) + more
 
 
-def _class_fails(test: ClassTest, settings: ChampionSettings) -> bool:
-    if test.candidate is None or test.champion is None or test.p_worse is None:
+def _group_fails(test: GroupTest, settings: ChampionSettings, metric: Metric) -> bool:
+    if test.candidate is None or test.champion is None:
         return True
     if settings.max_class_drop is not None:
-        return test.champion - test.candidate > settings.max_class_drop + _ROUNDING
-    return test.p_worse <= settings.level
-
-
-def _share(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.2%}"
+        return metric.loss(test.candidate, test.champion) > settings.max_class_drop + _ROUNDING
+    # A task without a test for groups has no evidence of a loss.
+    return test.p_worse is not None and test.p_worse <= settings.level
 
 
 def _latency(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
@@ -160,7 +182,7 @@ def _latency(comparison: ChampionComparison, settings: ChampionSettings) -> Reas
     where = "at batch 1"
     ours_rate, theirs_rate = comparison.candidate.throughput, comparison.champion.throughput
     if (ours is None or theirs is None) and ours_rate and theirs_rate:
-        ours, theirs, where = 1000 / ours_rate, 1000 / theirs_rate, "per image in batches"
+        ours, theirs, where = 1000 / ours_rate, 1000 / theirs_rate, "per sample in batches"
     return _margin(
         "champion_latency",
         "Latency",
@@ -220,7 +242,7 @@ def _gain(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
     gains = []
     p_better = comparison.test.p_better
     if p_better is not None and p_better <= settings.level:
-        gains.append(f"significantly more accurate (p={_p(p_better)})")
+        gains.append(f"significantly better (p={_p(p_better)})")
     ours, theirs = comparison.candidate, comparison.champion
     speeds = []
     if ours.latency_ms_p50 and theirs.latency_ms_p50:
@@ -236,7 +258,7 @@ def _gain(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
         check="champion_gain",
         passed=bool(gains),
         expected=(
-            f"significantly more accurate (McNemar, level {settings.level:g}), or "
+            f"significantly better (level {settings.level:g}), or "
             f"{settings.min_gain:.0%} faster or smaller"
         ),
         received=received,

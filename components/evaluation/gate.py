@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from qatline.components.artifacts.comparison import ChampionComparison, ChanceTest
-from qatline.components.artifacts.evaluation import ClassAccuracy, FileCheck, ResultRow
+from qatline.components.artifacts.evaluation import FileCheck, GroupQuality, ResultRow
 from qatline.components.artifacts.exported import FindingRecord
+from qatline.components.artifacts.metric import ACCURACY, Metric
 from qatline.components.artifacts.promotion import Reason, Verdict
 from qatline.components.artifacts.rows import (
     CANDIDATE,
@@ -19,11 +20,13 @@ from qatline.components.artifacts.rows import (
     reference_title,
 )
 from qatline.components.evaluation.champion_gate import judge_against_champion
-from qatline.components.evaluation.paired import LEVEL
 from qatline.components.settings.gate_settings import GateSettings
+from qatline.components.tasks.statistics import LEVEL
 
-# Accuracies are ratios of counts: equal ones can differ in the last bit.
+# Metrics are ratios of counts: equal ones can differ in the last bit.
 _ROUNDING = 1e-9
+# Default loss of metrics that are shares, and of others relative to the value of FP32.
+_MOST_LOST, _MOST_LOST_RELATIVE = 0.01, 0.02
 # Two engines of equal speed differ by a few percent from one measurement to the next.
 _FASTER = 1.02
 _MOST_NAMES = 5
@@ -37,16 +40,16 @@ def judge(
     verification: Sequence[FindingRecord] | None,
     analysis: Sequence[FindingRecord] | None,
     chance: ChanceTest | None,
-    classes: Sequence[ClassAccuracy] = (),
+    groups: Sequence[GroupQuality] = (),
     comparison: ChampionComparison | None = None,
     candidate: str = CANDIDATE,
 ) -> Verdict:
     """Judge an engine.
 
     Args:
-        rows: rows of the evaluation by name; ``fp32`` is the reference of the accuracy. The speed
+        rows: rows of the evaluation by name; ``fp32`` is the reference of the quality. The speed
             is compared with the fastest float engine (``fp32_engine``, ``fp16_engine``,
-            ``bf16_engine``) with an accuracy within ``max_accuracy_drop``.
+            ``bf16_engine``) with a quality within ``max_drop``.
         settings: the bounds.
         infrastructure: result of the engine file's check in a fresh process; None if not run.
         verification: findings about the exported graph; None if not verified. Findings of severity
@@ -54,8 +57,8 @@ def judge(
         analysis: findings of the fusion analysis; None if not run.
         chance: test against chance; None if not run. Engines that are not better than chance always
             fail, independent of the settings.
-        classes: accuracies by class. Unmeasured classes fail the floor. Classes recognized by the
-            reference but never by the engine are listed, even without a floor.
+        groups: quality by class or other group. Unmeasured groups fail the bound. Groups recognized
+            by the reference but never by the engine are listed, even without a bound.
         comparison: comparison of candidate and champion; None without a registry.
         candidate: name of the judged row.
 
@@ -63,13 +66,13 @@ def judge(
         ``promote`` if every check passed, else ``reject``. Unset bounds add no reason.
     """
     row = rows.get(candidate, ResultRow())
-    lost = _lost_classes(classes, candidate)
-    reasons = [_accuracy_drop(row, rows.get(REFERENCE, ResultRow()), settings, lost)]
-    reasons.append(_chance(chance))
-    if settings.min_accuracy is not None:
-        reasons.append(_min_accuracy(row, settings.min_accuracy))
-    if settings.min_class_accuracy is not None:
-        reasons.append(_class_floor(classes, candidate, settings.min_class_accuracy))
+    lost = _lost_groups(groups, candidate, row.metric)
+    reasons = [_drop(row, rows.get(REFERENCE, ResultRow()), settings, lost)]
+    reasons.append(_chance(chance, row.metric))
+    if settings.required is not None:
+        reasons.append(_required(row, settings.required))
+    if settings.required_per_class is not None:
+        reasons.append(_required_per_group(groups, candidate, row, settings.required_per_class))
     reasons.append(_int8_fraction(row, settings))
     reasons.append(_speedup(row, _float_engines(rows, settings), settings.min_speedup))
     reasons.append(_infrastructure(infrastructure))
@@ -88,55 +91,75 @@ def speedup(row: ResultRow, reference: ResultRow) -> float | None:
     return theirs / ours if ours and theirs else None
 
 
-def _accuracy_drop(
-    row: ResultRow, reference: ResultRow, settings: GateSettings, lost: str
-) -> Reason:
-    ours, theirs = row.accuracy, reference.accuracy
+def drop_allowed(
+    value: float, reference: float, metric: Metric, settings: GateSettings
+) -> tuple[bool, str]:
+    """Return whether a loss of quality against FP32 is allowed, and the bound in words.
+
+    Args:
+        value: value of the quantized model.
+        reference: value of the FP32 model.
+        metric: the primary metric.
+        settings: ``max_drop`` and ``max_relative_drop``; both hold where both are set.
+    """
+    absolute, relative = settings.max_drop, settings.max_relative_drop
+    if absolute is None and relative is None:
+        absolute, relative = (_MOST_LOST, None) if metric.share else (None, _MOST_LOST_RELATIVE)
+    loss, allowed, words = metric.loss(value, reference), True, []
+    if absolute is not None:
+        allowed = loss <= absolute + _ROUNDING
+        words.append(f"{metric.amount(absolute)}")
+    if relative is not None:
+        allowed = allowed and loss <= relative * abs(reference) + _ROUNDING
+        words.append(f"{relative:.2%} of its value")
+    side = "below" if metric.higher_is_better else "above"
+    return allowed, f"at most {' and at most '.join(words)} {side}"
+
+
+def _drop(row: ResultRow, reference: ResultRow, settings: GateSettings, lost: str) -> Reason:
+    ours, theirs, metric = row.value, reference.value, row.metric
     fp32 = reference_title(reference.backend)
-    expected = f"at most {settings.max_accuracy_drop:.2%} below {fp32}"
+    _, bound = drop_allowed(0.0, 0.0, metric, settings)
+    expected = f"{bound} {fp32}"
     if ours is None or theirs is None:
         who = "The INT8 engine" if ours is None else fp32
-        message = f"{who} has no measured accuracy, so the drop is unknown."
+        message = f"{who} has no measured {metric.label}, so the drop is unknown."
         return Reason(
-            check="accuracy_drop",
+            check="quality_drop",
             passed=False,
             expected=expected,
             received="not measured",
             message=message,
         )
-    drop = theirs - ours
-    passed = drop <= settings.max_accuracy_drop + _ROUNDING
-    moved = (
-        f"loses {drop * 100:.2f} percentage points against"
-        if drop > _ROUNDING
-        else "is no worse than"
-    )
+    passed, _ = drop_allowed(ours, theirs, metric, settings)
+    loss = metric.loss(ours, theirs)
+    amount = f"{loss * 100:.2f} percentage points" if metric.share else f"{loss:.3g}"
+    moved = f"loses {amount} against" if loss > _ROUNDING else "is no worse than"
+    received = f"{metric.text(ours)} against {metric.text(theirs)}"
+    name = "" if metric.name == ACCURACY.name else f"{metric.label} "
     return Reason(
-        check="accuracy_drop",
+        check="quality_drop",
         passed=passed,
         expected=expected,
-        received=f"{ours:.2%} against {theirs:.2%}",
-        message=f"The INT8 engine {moved} {fp32} ({ours:.2%} against {theirs:.2%}).{lost}",
-    )
-
-
-def _min_accuracy(row: ResultRow, bound: float) -> Reason:
-    ours = row.accuracy
-    passed = ours is not None and ours >= bound - _ROUNDING
-    received = "not measured" if ours is None else f"{ours:.2%}"
-    message = f"Accuracy of the INT8 engine: {received}; required: at least {bound:.2%}."
-    return Reason(
-        check="min_accuracy",
-        passed=passed,
-        expected=f"at least {bound:.2%}",
         received=received,
-        message=message,
+        message=f"The INT8 engine {moved} {fp32} ({name}{received}).{lost}",
     )
 
 
-def _chance(test: ChanceTest | None) -> Reason:
-    expected = f"more accurate than chance (permutation test, level {LEVEL:g})"
-    if test is None or test.p_value is None or test.accuracy is None or test.chance is None:
+def _required(row: ResultRow, bound: float) -> Reason:
+    metric, ours = row.metric, row.value
+    passed = ours is not None and metric.loss(ours, bound) <= _ROUNDING
+    expected = f"{metric.side} {metric.text(bound)}"
+    received = metric.text(ours)
+    message = f"{metric.heading} of the INT8 engine: {received}; required: {expected}."
+    return Reason(
+        check="quality", passed=passed, expected=expected, received=received, message=message
+    )
+
+
+def _chance(test: ChanceTest | None, metric: Metric) -> Reason:
+    expected = "better than chance"
+    if test is None or test.p_value is None or test.value is None or test.chance is None:
         return Reason(
             check="chance",
             passed=False,
@@ -144,60 +167,62 @@ def _chance(test: ChanceTest | None) -> Reason:
             received="not measured",
             message="The INT8 engine was not compared with chance.",
         )
-    passed = test.p_value <= LEVEL and test.accuracy > test.chance
+    passed = test.p_value <= LEVEL and metric.loss(test.value, test.chance) < 0
     comparison = "better" if passed else "not better"
+    received = f"{metric.text(test.value)} against {metric.text(test.chance)}, p={test.p_value:.2g}"
     return Reason(
         check="chance",
         passed=passed,
-        expected=expected,
-        received=f"{test.accuracy:.2%} against {test.chance:.2%}, p={test.p_value:.2g}",
-        message=(
-            f"The INT8 engine is {comparison} than chance ({test.accuracy:.2%} against "
-            f"{test.chance:.2%}, p={test.p_value:.2g})."
-        ),
+        expected=f"{expected} ({test.test or f'level {LEVEL:g}'})",
+        received=received,
+        message=f"The INT8 engine is {comparison} than chance ({received}).",
     )
 
 
-def _class_floor(classes: Sequence[ClassAccuracy], candidate: str, bound: float) -> Reason:
-    measured, unmeasured = [], []
-    for each in classes:
-        accuracy = each.accuracy.get(candidate)
-        if accuracy is None:
+def _required_per_group(
+    groups: Sequence[GroupQuality], candidate: str, row: ResultRow, bound: float
+) -> Reason:
+    metric, measured, unmeasured = row.metric, [], []
+    for each in groups:
+        value = each.values.get(candidate)
+        if value is None:
             unmeasured.append(str(each.name))
         else:
-            measured.append((accuracy, str(each.name)))
-    worst, name = min(measured, default=(None, ""))
-    received = "not measured" if worst is None else f"{worst:.2%} on {name}"
-    message = f"Worst class of the INT8 engine: {received}; required: at least {bound:.2%}."
+            measured.append((metric.loss(value, bound), value, str(each.name)))
+    loss, worst, name = max(measured, default=(None, None, ""))
+    received = "not measured" if worst is None else f"{metric.text(worst)} on {name}"
+    expected = f"{metric.side} {metric.text(bound)}"
+    message = f"Worst class of the INT8 engine: {received}; required: {expected}."
     if unmeasured:
         missing = f"not measured on {_listed(unmeasured)}"
         received = missing if worst is None else f"{received}; {missing}"
         message = (
             f"The INT8 engine was {missing}: add test samples of each of these classes, or remove "
-            f"gate.min_class_accuracy. {message}"
+            f"gate.required_per_class. {message}"
         )
     return Reason(
-        check="class_accuracy",
-        passed=worst is not None and worst >= bound - _ROUNDING and not unmeasured,
-        expected=f"at least {bound:.2%} on each class",
+        check="group_quality",
+        passed=loss is not None and loss <= _ROUNDING and not unmeasured,
+        expected=f"{expected} on each class",
         received=received,
         message=message,
     )
 
 
-def _lost_classes(classes: Sequence[ClassAccuracy], candidate: str) -> str:
+def _lost_groups(groups: Sequence[GroupQuality], candidate: str, metric: Metric) -> str:
     """Return a sentence on classes recognized by FP32 but never by the engine, or an empty string.
 
-    Rare classes hardly affect the overall accuracy.
+    Rare classes hardly affect the overall quality.
     """
     lost = []
-    for each in classes:
-        before = each.accuracy.get(REFERENCE)
-        if before and each.accuracy.get(candidate) == 0:
-            lost.append(f"{each.name} from {before:.2%} to 0.00% ({each.samples or 0:.0f} samples)")
+    for each in groups:
+        before = each.values.get(REFERENCE)
+        if metric.higher_is_better and before and each.values.get(candidate) == 0:
+            change = f"from {metric.text(before)} to {metric.text(0.0)}"
+            lost.append(f"{each.name} {change} ({each.samples or 0:.0f} samples)")
     if not lost:
         return ""
-    return f" Lost classes: {_listed(lost)}; gate.min_class_accuracy rejects such engines."
+    return f" Lost classes: {_listed(lost)}; gate.required_per_class rejects such engines."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -232,16 +257,14 @@ def _float_engines(
 ) -> list[tuple[str, ResultRow]]:
     """Return precision and row of each float engine that could replace the INT8 engine.
 
-    FP32 always qualifies; 16-bit engines only with an accuracy accepted by the gate.
+    FP32 always qualifies; 16-bit engines only with a quality accepted by the gate.
     """
-    expected, found = rows.get(REFERENCE, ResultRow()).accuracy, []
+    expected, found = rows.get(REFERENCE, ResultRow()).value, []
     for name, precision in FLOAT_ENGINES.items():
         row = rows.get(name, ResultRow())
-        is_accurate = (
-            row.accuracy is not None
-            and expected is not None
-            and expected - row.accuracy <= settings.max_accuracy_drop + _ROUNDING
-        )
+        is_accurate = False
+        if row.value is not None and expected is not None:
+            is_accurate, _ = drop_allowed(row.value, expected, row.metric, settings)
         if name == FP32_ENGINE or is_accurate:
             found.append((precision, row))
     return found

@@ -19,8 +19,8 @@ _LEAST_PIXELS = 96
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleLabels:
-    """A sample's true class and the predictions of FP32 and the engine."""
+class SampleText:
+    """A sample's target and the predictions of FP32 and the engine, in words."""
 
     true: str
     fp32: str
@@ -36,12 +36,12 @@ class WorstSamples:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._heap: list[tuple[float, int, SampleLabels, Array]] = []
+        self._heap: list[tuple[float, int, SampleText, Array]] = []
 
     def add(
-        self, differences: Array, images: Array, labels: Sequence[SampleLabels], first_index: int
+        self, differences: Array, images: Array, labels: Sequence[SampleText], first_index: int
     ) -> None:
-        """Add a batch: differences (n,), images (n, h, w, c), sample labels."""
+        """Add a batch: differences (n,), inputs (n, ...), sample texts."""
         for i in np.argsort(differences)[::-1][: self._count]:
             # Negative, unique indices: equal differences prefer the first sample and never compare
             # images.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from qat_lib.engines import get_backend
 from qat_lib.engines.spec import BACKENDS
 from qatline.components.artifacts.gate_advice import describe_verdict
+from qatline.components.artifacts.metric import Metric, read_metric
 from qatline.components.artifacts.promotion import Verdict
 from qatline.components.artifacts.result_row import ResultRow
 from qatline.components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
@@ -21,7 +22,8 @@ INPUTS_VARIABLE = "QATLINE_INPUTS"
 
 FAILED = "qatline.failed"
 JUDGED_AGAINST = "qatline.judged_against"
-ACCURACY, LATENCY, THROUGHPUT = "qatline.accuracy", "qatline.latency_ms", "qatline.throughput"
+QUALITY, METRIC = "qatline.quality", "qatline.metric"
+LATENCY, THROUGHPUT = "qatline.latency_ms", "qatline.throughput"
 SIZE, BACKEND, TARGET = "qatline.engine_bytes", "qatline.backend", "qatline.target"
 DATA, FRAMEWORK = "qatline.data", "qatline.framework"
 
@@ -52,7 +54,7 @@ class ModelFacts:
         """Return the tags of the version, including the verdict and the compared champion."""
         passed = {reason.check: reason.passed for reason in verdict.reasons}
         figures = {
-            ACCURACY: self.row.accuracy,
+            QUALITY: self.row.value,
             LATENCY: self.row.latency_ms_p50,
             THROUGHPUT: self.row.throughput,
             SIZE: self.row.bytes,
@@ -68,6 +70,7 @@ class ModelFacts:
             TARGET: self.target,
             DATA: self.data,
             FRAMEWORK: self.framework,
+            METRIC: self.row.metric.model_dump_json(),
             INPUTS: os.environ.get(INPUTS_VARIABLE, ""),
         }
         for name, value in figures.items():
@@ -78,10 +81,11 @@ class ModelFacts:
 
     def describe(self, verdict: Verdict) -> str:
         """Return the description of the version."""
+        metric = self.row.metric
         lines = [
             f"{self.model or 'Model'} in INT8, quantized by qatline.",
-            f"Accuracy {_share(self.row.accuracy)} on {self.samples} test samples; latency at "
-            f"batch 1 {_milliseconds(self.row.latency_ms_p50)} with {self.row.backend or 'no engine'}.",
+            f"{metric.heading} {metric.text(self.row.value)} on {self.samples} test samples; "
+            f"latency at batch 1 {_milliseconds(self.row.latency_ms_p50)} with {self.row.backend or 'no engine'}.",
             _target_sentence(self.target),
             f"Data {self.data[:12] or 'unknown'}, run {name_of_run()}.",
             describe_verdict(verdict)[:_MOST_REASONS],
@@ -116,10 +120,6 @@ def _target_sentence(target: str) -> str:
     return f"Exported for {target}: a model for CPUs, not for TensorRT."
 
 
-def _share(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.2%}"
-
-
 def _milliseconds(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.3g} ms"
 
@@ -130,3 +130,8 @@ def tag_number(tags: Mapping[str, str], name: str) -> float | None:
         return float(tags[name])
     except (KeyError, ValueError):
         return None
+
+
+def tag_metric(tags: Mapping[str, str]) -> Metric:
+    """Return the description of the primary metric of a version."""
+    return read_metric(tags.get(METRIC, ""))

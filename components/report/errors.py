@@ -57,7 +57,7 @@ def confusion_rows(run: RunData) -> list[list[ConfusionCell]]:
 
     The result is empty if the matrix is missing or too large.
     """
-    matrix = run.measurements.confusion.get(CANDIDATE, ())
+    matrix = run.measurements.details.get(CANDIDATE, {}).get("confusion", ())
     if not matrix or len(matrix) > _MOST_CLASSES:
         return []
     names = class_names(run, len(matrix))
@@ -124,12 +124,12 @@ def _class_row(entry: _ClassChange, peak: float) -> ClassRow:
 
 def _per_class(run: RunData) -> list[_ClassChange]:
     found = []
-    for row in run.measurements.per_class:
+    for row in run.measurements.groups:
         entry = _ClassChange(
             name=_name(run, row.name),
             samples=row.samples,
-            before=row.accuracy.get(REFERENCE),
-            after=row.accuracy.get(CANDIDATE),
+            before=row.values.get(REFERENCE),
+            after=row.values.get(CANDIDATE),
         )
         found.append(entry)
     return found
@@ -152,7 +152,7 @@ def _sample(run: RunData, worst: WorstSample, source: str) -> Sample:
     if worst.engine is not None:
         lines.append(f"INT8: {_name(run, worst.engine)}")
     if worst.difference is not None:
-        lines.append(f"probability changed by {numbers.significant(worst.difference, 2)}")
+        lines.append(f"outputs changed by {numbers.significant(worst.difference, 2)}")
     return Sample(source=source, caption=_name(run, worst.label), lines=tuple(lines))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from qatline.components.artifacts.metric import Metric
+
 DASH = "–"
 _MINUS = "−"
 
@@ -31,6 +33,19 @@ def points(value: object) -> str:
         return DASH
     rounded = round(number * 100, 2)
     return "±0.00 pp" if rounded == 0 else f"{rounded:+.2f} pp".replace("-", _MINUS)
+
+
+def quality(metric: Metric, value: object) -> str:
+    """Return a value of a metric: a percentage for shares, else four digits."""
+    return percent(value) if metric.share else significant(value, 4)
+
+
+def change(metric: Metric, value: float, reference: float) -> str:
+    """Return the difference of two values of a metric, with its sign."""
+    if metric.share:
+        return points(value - reference)
+    text = significant(value - reference)
+    return text if text == "0" or text.startswith(_MINUS) else f"+{text}"
 
 
 def size(value: object) -> str:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from qatline.components.artifacts import Verdict
-from qatline.components.artifacts.rows import REFERENCE, in_order, reference_title, row_title
+from qatline.components.artifacts.rows import (
+    CANDIDATE,
+    REFERENCE,
+    in_order,
+    reference_title,
+    row_title,
+)
 from qatline.components.artifacts.variants import CANDIDATE_VARIANT
 from qatline.components.report import (
     checks,
@@ -22,6 +28,7 @@ from qatline.components.report import (
     numbers,
     plan_table,
     ranges,
+    scatter,
     speed,
 )
 from qatline.components.report import results as result_table
@@ -94,6 +101,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "model": run.model.name or run.plan.model or "model",
         "source": "" if run.dataset is None else run.dataset.source or run.dataset.kind,
         "samples": run.measurements.samples,
+        "metric": run.measurements.metrics[0].heading,
         "headline": attempt("the headline", lambda: result_table.headline(run), []),
         "rows": attempt("the results", lambda: result_table.result_lines(run), []),
         "batch": attempt("the batch size", lambda: result_table.throughput_batch(run), ""),
@@ -116,6 +124,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "skipped_summary": plan_table.skipped_summary(skipped),
         "confusion": attempt("the confusion matrix", lambda: errors.confusion_rows(run), []),
         "classes": run.classes,
+        "scatter": attempt("the predictions", lambda: _scatter(run), ""),
         "class_rows": attempt("the classes", lambda: errors.class_rows(run), []),
         "worst": attempt("the samples", lambda: errors.samples(run), []),
         "exports": attempt("the exports", lambda: checks.export_rows(run), []),
@@ -141,14 +150,19 @@ def _graph(run: RunData) -> tuple[Any, int]:
     return graph_picture.draw_graph(view, engine), len(view.nodes)
 
 
-def _agreement(run: RunData) -> list[tuple[str, str, str]]:
-    """Return (row, share of labels equal to FP32, calibration error) of each compared row."""
-    agreement, calibration = run.measurements.agreement, run.measurements.calibration_error
-    measured = {**agreement, **calibration}
-    rows = []
-    for name in in_order(measured):
-        labels = agreement[name].labels if name in agreement else None
-        error = numbers.percent(calibration.get(name))
-        title = row_title(name, run.measurements.row(name).backend)
-        rows.append((title, numbers.percent(labels), error))
+def _scatter(run: RunData) -> Any:
+    return scatter.draw_scatter(run.measurements.details.get(CANDIDATE, {}).get("pairs", ()))
+
+
+def _agreement(run: RunData) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
+    """Return (row, share of predictions equal to FP32, other metrics) of each compared row."""
+    rows, measured = [], run.measurements
+    for name in in_order(measured.agreement):
+        found, row = measured.agreement[name], measured.row(name)
+        largest = numbers.significant(found.largest_difference)
+        others = [
+            (metric.label, numbers.quality(metric, row.quality.get(metric.name)))
+            for metric in measured.metrics[1:]
+        ]
+        rows.append((row_title(name, row.backend), numbers.percent(found.same), largest, others))
     return rows

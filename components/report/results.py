@@ -44,7 +44,7 @@ class Figure:
 def result_lines(run: RunData) -> list[ResultLine]:
     """Return the measured rows: known rows first, then others."""
     rows = run.measurements.rows
-    reference = run.measurements.row(REFERENCE).accuracy
+    reference = run.measurements.row(REFERENCE).value
     peaks = _peaks(rows)
     lines = []
     for name in in_order(rows):
@@ -66,7 +66,7 @@ def headline(run: RunData) -> list[Figure]:
     row, reference = run.measurements.row(CANDIDATE), run.measurements.row(REFERENCE)
     engine = run.measurements.row(FP32_ENGINE)
     figures = [
-        _accuracy(row, reference),
+        _quality(row, reference),
         _latency(row, engine),
         _throughput(row, engine),
         _size(row, engine.bytes or reference.bytes),
@@ -75,14 +75,14 @@ def headline(run: RunData) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _accuracy(row: ResultRow, reference: ResultRow) -> Figure | None:
-    if row.accuracy is None:
+def _quality(row: ResultRow, reference: ResultRow) -> Figure | None:
+    if row.value is None:
         return None
-    detail = ""
-    if reference.accuracy is not None:
-        change = numbers.points(row.accuracy - reference.accuracy)
-        detail = f"{change} against FP32 ({numbers.percent(reference.accuracy)})"
-    return Figure(title="Accuracy", value=numbers.percent(row.accuracy), detail=detail)
+    detail, metric = "", row.metric
+    if reference.value is not None:
+        change = numbers.change(metric, row.value, reference.value)
+        detail = f"{change} against FP32 ({numbers.quality(metric, reference.value)})"
+    return Figure(title=metric.heading, value=numbers.quality(metric, row.value), detail=detail)
 
 
 def _latency(row: ResultRow, engine: ResultRow) -> Figure | None:
@@ -137,8 +137,8 @@ def _peaks(rows: Mapping[str, ResultRow]) -> ResultRow:
 def _cells(row: ResultRow, reference: float | None, peaks: ResultRow) -> tuple[Cell, ...]:
     p50, p99 = row.latency_ms_p50, row.latency_ms_p99
     return (
-        Cell(text=numbers.percent(row.accuracy)),
-        _change(row.accuracy, reference),
+        Cell(text=numbers.quality(row.metric, row.value)),
+        _change(row, reference),
         _scaled(numbers.size(row.bytes), row.bytes, peaks.bytes),
         _scaled(numbers.milliseconds(p50), p50, peaks.latency_ms_p50),
         _scaled(numbers.milliseconds(p99), p99, peaks.latency_ms_p99),
@@ -147,12 +147,13 @@ def _cells(row: ResultRow, reference: float | None, peaks: ResultRow) -> tuple[C
     )
 
 
-def _change(accuracy: float | None, reference: float | None) -> Cell:
-    if accuracy is None or reference is None:
+def _change(row: ResultRow, reference: float | None) -> Cell:
+    if row.value is None or reference is None:
         return Cell(text=DASH)
-    change = accuracy - reference
-    tone = "good" if change > 0 else "bad"
-    return Cell(text=numbers.points(change), tone=tone if change else "")
+    loss = row.metric.loss(row.value, reference)
+    tone = "good" if loss < 0 else "bad"
+    text = numbers.change(row.metric, row.value, reference)
+    return Cell(text=text, tone=tone if loss else "")
 
 
 def _scaled(text: str, value: float | None, peak: float | None) -> Cell:

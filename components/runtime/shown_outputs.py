@@ -60,8 +60,8 @@ def show_outputs(
     if not step.confusion or confusion is None:
         return
     measured = Evaluation(output).measurements()
-    classes = list(map(str, measured.classes))
-    matrix = measured.confusion.get(step.confusion)
+    classes = [str(group.name) for group in measured.groups]
+    matrix = measured.details.get(step.confusion, {}).get("confusion")
     if matrix is None:
         return
     if len(classes) > MOST_CLASSES:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from qatline.components.settings.settings_base import Settings
+from qatline.components.settings.settings_base import Settings, renamed
 
 _NAME_CHARACTERS = frozenset("/:%\"'")
 
@@ -21,7 +21,7 @@ class ChampionSettings(Settings):
     require: Literal["better", "not_worse"] = Field(
         "better",
         description=(
-            "better: significantly more accurate, or faster or smaller by min_gain; not_worse: "
+            "better: significantly better in quality, or faster or smaller by min_gain; not_worse: "
             "within the margins is enough."
         ),
     )
@@ -29,7 +29,7 @@ class ChampionSettings(Settings):
         0.05,
         gt=0,
         le=0.5,
-        description="Level of McNemar's test (one-sided) of candidate and champion.",
+        description="Level of the task's paired test (one-sided) of candidate and champion.",
     )
     min_gain: float = Field(
         0.1,
@@ -37,11 +37,17 @@ class ChampionSettings(Settings):
         lt=1,
         description="Share by which less latency or size counts as better (0.1 = 10 %).",
     )
-    max_accuracy_drop: float = Field(
-        0.0, ge=0, le=1, description="Largest loss of accuracy against the champion (0.01 = 1 %)."
+    max_drop: float | None = Field(
+        None,
+        ge=0,
+        description=(
+            "Largest loss of the primary metric against the champion (accuracy: 0.01 = one "
+            "percentage point). Default: 0 for shares such as accuracy; other metrics must not be "
+            "significantly worse."
+        ),
     )
-    max_relative_accuracy_drop: float | None = Field(
-        None, ge=0, le=1, description="The same as a share of the champion's accuracy."
+    max_relative_drop: float | None = Field(
+        None, ge=0, le=1, description="The same as a share of the champion's value."
     )
     max_latency_increase: float = Field(
         0.25, ge=0, description="Largest increase of the latency at batch 1, as a share."
@@ -58,32 +64,52 @@ class ChampionSettings(Settings):
     max_class_drop: float | None = Field(
         None,
         ge=0,
-        le=1,
         description=(
-            "Largest loss of accuracy on any class, which a class without test samples fails; "
-            "null: no class may be significantly worse."
+            "Largest loss of the primary metric on any class, which a class without test samples "
+            "fails; null: no class may be significantly worse."
         ),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_names(cls, values: Any) -> Any:
+        former = {
+            "max_accuracy_drop": "max_drop",
+            "max_relative_accuracy_drop": "max_relative_drop",
+        }
+        return renamed(values, former, "gate.champion")
 
 
 class GateSettings(Settings):
     """When a quantized engine may be promoted."""
 
-    max_accuracy_drop: float = Field(
-        0.01,
+    max_drop: float | None = Field(
+        None,
         ge=0,
-        le=1,
         description=(
-            "Largest allowed loss of top-1 accuracy against FP32 Keras (0.01 = one percentage "
-            "point)."
+            "Largest allowed loss of the task's primary metric against FP32. Default: 0.01 for "
+            "shares such as accuracy (one percentage point)."
         ),
     )
-    min_accuracy: float | None = Field(None, ge=0, le=1)
-    min_class_accuracy: float | None = Field(
+    max_relative_drop: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Minimum accuracy on each class; a class without test samples fails it.",
+        description=(
+            "The same as a share of FP32's value. Default: 0.02 for metrics that are no shares, "
+            "such as a mean absolute error, unless max_drop is set."
+        ),
+    )
+    required: float | None = Field(
+        None,
+        description="Value that the primary metric must reach: at least, or at most for an error.",
+    )
+    required_per_class: float | None = Field(
+        None,
+        description=(
+            "The same for each class or other group of the task; a class without test samples "
+            "fails it."
+        ),
     )
     min_int8_fraction: float = Field(
         0.5, ge=0, le=1, description="Minimum share of the weighted layers that run in INT8."
@@ -97,6 +123,16 @@ class GateSettings(Settings):
         ),
     )
     champion: ChampionSettings = Field(default_factory=ChampionSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_names(cls, values: Any) -> Any:
+        former = {
+            "max_accuracy_drop": "max_drop",
+            "min_accuracy": "required",
+            "min_class_accuracy": "required_per_class",
+        }
+        return renamed(values, former, "gate")
 
 
 class RegistrySettings(Settings):
@@ -144,7 +180,7 @@ class RetrainSettings(Settings):
         "always",
         description=(
             "auto (also written qat: auto): skip fine-tuning where the calibrated model is within "
-            "gate.max_accuracy_drop on the validation part."
+            "gate.max_drop on the validation part."
         ),
     )
     only_new: bool = Field(

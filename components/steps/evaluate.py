@@ -23,9 +23,12 @@ from qatline.components.artifacts import (
     FineTuned,
     ResultRow,
 )
+from qatline.components.artifacts.comparison import ChanceTest
 from qatline.components.artifacts.evaluation import (
+    Agreement,
     BatchTiming,
     FileCheck,
+    GroupQuality,
     Measurements,
     row_metrics,
 )
@@ -41,15 +44,25 @@ from qatline.components.artifacts.rows import (
 )
 from qatline.components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED
 from qatline.components.data.reader import numpy_batches
-from qatline.components.evaluation import metrics as figures
 from qatline.components.evaluation.against_champion import compare_with_current
-from qatline.components.evaluation.inference import Classifier
+from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from qatline.components.evaluation.samples import SampleLabels, WorstSamples
+from qatline.components.evaluation.samples import SampleText, WorstSamples
 from qatline.components.evaluation.speed import speed_sentences
 from qatline.components.registry.access import champion_digest
 from qatline.components.settings import EngineSettings, RegistrySettings, Settings
 from qatline.components.support.events import Progress
+from qatline.components.tasks import (
+    Outputs,
+    Samples,
+    Task,
+    check_numbers,
+    joined,
+    open_task,
+    rows_of,
+    samples_of,
+    shapes_of,
+)
 
 _WORST = 8
 _CHECKED = 64
@@ -57,7 +70,7 @@ _CHECKED = 64
 _MIDDLE_BATCH = 8
 _UNNAMED = RegistrySettings()
 
-Outputs = NDArray[np.float32]
+Array = NDArray[Any]
 
 
 def evaluate_step(
@@ -73,7 +86,7 @@ def evaluate_step(
     progress: Progress,
     registry: RegistrySettings = _UNNAMED,
 ) -> dict[str, float]:
-    """Measure each engine's accuracy, latency, throughput and memory; check its file.
+    """Measure each engine's quality, latency, throughput and memory; check its file.
 
     Args:
         dataset: directory of prepare_data.
@@ -97,39 +110,30 @@ def evaluate_step(
         EngineLoadError: an engine is missing or cannot be used here.
     """
     info, fp32, built = Dataset(dataset).info(), Baseline(baseline), Engines(engines)
-    reference, evaluation = fp32.predictions(), Evaluation(out)
+    task, evaluation = open_task(info), Evaluation(out)
+    control = FineTuned(qat).control()
+    references = {REFERENCE: fp32.predictions(), **_control_outputs(control)}
     with ExitStack() as stack:
         loaded = _load(built, stack)
-        classifiers = {row: Classifier(one, tuple(info.image_shape)) for row, one in loaded.items()}
-        labels, outputs, worst = _predict(
-            dataset, classifiers, reference, list(info.classes), progress
-        )
-        for row, values in outputs.items():
-            output = classifiers[row].output
-            figures.check_outputs(values, f"the {row_title(row)} (output {output})")
+        classifiers = {row: EngineRunner(one, info.shapes) for row, one in loaded.items()}
+        quality, worst = _measure(dataset, task, classifiers, references, progress)
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
         device = loaded[CANDIDATE].manifest.device
-    control = FineTuned(qat).control()
-    outputs = {REFERENCE: reference, **_control_outputs(control), **outputs}
     checks = _check_files(built, Exported(onnx), dataset, seed, progress)
     for half in HALF:
         if half.row in checks and not checks[half.row].passed:
             # A 16-bit engine with wrong outputs must not compete with INT8: drop it.
             progress.warn(f"{row_title(half.row)}, which is left out: {checks[half.row].message}")
-            for measured in (checks, rows, outputs, latencies):
+            for measured in (checks, rows, quality, latencies):
                 measured.pop(half.row)
     for name, check in checks.items():
         rows[name] = rows[name].with_memory(check.memory_mib)
-    if CONTROL in outputs:
+    if CONTROL in references:
         rows = {CONTROL: _reference_row(control, rows[FP32_ENGINE]), **rows}
     rows = {REFERENCE: _reference_row(fp32, rows[FP32_ENGINE]), **rows}
-    confusions, agreement, calibration = {}, {}, {}
-    for name, values in outputs.items():
-        rows[name] = _with_quality(rows[name], values, labels)
-        confusions[name] = figures.confusion(values, labels, len(info.classes))
-        agreement[name] = figures.agreement(values, reference)
-        calibration[name] = figures.calibration_error(values, labels)
+    for name, found in quality.items():
+        rows[name] = rows[name].with_quality(task.summarize(found.samples), task.primary)
     comparison = compare_with_current(
         registry,
         Exported(onnx).graph(CANDIDATE_VARIANT),
@@ -139,18 +143,18 @@ def evaluate_step(
         seed=seed,
         progress=progress,
     )
-    if comparison is not None and comparison.champion.accuracy is not None:
+    if comparison is not None and comparison.champion.value is not None:
         rows[CHAMPION] = comparison.champion
     floats = {title: rows[name] for name, title in FLOAT_ENGINES.items() if name in rows}
     measurements = Measurements(
         version=1,
-        samples=len(labels),
-        classes=info.classes,
+        samples=info.splits["test"],
+        metrics=task.metrics,
         rows=rows,
-        confusion={name: matrix.tolist() for name, matrix in confusions.items()},
-        per_class=figures.per_class(confusions, info.classes, REFERENCE),
-        agreement=agreement,
-        calibration_error=calibration,
+        groups=_groups(task, quality),
+        details={name: task.details(found.samples) for name, found in quality.items()},
+        chance=_chance(task, quality[CANDIDATE]),
+        agreement={name: found.agreement() for name, found in quality.items()},
         worst_samples=worst.write(evaluation, CANDIDATE),
         latency=latencies,
         comparison=comparison,
@@ -183,53 +187,124 @@ def _load(engines: Engines, stack: ExitStack) -> dict[str, Engine]:
     }
 
 
-def _predict(
+class _Quality:
+    """Statistics of a row's outputs, collected in batches."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._samples: list[Samples] = []
+        self._shuffled: list[Samples] = []
+        self._differences: list[Array] = []
+        self._same: list[Array] = []
+
+    def add(self, outputs: Outputs, reference: Outputs, targets: Array) -> None:
+        """Add a batch, with the outputs of FP32."""
+        task = self._task
+        self._samples.append(task.measure(outputs, targets))
+        # Each output meets the target of another sample: what chance achieves.
+        self._shuffled.append(task.measure(outputs, np.roll(targets, 1, axis=0)))
+        self._differences.append(task.differences(outputs, reference))
+        if (same := task.same(outputs, reference)) is not None:
+            self._same.append(same)
+
+    @property
+    def samples(self) -> Samples:
+        """Statistics of all samples."""
+        return joined(self._samples)
+
+    @property
+    def shuffled(self) -> Samples:
+        """Statistics of the outputs with targets of other samples."""
+        return joined(self._shuffled)
+
+    def agreement(self) -> Agreement:
+        """Return the agreement with FP32."""
+        differences = np.concatenate(self._differences)
+        return Agreement(
+            same=float(np.concatenate(self._same).mean()) if self._same else None,
+            largest_difference=float(differences.max()),
+            mean_difference=float(differences.mean()),
+        )
+
+
+def _measure(
     dataset: Path,
-    classifiers: Mapping[str, Classifier],
-    reference: Outputs,
-    classes: list[str],
+    task: Task,
+    classifiers: Mapping[str, EngineRunner],
+    references: Mapping[str, Outputs],
     progress: Progress,
-) -> tuple[NDArray[np.int64], dict[str, Outputs], WorstSamples]:
-    """Stream the test part once through every engine."""
-    collected: dict[str, list[Outputs]] = {row: [] for row in classifiers}
-    labels: list[NDArray[np.int64]] = []
+) -> tuple[dict[str, _Quality], WorstSamples]:
+    """Stream the test part once through every engine.
+
+    Args:
+        dataset: directory of prepare_data.
+        task: the task.
+        classifiers: engines by row.
+        references: outputs of models by row; those of FP32 are the reference of all rows.
+        progress: receives the number of samples.
+    """
+    quality = {row: _Quality(task) for row in (*references, *classifiers)}
+    expected, total = references[REFERENCE], samples_of(references[REFERENCE])
     worst, seen = WorstSamples(_WORST), 0
     batch_size = min(classifier.largest_batch for classifier in classifiers.values())
-    for images, truth in numpy_batches(dataset, "test", batch_size):
-        expected = reference[seen : seen + len(truth)]
-        if len(expected) < len(truth):
+    for inputs, targets in numpy_batches(dataset, "test", batch_size):
+        rows = slice(seen, seen + len(targets))
+        fp32 = rows_of(expected, rows)
+        if samples_of(fp32) < len(targets):
             break
-        labels.append(truth)
+        for row, values in references.items():
+            quality[row].add(rows_of(values, rows), fp32, targets)
         for row, classifier in classifiers.items():
-            collected[row].append(classifier(images))
-        candidate = collected[CANDIDATE][-1]
-        if candidate.shape != expected.shape:
-            raise DataError(
-                f"The engine gives {candidate.shape[1]} classes, the FP32 model gives "
-                f"{expected.shape[1]}."
-            )
-        ours, theirs = figures.probabilities(candidate), figures.probabilities(expected)
-        named = [
-            SampleLabels(true=classes[t], fp32=classes[r], engine=classes[e])
-            for t, r, e in zip(truth, theirs.argmax(axis=1), ours.argmax(axis=1), strict=True)
-        ]
-        worst.add(np.abs(ours - theirs).max(axis=1), images, named, seen)
-        seen += len(truth)
-        progress.update("evaluating", seen, len(reference))
-    if seen != len(reference) or not seen:
+            outputs = classifier(inputs)
+            check_numbers(outputs, f"the {row_title(row)} (output {classifier.output})")
+            _check_shapes(outputs, fp32)
+            quality[row].add(outputs, fp32, targets)
+            if row == CANDIDATE:
+                named = [
+                    SampleText(
+                        true=task.describe_target(target),
+                        fp32=task.describe(fp32, index),
+                        engine=task.describe(outputs, index),
+                    )
+                    for index, target in enumerate(targets)
+                ]
+                worst.add(task.differences(outputs, fp32), inputs, named, seen)
+        seen += len(targets)
+        progress.update("evaluating", seen, total)
+    if seen != total or not seen:
         raise DataError(
-            f"The FP32 predictions are for {len(reference)} samples, the test part does not have "
+            f"The FP32 predictions are for {total} samples, the test part does not have "
             "as many. Run train_baseline again on this data set."
         )
-    return (
-        np.concatenate(labels),
-        {row: np.concatenate(parts) for row, parts in collected.items()},
-        worst,
-    )
+    return quality, worst
+
+
+def _check_shapes(outputs: Outputs, reference: Outputs) -> None:
+    ours, theirs = shapes_of(outputs), shapes_of(reference)
+    if ours != theirs:
+        raise DataError(
+            f"The engine gives outputs of shape {ours}, the FP32 model gives {theirs}. Run the "
+            "pipeline again from export_onnx."
+        )
+
+
+def _groups(task: Task, quality: Mapping[str, _Quality]) -> list[GroupQuality]:
+    """Return the quality by class or other group, for each row."""
+    found: dict[str, GroupQuality] = {}
+    for row, measured in quality.items():
+        for group in task.groups(measured.samples):
+            known = found.get(group.name, GroupQuality(name=group.name, samples=group.samples))
+            values = {**known.values, row: group.value}
+            found[group.name] = known.model_copy(update={"values": values})
+    return list(found.values())
+
+
+def _chance(task: Task, quality: _Quality) -> ChanceTest:
+    return task.compare_with_chance(quality.samples, quality.shuffled)
 
 
 def _benchmark(
-    classifiers: Mapping[str, Classifier], settings: EngineSettings, seed: int, progress: Progress
+    classifiers: Mapping[str, EngineRunner], settings: EngineSettings, seed: int, progress: Progress
 ) -> dict[str, list[BatchTiming]]:
     """Benchmark each engine at batch 1, a medium one and ``engine.batch_size``."""
     wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
@@ -283,12 +358,6 @@ def _reference_row(baseline: ModelFolder, fp32_engine: ResultRow) -> ResultRow:
         int8_layers=0,
         weighted_layers=fp32_engine.weighted_layers,
         backend=baseline.framework,
-    )
-
-
-def _with_quality(row: ResultRow, outputs: Outputs, labels: NDArray[np.int64]) -> ResultRow:
-    return row.with_quality(
-        accuracy=figures.accuracy(outputs, labels), top5=figures.top5_accuracy(outputs, labels)
     )
 
 

@@ -128,5 +128,6 @@ def finetune_qat_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that affect the result; of the gate only the bound for skipping."""
     if sections["retrain"].qat != "auto":
         return {**sections, "gate": _GATE, "retrain": _ALWAYS}
-    gate = GateSettings(max_accuracy_drop=sections["gate"].max_accuracy_drop)
+    bounds = sections["gate"]
+    gate = GateSettings(max_drop=bounds.max_drop, max_relative_drop=bounds.max_relative_drop)
     return {**sections, "gate": gate, "retrain": RetrainSettings(qat="auto")}

@@ -19,7 +19,6 @@ from qatline.components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from qatline.components.artifacts.variants import CANDIDATE_VARIANT
 from qatline.components.evaluation.against_champion import compare_with_version
 from qatline.components.evaluation.gate import judge, speedup
-from qatline.components.evaluation.paired import compare_with_chance
 from qatline.components.registry.access import run_registry
 from qatline.components.registry.registry import RegisteredVersion, Registry
 from qatline.components.registry.run_candidate import RunFiles, submit_run
@@ -69,8 +68,8 @@ def promote_step(
         registry: the registered model.
 
     Returns:
-        ``promoted`` (1 or 0), ``checks`` and ``checks_failed``; if measured, ``accuracy``,
-        ``accuracy_drop`` (FP32 minus the engine) and ``speedup``; with a registry,
+        ``promoted`` (1 or 0), ``checks`` and ``checks_failed``; if measured, the primary metric,
+        its loss against FP32 (such as ``accuracy_drop``) and ``speedup``; with a registry,
         ``registered_version``.
 
     Raises:
@@ -145,8 +144,8 @@ class _Judge:
             infrastructure=measured.infrastructure_check,
             verification=self._exports.get(CANDIDATE_VARIANT, ExportRecord()).verification,
             analysis=self._analysis.findings,
-            chance=compare_with_chance(measured.confusion.get(CANDIDATE, ())),
-            classes=measured.per_class,
+            chance=measured.chance,
+            groups=measured.groups,
             comparison=comparison,
         )
         return verdict.model_copy(
@@ -195,10 +194,11 @@ def _metrics(
         "checks_failed": float(len(verdict.failed)),
     }
     row, reference = measured.row(CANDIDATE), measured.row(REFERENCE)
-    if row.accuracy is not None:
-        metrics["accuracy"] = row.accuracy
-        if reference.accuracy is not None:
-            metrics["accuracy_drop"] = reference.accuracy - row.accuracy
+    if row.value is not None:
+        metrics[row.metric.name] = row.value
+        if reference.value is not None:
+            drop = row.metric.loss(row.value, reference.value)
+            metrics[f"{row.metric.name}_drop"] = drop
     if (factor := speedup(row, measured.row(FP32_ENGINE))) is not None:
         metrics["speedup"] = factor
     if outcome is not None:

@@ -5,7 +5,7 @@ Only this package interprets outputs and targets; the steps, the gate and the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qat_lib.errors import ConfigError
@@ -17,7 +17,17 @@ from qatline.components.tasks.derive import derive_task
 from qatline.components.tasks.multilabel import MultiLabel
 from qatline.components.tasks.regression import Regression
 from qatline.components.tasks.segmentation import Segmentation
-from qatline.components.tasks.task import Group, Outputs, Samples, Task, check_numbers
+from qatline.components.tasks.task import (
+    Group,
+    Outputs,
+    Samples,
+    Task,
+    check_numbers,
+    joined,
+    rows_of,
+    samples_of,
+    shapes_of,
+)
 
 __all__ = [
     "TASKS",
@@ -28,8 +38,13 @@ __all__ = [
     "Task",
     "check_numbers",
     "derive_task",
+    "joined",
     "make_task",
     "open_task",
+    "rows_of",
+    "samples_of",
+    "shapes_of",
+    "task_for",
 ]
 
 TASKS: Mapping[str, type[Task]] = {
@@ -62,6 +77,38 @@ def make_task(name: str, options: Mapping[str, Any]) -> Task:
             f"task.name: {name!r} is a {type(task).__name__}, expected a subclass of "
             "qatline.components.tasks.Task."
         )
+    return task
+
+
+def task_for(
+    name: str,
+    *,
+    classes: Sequence[str] = (),
+    target_shape: Sequence[int] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Task:
+    """Return a task for data that are not a prepared data set.
+
+    Args:
+        name: a built-in task, or ``module:Class``.
+        classes: class names in label order.
+        target_shape: shape of one sample's target.
+        options: keyword arguments of the task.
+
+    Raises:
+        ConfigError: the task does not exist, or refuses the options.
+    """
+    task = make_task(name, options or {})
+    task.data = DatasetInfo(
+        kind="arrays",
+        classes=tuple(classes),
+        inputs={},
+        splits={},
+        fingerprint="",
+        source="",
+        task=name,
+        target_shape=tuple(target_shape),
+    )
     return task
 
 

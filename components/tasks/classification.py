@@ -19,6 +19,9 @@ ONE_HOT = (
     "One-hot labels: use y.argmax(axis=1). For any number of classes per sample set "
     "task.name=multilabel."
 )
+CALIBRATION = Metric(
+    name="calibration_error", title="calibration error", higher_is_better=False, share=True
+)
 
 _BINS = 15
 _MOST_CLASSES = 5  # a top-5 accuracy needs more
@@ -35,8 +38,9 @@ class Classification(Task):
 
     @property
     def metrics(self) -> Sequence[Metric]:  # type: ignore[override]
-        """Top-1 accuracy; top-5 accuracy for more than five classes."""
-        return (ACCURACY, TOP5) if len(self.data.classes) > _MOST_CLASSES else (ACCURACY,)
+        """Top-1 accuracy, top-5 accuracy for more than five classes, and calibration error."""
+        top5 = (TOP5,) if len(self.data.classes) > _MOST_CLASSES else ()
+        return (ACCURACY, *top5, CALIBRATION)
 
     def class_names(self, targets: Mapping[str, Array], given: Sequence[str]) -> tuple[str, ...]:
         """Return the given names, or the class indices as text."""
@@ -104,12 +108,16 @@ class Classification(Task):
             found.append(Group(name=str(name), samples=len(right), value=value))
         return found
 
+    def summarize(self, samples: Samples) -> dict[str, float]:
+        """Return the shares of right predictions, and the expected calibration error."""
+        shares = [metric.name for metric in self.metrics if metric is not CALIBRATION]
+        found = {name: float(samples[name].mean()) for name in shares}
+        error = calibration_error(samples["confidence"], samples["accuracy"])
+        return {**found, CALIBRATION.name: error}
+
     def details(self, samples: Samples) -> dict[str, Any]:
-        """Return confusion matrix and expected calibration error."""
-        return {
-            "confusion": self._confusion(samples).tolist(),
-            "calibration_error": calibration_error(samples["confidence"], samples["accuracy"]),
-        }
+        """Return the confusion matrix."""
+        return {"confusion": self._confusion(samples).tolist()}
 
     def compare(self, candidate: Samples, champion: Samples) -> PairedTest:
         """Test the difference by McNemar's exact test."""

@@ -250,6 +250,28 @@ def check_numbers(outputs: Outputs, model: str) -> None:
             )
 
 
+def rows_of(outputs: Outputs, rows: slice) -> Outputs:
+    """Return the outputs of some samples."""
+    if isinstance(outputs, Mapping):
+        return {name: values[rows] for name, values in outputs.items()}
+    return np.asarray(outputs[rows])
+
+
+def samples_of(outputs: Outputs) -> int:
+    """Return the number of samples of outputs."""
+    return len(_arrays(outputs)[0])
+
+
+def shapes_of(outputs: Outputs) -> list[tuple[int, ...]]:
+    """Return the shapes of the outputs."""
+    return [values.shape for values in _arrays(outputs)]
+
+
+def joined(batches: Sequence[Samples]) -> Samples:
+    """Return the statistics of consecutive batches as those of one."""
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
 def one_output(
     shapes: Mapping[str, Sequence[int | None]], model: str, task: str
 ) -> tuple[Any, ...]:

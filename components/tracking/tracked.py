@@ -16,7 +16,12 @@ from typing import Any
 from qat_lib.errors import StepError
 from qatline.components.artifacts import Evaluation, Promotion
 from qatline.components.artifacts.data_info import DatasetInfo
-from qatline.components.artifacts.evaluation import row_metrics
+from qatline.components.artifacts.evaluation import (
+    METRIC_TAG,
+    ResultRow,
+    primary_metric,
+    row_metrics,
+)
 from qatline.components.artifacts.gate_advice import describe_verdict
 from qatline.components.settings import Settings
 from qatline.components.step_table import STEP_BY_NAME, TrackedOutputs
@@ -65,7 +70,8 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         TrackingError: the store refuses.
     """
     outputs = STEP_BY_NAME[step].tracked
-    rows = _rows(directory, outputs)
+    measured = _rows(directory, outputs)
+    rows = row_metrics(measured)
     tracker.record(Metrics({**_without_rows(manifest.metrics, rows), **rows}))
     tracker.record(Tags({"qatline.output_digest": manifest.digest}))
     for path in _matches(directory, outputs.history):
@@ -78,6 +84,7 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         tracker.record_pipeline(dataset)
     if rows:
         tracker.record_pipeline(Metrics(rows))
+        tracker.record_pipeline(Tags({METRIC_TAG: primary_metric(measured).model_dump_json()}))
     for _ in _matches(directory, outputs.verdict):
         verdict = Promotion(directory).verdict()
         tags = {"qatline.verdict": verdict.verdict, DESCRIPTION_TAG: describe_verdict(verdict)}
@@ -95,12 +102,12 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         tracker.record(OnnxModel(path))
 
 
-def _rows(directory: Path, outputs: TrackedOutputs) -> dict[str, float]:
-    """Return the measured rows as metrics, such as ``qat_engine/accuracy``."""
-    metrics: dict[str, float] = {}
+def _rows(directory: Path, outputs: TrackedOutputs) -> dict[str, ResultRow]:
+    """Return the measured rows; their metrics have names such as ``qat_engine/throughput``."""
+    rows: dict[str, ResultRow] = {}
     for _ in _matches(directory, outputs.rows):
-        metrics.update(row_metrics(Evaluation(directory).measurements().rows))
-    return metrics
+        rows.update(Evaluation(directory).measurements().rows)
+    return rows
 
 
 def _without_rows(metrics: Mapping[str, float], rows: Mapping[str, float]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qatline.components.artifacts import Dataset
 from qatline.components.data.reader import load_split, numpy_batches, tf_dataset
-from qatline.components.evaluation.metrics import accuracy, check_outputs
+from qatline.components.tasks import check_numbers, open_task
 from qatline.components.training.framework import Framework, TrainingData
 
 
@@ -71,6 +71,7 @@ def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
     Raises:
         DataError: the outputs contain NaN.
     """
-    check_outputs(outputs, f"the model on the {split} part")
-    _, labels = load_split(dataset, split, raw=True)
-    return accuracy(outputs, labels)
+    check_numbers(outputs, f"the model on the {split} part")
+    _, targets = load_split(dataset, split, raw=True)
+    task = open_task(Dataset(dataset).info())
+    return task.summarize(task.measure(outputs, targets))[task.primary.name]

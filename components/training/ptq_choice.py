@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from qatline.components.artifacts import Baseline, Quantized
+from qatline.components.artifacts.metric import ACCURACY
+from qatline.components.evaluation.gate import drop_allowed
 from qatline.components.settings import GateSettings
 
 _VALIDATION = "validation_accuracy"
@@ -19,9 +21,12 @@ def ptq_suffices(baseline: Baseline, calibrated: Quantized, gate: GateSettings) 
         gate: settings with the maximum accuracy drop.
     """
     before, after = baseline.metrics().get(_VALIDATION), calibrated.metrics().get(_VALIDATION)
-    if before is None or after is None or before - after > gate.max_accuracy_drop:
+    if before is None or after is None:
+        return ""
+    allowed, bound = drop_allowed(after, before, ACCURACY, gate)
+    if not allowed:
         return ""
     return (
         f"the calibrated model has {after:.2%} on the validation part against {before:.2%} in FP32, "
-        f"within gate.max_accuracy_drop={gate.max_accuracy_drop:g}"
+        f"{bound} FP32 as the gate allows"
     )

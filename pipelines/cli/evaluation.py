@@ -6,9 +6,9 @@ The code is that of the step evaluate.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qat_lib.errors import ConfigError, DataError
+from qatline.components.artifacts.metric import Metric
 from qatline.components.data.labelled import Labelled
-from qatline.components.evaluation import metrics
-from qatline.components.evaluation.inference import Classifier
+from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.support.other_tasks import OTHER_TASKS
+from qatline.components.tasks import check_numbers, task_for
 from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
 
 if TYPE_CHECKING:
@@ -36,9 +37,8 @@ class FileEvaluation:
         model: the file.
         backend: ``keras``, or the backend that ran it.
         samples: number of samples.
-        classes: number of outputs.
-        accuracy: share of samples whose largest output is the label, in [0, 1].
-        top5: share whose label is among the 5 largest; None up to 5 classes.
+        quality: metrics of the task by name, the primary one first.
+        metrics: their descriptions.
         latency_batch: batch size of the latency: 1, or the nearest that the engine takes.
         latency_ms_p50: median latency; None where it was not asked for.
         latency_ms_p99: its 99th percentile.
@@ -47,16 +47,16 @@ class FileEvaluation:
     model: Path
     backend: str
     samples: int
-    classes: int
-    accuracy: float
-    top5: float | None
+    quality: dict[str, float]
+    metrics: Sequence[Metric]
     latency_batch: int | None = None
     latency_ms_p50: float | None = None
     latency_ms_p99: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return {**asdict(self), "model": str(self.model)}
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**plain, "model": str(self.model), "metrics": [m.name for m in self.metrics]}
 
 
 def evaluate_file(
@@ -127,17 +127,17 @@ def _opened(model: Path, batch_size: int) -> Iterator[Engine]:
             yield engine
 
 
-def _classifier(engine: Engine, part: Labelled, data: Path) -> Classifier:
+def _classifier(engine: Engine, part: Labelled, data: Path) -> EngineRunner:
     names = [info.name for info in engine.inputs]
     if len(names) != 1:
         raise DataError(
             f"Expected a model with one input; it has {', '.join(names)}. {data} holds one. "
             f"{OTHER_TASKS}"
         )
-    return Classifier(engine, part.x.shape[1:], raw=True)
+    return EngineRunner(engine, part.x.shape[1:], raw=True)
 
 
-def _engine_outputs(classifier: Classifier, part: Labelled, batch_size: int) -> Outputs:
+def _engine_outputs(classifier: EngineRunner, part: Labelled, batch_size: int) -> Outputs:
     (info,) = classifier.engine.inputs
     raw = info.dtype == str(part.x.dtype)
     batches = _batches(part, classifier.nearest_batch(batch_size), as_float=not raw)
@@ -160,12 +160,12 @@ def _measured(
         )
     classes = outputs.shape[1]
     check_labels_fit(part, classes, data)
-    metrics.check_outputs(outputs, str(model))
+    check_numbers(outputs, str(model))
+    task = task_for("classification", classes=tuple(map(str, range(classes))))
     return FileEvaluation(
         model=model,
         backend=backend,
         samples=len(part.targets),
-        classes=classes,
-        accuracy=metrics.accuracy(outputs, part.targets),
-        top5=metrics.top5_accuracy(outputs, part.targets),
+        quality=task.summarize(task.measure(outputs, part.targets)),
+        metrics=task.metrics,
     )

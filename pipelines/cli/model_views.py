@@ -264,19 +264,21 @@ def show_finetuning(output: Path, history: Sequence[Epoch], kept: Epoch) -> None
 
 
 def show_evaluation(found: FileEvaluation) -> None:
-    """Show a model's accuracy and, if measured, its latency."""
+    """Show a model's quality and, if measured, its latency."""
     console = _console()
     console.print(
-        f"{escape(str(found.model))}: {found.backend}, {found.samples} samples, "
-        f"{found.classes} classes",
+        f"{escape(str(found.model))}: {found.backend}, {found.samples} samples",
         soft_wrap=True,
     )
-    console.print(f"accuracy {_percent(found.accuracy)}")
-    if found.top5 is not None:
-        console.print(f"top-5    {_percent(found.top5)}")
+    width = max(len(metric.label) for metric in found.metrics)
+    for metric in found.metrics:
+        text = metric.text(found.quality[metric.name])
+        console.print(f"{metric.label:<{width}} {text}")
     if found.latency_ms_p50 is not None and found.latency_ms_p99 is not None:
         times = map(format_milliseconds, (found.latency_ms_p50, found.latency_ms_p99))
-        console.print(f"latency  {' / '.join(times)} ms (p50 / p99, batch {found.latency_batch})")
+        console.print(
+            f"{'latency':<{width}} {' / '.join(times)} ms (p50 / p99, batch {found.latency_batch})"
+        )
 
 
 def _times(percentiles: Percentiles) -> list[str]:

@@ -18,12 +18,13 @@ from rich.text import Text
 from qat_lib.errors import ConfigError, StorageError
 from qat_lib.files.output_files import check_output
 from qatline.components.registry.facts import (
-    ACCURACY,
     BACKEND,
     DATA,
     FAILED,
     LATENCY,
+    QUALITY,
     TARGET,
+    tag_metric,
     tag_number,
 )
 from qatline.components.registry.journal import history
@@ -64,8 +65,11 @@ def show_runs(runs: Sequence[RunSummary], folder: Path, console: Console | None 
         return
     # A space between the columns, so that all of a verdict is seen at 80 columns.
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    for heading in ("run", "status", "started", "duration", "accuracy", "verdict"):
-        right = heading in ("duration", "accuracy")
+    names = {run.metric for run in runs if run.value is not None}
+    # Runs of different tasks in one folder have no common metric.
+    quality = names.pop().replace("_", " ") if len(names) == 1 else "quality"
+    for heading in ("run", "status", "started", "duration", quality, "verdict"):
+        right = heading in ("duration", quality)
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for run in runs:
         table.add_row(
@@ -73,7 +77,7 @@ def show_runs(runs: Sequence[RunSummary], folder: Path, console: Console | None 
             Text(run.status, _STYLES.get(run.status, "")),
             _local_time(run.created, "%m-%d %H:%M"),  # the id has the year
             _NONE if run.seconds is None else format_duration(run.seconds),
-            _NONE if run.accuracy is None else f"{run.accuracy:.2%}",
+            run.value_text or _NONE,
             escape(run.verdict or _NONE),
         )
     console.print(table)
@@ -198,8 +202,9 @@ def show_versions(content: Mapping[str, Any]) -> None:
         console.print(Text(f"{content['name']} has no versions."), soft_wrap=True)
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in ("", "", "accuracy", "p50 ms", "target", "data", "run"):
-        right = heading in ("accuracy", "p50 ms")
+    quality = content["versions"][-1]["metric"].replace("_", " ")
+    for heading in ("", "", quality, "p50 ms", "target", "data", "run"):
+        right = heading in (quality, "p50 ms")
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for version in content["versions"]:
         champion = "champion" in version["aliases"]
@@ -263,13 +268,16 @@ def _version(version: RegisteredVersion, aliases: list[str]) -> dict[str, Any]:
     if version.created:
         moment = datetime.fromtimestamp(version.created / 1000, timezone.utc)
         created = moment.isoformat(timespec="seconds")
+    metric, value = tag_metric(version.tags), tag_number(version.tags, QUALITY)
     return {
         "version": version.number,
         "state": version.state,
         "aliases": aliases,
         "verdict": version.tags.get(VERDICT),
         "failed": version.tags.get(FAILED) or None,
-        "accuracy": tag_number(version.tags, ACCURACY),
+        "metric": metric.name,
+        "value": value,
+        "value_text": _NONE if value is None else metric.text(value),
         "latency_ms": tag_number(version.tags, LATENCY),
         "backend": version.tags.get(BACKEND),
         "target": version.tags.get(TARGET),
@@ -282,11 +290,11 @@ def _version(version: RegisteredVersion, aliases: list[str]) -> dict[str, Any]:
 
 
 def _cells(version: Mapping[str, Any]) -> list[str]:
-    accuracy, latency = version["accuracy"], version["latency_ms"]
+    latency = version["latency_ms"]
     return [
         str(version["version"]),
         escape(", ".join(version["aliases"]) or version["state"]),
-        _NONE if accuracy is None else f"{accuracy:.2%}",
+        version["value_text"],
         _NONE if latency is None else format_milliseconds(latency),
         escape(version["target"] or _NONE),
         escape((version["data"] or _NONE)[:8]),

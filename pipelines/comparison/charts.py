@@ -1,4 +1,4 @@
-"""Charts of several runs: accuracy against latency or size, and overlaid curves."""
+"""Charts of several runs: quality against latency or size, and overlaid curves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from qatline.components.artifacts.evaluation import primary_metric
+from qatline.components.artifacts.metric import Metric
 from qatline.components.artifacts.rows import FP32_ENGINE, ROWS
 from qatline.components.artifacts.variants import CANDIDATE_VARIANT, Variant
 from qatline.components.report import svg
@@ -53,15 +55,16 @@ def color_of(index: int) -> str:
 
 
 def cost_pictures(runs: Sequence[TrackedRun]) -> list[Picture]:
-    """Return accuracy against latency and against size, if measured."""
+    """Return the primary metric against latency and against size, if measured."""
     pictures = []
+    metric = primary_metric({run.name: run.row(CANDIDATE_VARIANT.row) for run in runs})
     for title, figure, unit, scale in (
-        ("Accuracy against latency", "latency_ms_p50", "p50 at batch 1, ms", 1.0),
-        ("Accuracy against size", "bytes", "size, kB", 1e-3),
+        (f"{metric.heading} against latency", "latency_ms_p50", "p50 at batch 1, ms", 1.0),
+        (f"{metric.heading} against size", "bytes", "size, kB", 1e-3),
     ):
         dots = _dots(runs, figure, scale)
         if dots:
-            pictures.append(Picture(title=title, drawing=_cloud(title, dots, unit)))
+            pictures.append(Picture(title=title, drawing=_cloud(title, dots, unit, metric)))
     return pictures
 
 
@@ -84,18 +87,20 @@ def _dots(runs: Sequence[TrackedRun], figure: str, scale: float) -> list[_Dot]:
     dots = []
     for index, run in enumerate(runs):
         for row, shape in SHAPES.items():
-            cost, accuracy = getattr(run.row(row), figure), run.row(row).accuracy
-            if cost is None or accuracy is None:
+            found = run.row(row)
+            cost, value, metric = getattr(found, figure), found.value, found.metric
+            if cost is None or value is None:
                 continue
-            text = f"{run.name}, {ROWS[row]}: {accuracy:.2%}, {significant(cost * scale, 3)}"
-            dots.append(_Dot(cost * scale, accuracy * 100, color_of(index), shape, text))
+            text = f"{run.name}, {ROWS[row]}: {metric.text(value)}, {significant(cost * scale, 3)}"
+            height = value * 100 if metric.share else value
+            dots.append(_Dot(cost * scale, height, color_of(index), shape, text))
     return dots
 
 
-def _cloud(title: str, dots: Sequence[_Dot], unit: str) -> Markup:
+def _cloud(title: str, dots: Sequence[_Dot], unit: str, metric: Metric) -> Markup:
     x_axis = _axis([dot.x for dot in dots], _LEFT, _WIDTH - _RIGHT)
     y_axis = nice_axis([dot.y for dot in dots], start=_HEIGHT - _BOTTOM, end=_TOP)
-    parts = [_frame(x_axis, y_axis, unit, "accuracy, %")]
+    parts = [_frame(x_axis, y_axis, unit, f"{metric.label}, %" if metric.share else metric.label)]
     for index, dot in enumerate(dots):
         # Lower dots are larger: dots of equal runs remain visible.
         below = any((later.x, later.y) == (dot.x, dot.y) for later in dots[index + 1 :])

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from qatline.components.artifacts.evaluation import primary_metric
 from qatline.components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, reference_title
 from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
 from qatline.pipelines.comparison.tracked_runs import TrackedRun, differing_params
@@ -94,11 +95,12 @@ def _line(text: str) -> Text:
 def comparison_lines(runs: Sequence[TrackedRun]) -> Iterator[tuple[str, Cell]]:
     """Yield the name of each available metric, with a function that formats it for a run."""
     yield "verdict", lambda run: run.verdict
-    measured = {name for run in runs for name in run.rows if run.row(name).accuracy is not None}
+    measured = {name for run in runs for name in run.rows if run.row(name).value is not None}
+    metric = primary_metric({run.name: run.row(CANDIDATE) for run in runs})
     shown = [name for name in ROWS if name in measured]
     for name in shown:
         title = _reference(runs) if name == REFERENCE else ROWS[name]
-        yield f"{title}: accuracy", _cell(name, "accuracy", "{:.2%}".format)
+        yield f"{title}: {metric.label}", _quality_cell(name)
     for name in shown:
         if name != REFERENCE:
             yield f"{ROWS[name]}: p50 ms", _cell(name, "latency_ms_p50", format_milliseconds)
@@ -109,6 +111,14 @@ def _cell(row: str, figure: str, form: Callable[[float], str]) -> Cell:
     def text(run: TrackedRun) -> str:
         value = getattr(run.row(row), figure)
         return "-" if value is None else form(value)
+
+    return text
+
+
+def _quality_cell(row: str) -> Cell:
+    def text(run: TrackedRun) -> str:
+        found = run.row(row)
+        return "-" if found.value is None else found.metric.text(found.value)
 
     return text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from qatline.components.artifacts.evaluation import primary_metric
 from qatline.components.artifacts.rows import CANDIDATE, ROWS
 from qatline.components.report import page as report_page
 from qatline.components.support.credentials import mask_values
@@ -57,18 +58,20 @@ def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
 
 
 def _measured(runs: Sequence[TrackedRun], row: str) -> bool:
-    return any(run.row(row).accuracy is not None for run in runs)
+    return any(run.row(row).value is not None for run in runs)
 
 
 def _lines(runs: Sequence[TrackedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the names of the metrics with a text and a tone for each run."""
-    best = max((run.row(CANDIDATE).accuracy or 0.0 for run in runs), default=0.0)
+    metric = primary_metric({run.name: run.row(CANDIDATE) for run in runs})
+    values = [value for run in runs if (value := run.row(CANDIDATE).value) is not None]
+    best = (max if metric.higher_is_better else min)(values, default=None)
     lines = []
     for heading, cell in comparison_lines(runs):
         cells = []
         for run in runs:
-            leads = heading == f"{ROWS[CANDIDATE]}: accuracy" and best > 0.0
-            leads = leads and run.row(CANDIDATE).accuracy == best
+            leads = heading == f"{ROWS[CANDIDATE]}: {metric.label}" and best is not None
+            leads = leads and run.row(CANDIDATE).value == best
             cells.append((cell(run), "good" if leads else ""))
         lines.append((heading, cells))
     return lines

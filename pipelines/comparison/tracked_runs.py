@@ -11,15 +11,14 @@ from typing import Any
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import PlanError
 from qatline.components.artifacts import Quantized, ResultRow
-from qatline.components.artifacts.evaluation import rows_of_metrics
+from qatline.components.artifacts.evaluation import METRIC_TAG, rows_of_metrics
+from qatline.components.artifacts.metric import Metric, read_metric
 from qatline.components.artifacts.rows import CANDIDATE
 from qatline.components.step_table import STEPS
 from qatline.components.support.credentials import scrub
 from qatline.components.tracking.store import translated
 
 Point = tuple[int, float]
-CURVE_FIGURES = ("accuracy", "val_accuracy", "loss", "val_loss")
-"""Metrics of an epoch to compare."""
 
 _NONE = "-"
 _IGNORED = ("output", "tracking.", "qatline.")
@@ -66,7 +65,8 @@ class TrackedRun:
             "started": self.started,
             "seconds": self.seconds,
             "verdict": self.verdict,
-            "accuracy": self.row(CANDIDATE).accuracy,
+            "metric": self.row(CANDIDATE).metric.name,
+            "value": self.row(CANDIDATE).value,
             "params": dict(self.params),
             "results": {name: row.to_dict() for name, row in self.rows.items()},
         }
@@ -90,6 +90,7 @@ def read_tracked_run(
         run = client.get_run(run_id)
         data, info = run.data, run.info
         ended = info.end_time
+        metric = read_metric(data.tags.get(METRIC_TAG, ""))
         return TrackedRun(
             name=name or info.run_name,
             mlflow_id=run_id,
@@ -98,8 +99,8 @@ def read_tracked_run(
             seconds=None if ended is None else (ended - info.start_time) / 1000,
             verdict=data.tags.get("qatline.verdict", _NONE),
             params=data.params,
-            rows=rows_of_metrics(data.metrics),
-            curves=_curves(client, run_id, data.metrics) if details else {},
+            rows=rows_of_metrics(data.metrics, metric),
+            curves=_curves(client, run_id, data.metrics, metric) if details else {},
             plan=_plan(client, run_id) if details else None,
         )
 
@@ -130,10 +131,12 @@ def _time(milliseconds: int) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def _curves(client: Any, run_id: str, metrics: Mapping[str, float]) -> dict[str, list[Point]]:
+def _curves(
+    client: Any, run_id: str, metrics: Mapping[str, float], metric: Metric
+) -> dict[str, list[Point]]:
     curves = {}
     for step in STEPS:
-        for figure in CURVE_FIGURES:
+        for figure in (metric.name, f"val_{metric.name}", "loss", "val_loss"):
             name = f"{step.name}/{figure}"
             if name in metrics:
                 history = client.get_metric_history(run_id, name)

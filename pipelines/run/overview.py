@@ -34,7 +34,9 @@ class RunSummary:
         created: start in ISO 8601, UTC.
         seconds: duration until the end or until now, including pauses of a resumed run.
         attempts: number of attempts, 1 without a resumption.
-        accuracy: accuracy of the QAT INT8 engine, in [0, 1].
+        metric: name of the primary metric.
+        value: its value for the QAT INT8 engine.
+        value_text: the same with its unit.
         verdict: ``promote`` or ``reject``, or ``nothing new``.
         problem: reason for ``damaged``.
     """
@@ -45,7 +47,9 @@ class RunSummary:
     created: str | None = None
     seconds: float | None = None
     attempts: int = 1
-    accuracy: float | None = None
+    metric: str = ""
+    value: float | None = None
+    value_text: str = ""
     verdict: str | None = None
     problem: str | None = None
 
@@ -57,13 +61,16 @@ class RunSummary:
             record, result = folder.settle(), read_result(folder)
         except StorageError as error:
             return replace(damaged, problem=str(error))
+        row = result.rows.get(CANDIDATE, ResultRow())
         return replace(
             damaged,
             status=record.status,
             created=record.created,
             seconds=_seconds(record),
             attempts=record.attempts,
-            accuracy=result.rows.get(CANDIDATE, ResultRow()).accuracy,
+            metric=row.metric.name,
+            value=row.value,
+            value_text="" if row.value is None else row.metric.text(row.value),
             verdict=result.verdict,
         )
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qatline.components.artifacts import Engines, ResultRow
+from qatline.components.artifacts.evaluation import primary_metric
 from qatline.components.artifacts.gate_advice import failed_first, next_command
 from qatline.components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, row_title
 from qatline.pipelines.run.folder import RunFolder
@@ -45,7 +46,7 @@ def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
 def results_table(rows: Mapping[str, ResultRow]) -> Table:
     """Return the table of the variants.
 
-    Accuracies are percentages on the test part, changes are percentage points relative to FP32,
+    Metrics are those of the test part, changes are relative to FP32 (percentage points of shares),
     latencies are milliseconds at batch 1, and INT8 is the number of weighted layers that run in
     INT8.
     """
@@ -53,9 +54,9 @@ def results_table(rows: Mapping[str, ResultRow]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
     rate = f"img/s @{batch}" if batch else "img/s"
-    for heading in ("accuracy", "change", "size", "p50 / p99 ms", rate, "INT8"):
+    for heading in (primary_metric(rows).label, "change", "size", "p50 / p99 ms", rate, "INT8"):
         table.add_column(heading, justify="right", no_wrap=True)
-    reference = rows.get(REFERENCE, ResultRow()).accuracy
+    reference = rows.get(REFERENCE, ResultRow()).value
     for name in ROWS:
         if name in rows:
             style = "bold" if name == CANDIDATE else ""
@@ -66,8 +67,8 @@ def results_table(rows: Mapping[str, ResultRow]) -> Table:
 
 def _cells(row: ResultRow, reference: float | None) -> list[str]:
     return [
-        _NONE if row.accuracy is None else f"{row.accuracy:.2%}",
-        _change(row.accuracy, reference),
+        _NONE if row.value is None else row.metric.text(row.value),
+        _change(row, reference),
         _NONE if row.bytes is None else format_size(row.bytes),
         _latencies(row),
         _NONE if row.throughput is None else f"{row.throughput:,.0f}",
@@ -75,10 +76,10 @@ def _cells(row: ResultRow, reference: float | None) -> list[str]:
     ]
 
 
-def _change(accuracy: float | None, reference: float | None) -> str:
-    if accuracy is None or reference is None:
+def _change(row: ResultRow, reference: float | None) -> str:
+    if row.value is None or reference is None:
         return _NONE
-    return f"{(accuracy - reference) * 100:+.2f}"
+    return row.metric.change(row.value, reference)
 
 
 def _latencies(row: ResultRow) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import QatlineError, TrackingError
-from qatline.components.artifacts.evaluation import row_metrics
+from qatline.components.artifacts.evaluation import METRIC_TAG, primary_metric, row_metrics
 from qatline.components.support.events import emit
 from qatline.components.tracking.database import database_uri
 from qatline.components.tracking.mlflow_run import Artifact, Metrics, MlflowRun, Params, Tags
@@ -220,7 +220,9 @@ class ParentRun:
     def _record(self, result: RunResult) -> None:
         self._run.record(Metrics(row_metrics(result.rows)))
         if result.rows or result.verdict:
-            self._run.record(Tags({"qatline.verdict": str(result.verdict)}))
+            metric = primary_metric(result.rows).model_dump_json()
+            tags = {"qatline.verdict": str(result.verdict), METRIC_TAG: metric}
+            self._run.record(Tags(tags))
         if result.nothing_new:
             self._run.record(Tags({DESCRIPTION_TAG: f"Nothing new: {result.nothing_new}"}))
         self._client.log_dict(self._run.run_id, result.to_dict(), self._folder.result_file.name)
