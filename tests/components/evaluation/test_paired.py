@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-
 from qatline.components.evaluation.paired import (
     binomial_tail,
     compare_answers,
