@@ -367,9 +367,12 @@ def _check_files(
     variants = engines.built()
     checks = {}
     with tempfile.TemporaryDirectory(prefix="qatline-check-") as scratch:
-        inputs = Path(scratch) / "inputs.npy"
-        images, _ = next(iter(numpy_batches(dataset, "test", _CHECKED)))
-        np.save(inputs, images)
+        batch, _ = next(iter(numpy_batches(dataset, "test", _CHECKED)))
+        inputs = Path(scratch) / ("inputs.npz" if isinstance(batch, Mapping) else "inputs.npy")
+        if isinstance(batch, Mapping):
+            np.savez(inputs, **batch)
+        else:
+            np.save(inputs, batch)
         for index, variant in enumerate(variants):
             progress.update("checking", index, len(variants))
             checks[variant.row] = check_in_fresh_process(
