@@ -1,9 +1,9 @@
-"""Pictures of the samples with the largest difference between engine and FP32."""
+"""Samples with the largest difference between engine and FP32."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,17 @@ _LEAST_PIXELS = 96
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleText:
-    """A sample's target and the predictions of FP32 and the engine, in words."""
+class ShownSample:
+    """A sample's target and the predictions of FP32 and the engine, in words and as a picture.
+
+    Attributes:
+        picture: ``(height, width, 1 or 3)``; None for inputs that are no images.
+    """
 
     true: str
     fp32: str
     engine: str
+    picture: Array | None
 
 
 class WorstSamples:
@@ -36,37 +41,41 @@ class WorstSamples:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._heap: list[tuple[float, int, SampleText, Array]] = []
+        self._heap: list[tuple[float, int, ShownSample]] = []
 
-    def add(
-        self, differences: Array, images: Array, labels: Sequence[SampleText], first_index: int
-    ) -> None:
-        """Add a batch: differences (n,), inputs (n, ...), sample texts."""
+    def add(self, differences: Array, first_index: int, show: Callable[[int], ShownSample]) -> None:
+        """Add a batch.
+
+        Args:
+            differences: difference of each sample, ``(samples,)``.
+            first_index: index of the batch's first sample.
+            show: returns a sample of the batch; called for samples to keep only.
+        """
         for i in np.argsort(differences)[::-1][: self._count]:
             # Negative, unique indices: equal differences prefer the first sample and never compare
-            # images.
-            item = (float(differences[i]), -(first_index + int(i)), labels[i], images[i])
-            # Copies: a view would keep the whole batch in memory.
+            # samples.
+            place = (float(differences[i]), -(first_index + int(i)))
             if len(self._heap) < self._count:
-                heapq.heappush(self._heap, (*item[:3], item[3].copy()))
-            elif item[:2] > self._heap[0][:2]:
-                heapq.heapreplace(self._heap, (*item[:3], item[3].copy()))
+                heapq.heappush(self._heap, (*place, show(int(i))))
+            elif place > self._heap[0][:2]:
+                heapq.heapreplace(self._heap, (*place, show(int(i))))
 
     def write(self, evaluation: Evaluation, prefix: str) -> list[WorstSample]:
-        """Write the pictures as ``<prefix>_<index>.png``; return them, largest difference first."""
+        """Write the pictures as ``<prefix>_<index>.png``; return samples, worst first."""
         found = []
-        for difference, index, labels, image in sorted(
-            self._heap, key=lambda item: item[:2], reverse=True
-        ):
-            path = evaluation.picture_file(f"{prefix}_{-index}.png")
-            write_picture(path, image)
+        for difference, index, shown in sorted(self._heap, key=lambda item: item[:2], reverse=True):
+            file = ""
+            if shown.picture is not None:
+                path = evaluation.picture_file(f"{prefix}_{-index}.png")
+                write_picture(path, shown.picture)
+                file = path.relative_to(evaluation.path).as_posix()
             sample = WorstSample(
                 index=-index,
                 difference=difference,
-                file=path.relative_to(evaluation.path).as_posix(),
-                label=labels.true,
-                fp32=labels.fp32,
-                engine=labels.engine,
+                file=file,
+                label=shown.true,
+                fp32=shown.fp32,
+                engine=shown.engine,
             )
             found.append(sample)
         return found

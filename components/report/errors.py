@@ -45,7 +45,7 @@ class ClassRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One test picture as a data URL, with its class texts."""
+    """One test sample: its picture as a data URL, or an empty one, and its predictions."""
 
     source: str
     caption: str
@@ -136,10 +136,10 @@ def _per_class(run: RunData) -> list[_ClassChange]:
 
 
 def samples(run: RunData) -> list[Sample]:
-    """Return the worst samples with a readable picture."""
+    """Return the worst samples, without those whose picture is unreadable."""
     found = []
     for worst in run.measurements.worst_samples[:_MOST_SAMPLES]:
-        source = _data_url(run.evaluation.path, worst.file)
+        source = _data_url(run.evaluation.path, worst.file) if worst.file else ""
         if source is not None:
             found.append(_sample(run, worst, source))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from qatline.components.data.reader import numpy_batches
 from qatline.components.evaluation.against_champion import compare_with_current
 from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from qatline.components.evaluation.samples import SampleText, WorstSamples
+from qatline.components.evaluation.samples import ShownSample, WorstSamples
 from qatline.components.evaluation.speed import speed_sentences
 from qatline.components.registry.access import champion_digest
 from qatline.components.settings import EngineSettings, RegistrySettings, Settings
@@ -260,15 +260,8 @@ def _measure(
             _check_shapes(outputs, fp32)
             quality[row].add(outputs, fp32, targets)
             if row == CANDIDATE:
-                named = [
-                    SampleText(
-                        true=task.describe_target(target),
-                        fp32=task.describe(fp32, index),
-                        engine=task.describe(outputs, index),
-                    )
-                    for index, target in enumerate(targets)
-                ]
-                worst.add(task.differences(outputs, fp32), inputs, named, seen)
+                show = _shown(task, inputs, targets, fp32, outputs)
+                worst.add(task.differences(outputs, fp32), seen, show)
         seen += len(targets)
         progress.update("evaluating", seen, total)
     if seen != total or not seen:
@@ -277,6 +270,22 @@ def _measure(
             "as many. Run train_baseline again on this data set."
         )
     return quality, worst
+
+
+def _shown(
+    task: Task, inputs: Any, targets: Array, fp32: Outputs, engine: Outputs
+) -> Callable[[int], ShownSample]:
+    """Return a function that shows a sample of a batch."""
+
+    def show(index: int) -> ShownSample:
+        return ShownSample(
+            true=task.describe_target(targets[index]),
+            fp32=task.describe(fp32, index),
+            engine=task.describe(engine, index),
+            picture=task.picture(inputs, targets, [fp32, engine], index),
+        )
+
+    return show
 
 
 def _check_shapes(outputs: Outputs, reference: Outputs) -> None:

@@ -9,7 +9,15 @@ import numpy as np
 
 from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
 from qatline.components.artifacts.metric import Metric
-from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
+from qatline.components.tasks.task import (
+    Array,
+    Group,
+    Outputs,
+    Samples,
+    Task,
+    image_of,
+    one_output,
+)
 
 
 class Segmentation(Task):
@@ -130,7 +138,35 @@ class Segmentation(Task):
         """Return the classes with the most pixels."""
         return self._largest(target[target != self.ignore_index])
 
+    def picture(
+        self, inputs: Any, targets: Array, outputs: Sequence[Outputs], index: int
+    ) -> Array | None:
+        """Return image, target and predictions side by side, the classes as colours."""
+        image = image_of(inputs, index)
+        if image is None:
+            return None
+        low, high = float(image.min()), float(image.max())
+        gray = np.broadcast_to((image - low) / max(high - low, 1e-12), (*image.shape[:2], 3))
+        colors = _colors(len(self.data.classes))
+        masks = [
+            targets[index],
+            *(self.decode(np.asarray(each)[index : index + 1])[0] for each in outputs),
+        ]
+        panels = [gray]
+        for mask in masks:
+            known = mask != self.ignore_index
+            color = colors[np.where(known, mask, 0)]
+            panels.append(np.where(known[..., None], 0.45 * gray + 0.55 * color, gray))
+        return np.concatenate(panels, axis=1)
+
     def _largest(self, mask: Array) -> str:
         counts = np.bincount(np.ravel(mask), minlength=len(self.data.classes))
         order = [index for index in np.argsort(-counts, kind="stable")[:3] if counts[index]]
         return ", ".join(f"{self.data.classes[i]} {counts[i] / mask.size:.0%}" for i in order)
+
+
+def _colors(count: int) -> Array:
+    """Return distinct colours, (count, 3) in [0, 1]: equal steps of the golden angle in hue."""
+    import colorsys
+
+    return np.array([colorsys.hsv_to_rgb(i * 0.618034 % 1, 0.75, 0.95) for i in range(count)])

@@ -229,6 +229,38 @@ class Task:
         """Return one sample's target in a few words, for a caption."""
         return _numbers(target)
 
+    def picture(
+        self,
+        inputs: Any,
+        targets: Array,  # noqa: ARG002
+        outputs: Sequence[Outputs],  # noqa: ARG002
+        index: int,
+    ) -> Array | None:
+        """Return a picture of one sample for the report, ``(height, width, 1 or 3)``.
+
+        Default: the input if it is an image, else None.
+
+        Args:
+            inputs: the inputs of a batch, an array or several by name.
+            targets: the targets of the batch.
+            outputs: outputs of FP32 and of the engine.
+            index: sample of the batch.
+        """
+        return image_of(inputs, index)
+
+
+def image_of(inputs: Any, index: int) -> Array | None:
+    """Return a sample's input as an image, ``(height, width, 1 or 3)``, if it is one.
+
+    Of several inputs it is the first image. Two channels, or more than three, are shown by the
+    first one.
+    """
+    for values in inputs.values() if isinstance(inputs, Mapping) else [inputs]:
+        if values.ndim == 4:
+            image = values[index]
+            return np.array(image if image.shape[-1] == 3 else image[..., :1])
+    return None
+
 
 def check_numbers(outputs: Outputs, model: str) -> None:
     """Reject outputs with NaN: their predictions are undefined.

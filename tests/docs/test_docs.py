@@ -39,7 +39,7 @@ QUICK = [
     *("--set", "training.epochs=1"),
     *("--set", "qat.epochs=1"),
     *("--set", "engine.benchmark_seconds=0.05"),
-    *("--set", "gate.max_accuracy_drop=1"),
+    *("--set", "gate.max_drop=1"),
     "--accept-rejected",  # one epoch may be no better than chance
 ]
 

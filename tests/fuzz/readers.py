@@ -240,7 +240,7 @@ data: {kind: digits, calibration_samples: 64, preprocessing: {scale: 0.0625, mea
 model: {name: resnet_digits}
 training: {epochs: 2, batch_size: 32, learning_rate: 1e-3}
 qat: {epochs: 1}
-gate: {max_accuracy_drop: 0.01}
+gate: {max_drop: 0.01}
 profiles:
   quick: {qat: {epochs: 1}, data: {limit: 100}}
 """

@@ -36,7 +36,7 @@ QUICK = (
     "qat.epochs=1",
     "export.parity_samples=64",
     "engine.benchmark_seconds=0.05",
-    "gate.max_accuracy_drop=1",
+    "gate.max_drop=1",
     "gate.min_speedup=0.01",  # how long so small a network takes must not decide
 )
 # What follows the export is measured, and differs from run to run.

@@ -19,7 +19,7 @@ QUICK = [
     "training.epochs=3",
     "qat.epochs=1",
     "engine.benchmark_seconds=0.2",
-    "gate.max_accuracy_drop=1",
+    "gate.max_drop=1",
     "gate.min_speedup=0.01",  # the load of the machine must not decide
 ]
 OVERRIDES = [text for override in QUICK for text in ("--set", override)]

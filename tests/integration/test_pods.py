@@ -24,7 +24,7 @@ QUICK = (
     "training.epochs=2",
     "qat.epochs=1",
     "engine.benchmark_seconds=0.05",
-    "gate={max_accuracy_drop: 1, min_accuracy: 0}",
+    "gate={max_drop: 1, required: 0}",
     "tracking.uri=http://mlflow.example:5000",
 )
 

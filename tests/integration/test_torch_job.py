@@ -84,7 +84,7 @@ SMALL = (
     "qat.epochs=1",
     "engine.backend=openvino",
     "engine.benchmark_seconds=0.1",
-    "gate.max_accuracy_drop=0.05",
+    "gate.max_drop=0.05",
 )
 
 
@@ -139,7 +139,7 @@ def test_tracking_holds_the_framework(result: dict[str, Any]) -> None:
 
 
 def test_equal_steps_are_reused(folder: Path, result: dict[str, Any]) -> None:
-    again = run(folder, *SMALL, "gate.max_accuracy_drop=0.06")
+    again = run(folder, *SMALL, "gate.max_drop=0.06")
     reused = [step["name"] for step in again["steps"] if step["status"] == "reused"]
     assert reused == [name for name in STEP_ARTIFACTS if name != "promote"]
 

@@ -16,6 +16,7 @@ from qatline.components.artifacts.evaluation import (
     row_metrics,
     rows_of_metrics,
 )
+from qatline.components.artifacts.metric import Metric
 
 
 def open_text(folder: Path, text: str) -> Measurements:
@@ -29,10 +30,10 @@ def test_measurements_give_rows_by_name(tmp_path: Path) -> None:
     assert found.rows == {"qat_engine": ResultRow(accuracy=0.5, int8_layers=3)}
     assert found.row("fp32") == ResultRow()
     assert found.samples is found.infrastructure_check is None
-    assert found.classes == found.worst_samples == ()
+    assert found.groups == found.worst_samples == ()
 
 
-@pytest.mark.parametrize("text", ["[]", "3", '{"latency": {"fp32": [{}]}}', '{"per_class": 1}'])
+@pytest.mark.parametrize("text", ["[]", "3", '{"latency": {"fp32": [{}]}}', '{"groups": 1}'])
 def test_measurements_of_another_shape_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(StepError, match=r"expected .*, received .* Run evaluate again"):
         open_text(tmp_path, text)
@@ -43,10 +44,9 @@ def test_measurements_are_written_as_they_were_read(tmp_path: Path) -> None:
         {
             "version": 1,
             "samples": 2,
-            "classes": ["a", "b"],
-            "results": {"fp32": {"bytes": 3, "latency_ms_p50": None, "accuracy": 0.5}},
-            "confusion": {"fp32": [[1, 0], [1, 0]]},
-            "per_class": [{"class": "a", "samples": 2, "accuracy": {"fp32": None}}],
+            "results": {"fp32": {"bytes": 3, "latency_ms_p50": None, "quality": {"mae": 0.5}}},
+            "groups": [{"name": "a", "samples": 2, "values": {"fp32": None}}],
+            "details": {"fp32": {"confusion": [[1, 0], [1, 0]]}},
             "latency": {"fp32": [{"batch_size": 1, "end_to_end": {"p50": 0.5}}]},
             "infrastructure_check": {"passed": True, "engines": {"fp32": {"passed": True}}},
         },
@@ -69,7 +69,17 @@ def test_row_metrics_are_named_by_row_and_figure() -> None:
     assert rows_of_metrics({**metrics, "seconds": 1.0}) == {"fp32_engine": ResultRow(bytes=3.0)}
 
 
-def test_row_with_few_classes_has_no_top5() -> None:
-    row = ResultRow(bytes=3).with_quality(accuracy=0.5, top5=None).with_memory(None)
-    assert row.to_dict() == {"bytes": 3, "accuracy": 0.5, "memory_mib": None}
-    assert row.with_quality(accuracy=0.5, top5=1.0).top5 == 1.0
+def test_row_has_the_metrics_of_its_task() -> None:
+    metric = Metric(name="mae", higher_is_better=False)
+    row = ResultRow(bytes=3).with_quality({"mae": 0.5, "r2": 0.9}, metric).with_memory(None)
+    assert row.value == 0.5
+    metrics = row_metrics({"fp32": row})
+    assert metrics == {"fp32/bytes": 3.0, "fp32/mae": 0.5, "fp32/r2": 0.9}
+    assert rows_of_metrics(metrics, metric)["fp32"].value == 0.5
+    assert ResultRow.model_validate(row.to_dict()) == row
+
+
+def test_rows_of_earlier_versions_have_their_accuracy() -> None:
+    row = ResultRow.model_validate({"accuracy": 0.5, "top5": None})
+    assert (row.value, row.quality) == (0.5, {"accuracy": 0.5})
+    assert ResultRow.model_validate({"accuracy": None}).value is None

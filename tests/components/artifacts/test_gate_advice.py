@@ -18,7 +18,7 @@ from qatline.components.artifacts.promotion import Reason, Verdict
 from qatline.components.evaluation import champion_gate, gate
 from qatline.pipelines.cli.main import app
 
-PASSED = Reason(check="accuracy_drop", passed=True, message="No worse.")
+PASSED = Reason(check="quality_drop", passed=True, message="No worse.")
 SLOW = Reason(check="speedup", passed=False, message="Too slow.")
 UNKNOWN = Reason(check="of another version", passed=False, message="Refused.")
 

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from qatline.components.artifacts.comparison import ChampionComparison, ClassTest, PairedTest
+from qatline.components.artifacts.comparison import ChampionComparison, GroupTest, PairedTest
+from qatline.components.artifacts.metric import Metric
 from qatline.components.artifacts.result_row import ResultRow
 from qatline.components.evaluation.champion_gate import judge_against_champion
 from qatline.components.settings.gate_settings import ChampionSettings
 
 CHAMPION = {"accuracy": 0.9, "latency_ms_p50": 1.0, "throughput": 1000.0, "bytes": 1_000_000}
 ALL = [
-    "champion_accuracy",
-    "champion_classes",
+    "champion_quality",
+    "champion_groups",
     "champion_latency",
     "champion_size",
     "champion_gain",
@@ -37,8 +38,8 @@ def comparison(p_better: float = 0.01, classes: Any = None, **candidate: Any) ->
             p_better=p_better,
             p_worse=0.99,
         ),
-        classes=classes
-        or [ClassTest(name="cat", samples=50, candidate=0.9, champion=0.9, p_worse=1.0)],
+        groups=classes
+        or [GroupTest(name="cat", samples=50, candidate=0.9, champion=0.9, p_worse=1.0)],
     )
 
 
@@ -51,7 +52,7 @@ def test_better_candidate_passes_all_checks() -> None:
     reasons = judge_against_champion(comparison(), ChampionSettings())
     assert [reason.check for reason in reasons] == ALL
     assert all(reason.passed for reason in reasons)
-    assert "McNemar p=0.01 of better" in reasons[0].message
+    assert "McNemar's test: p=0.01 of better" in reasons[0].message
     assert "14 right in the candidate alone, 4 in the champion alone" in reasons[0].message
     assert "interval +0.00 to +4.00" in reasons[0].message
 
@@ -84,11 +85,11 @@ def test_champion_that_cannot_be_measured_stays() -> None:
     ("margins", "candidate", "check"),
     [
         ({}, {"accuracy": 0.9}, None),
-        ({}, {"accuracy": 0.898}, "champion_accuracy"),
-        ({"max_accuracy_drop": 0.01}, {"accuracy": 0.89}, None),
-        ({"max_accuracy_drop": 0.01}, {"accuracy": 0.889}, "champion_accuracy"),
-        ({"max_accuracy_drop": 0.1, "max_relative_accuracy_drop": 0.1}, {"accuracy": 0.81}, None),
-        ({"max_accuracy_drop": 0.1, "max_relative_accuracy_drop": 0.1}, {"accuracy": 0.809}, "champion_accuracy"),
+        ({}, {"accuracy": 0.898}, "champion_quality"),
+        ({"max_drop": 0.01}, {"accuracy": 0.89}, None),
+        ({"max_drop": 0.01}, {"accuracy": 0.889}, "champion_quality"),
+        ({"max_drop": 0.1, "max_relative_drop": 0.1}, {"accuracy": 0.81}, None),
+        ({"max_drop": 0.1, "max_relative_drop": 0.1}, {"accuracy": 0.809}, "champion_quality"),
         ({}, {"latency_ms_p50": 1.25}, None),
         ({}, {"latency_ms_p50": 1.26}, "champion_latency"),
         ({"max_latency_increase_ms": 0.1}, {"latency_ms_p50": 1.1}, None),
@@ -100,7 +101,7 @@ def test_champion_that_cannot_be_measured_stays() -> None:
         ({}, {"bytes": 1_250_001}, "champion_size"),
         ({"max_size_increase_mib": 0.1}, {"bytes": 1_110_000}, "champion_size"),
         ({}, {"bytes": None}, "champion_size"),
-        ({}, {"accuracy": None}, "champion_accuracy"),
+        ({}, {"accuracy": None}, "champion_quality"),
     ],
 )  # fmt: skip
 def test_margins_hold_exactly(
@@ -142,14 +143,14 @@ def test_gain_must_be_more_than_noise(
 def test_classes_have_a_floor(
     margins: dict[str, Any], accuracy: float | None, p_worse: float, passed: bool
 ) -> None:
-    tests = [ClassTest(name="dog", samples=9, candidate=accuracy, champion=0.9, p_worse=p_worse)]
+    tests = [GroupTest(name="dog", samples=9, candidate=accuracy, champion=0.9, p_worse=p_worse)]
     found = comparison(classes=tests)
-    assert failed(found, **margins) == ([] if passed else ["champion_classes"])
+    assert failed(found, **margins) == ([] if passed else ["champion_groups"])
 
 
 @pytest.mark.parametrize(("champion", "named"), [(1.0, True), (0.0, False)])
 def test_lost_rare_class_is_named(champion: float, named: bool) -> None:
-    rare = ClassTest(name="rare", samples=3, candidate=0.0, champion=champion, p_worse=0.125)
+    rare = GroupTest(name="rare", samples=3, candidate=0.0, champion=champion, p_worse=0.125)
     reason = judge_against_champion(comparison(classes=[rare]), ChampionSettings())[1]
     assert reason.passed
     assert ("rare: 0.00% against 100.00% (3 samples)" in reason.message) == named
@@ -158,28 +159,61 @@ def test_lost_rare_class_is_named(champion: float, named: bool) -> None:
 @pytest.mark.parametrize(("margins", "passed"), [({}, True), ({"max_class_drop": 0.5}, False)])
 def test_class_without_samples_fails_a_bound(margins: dict[str, Any], passed: bool) -> None:
     tests = [
-        ClassTest(name="dog", samples=9, candidate=0.9, champion=0.9, p_worse=1.0),
-        ClassTest(name="rare", samples=0),
+        GroupTest(name="dog", samples=9, candidate=0.9, champion=0.9, p_worse=1.0),
+        GroupTest(name="rare", samples=0),
     ]
     reasons = judge_against_champion(
         comparison(classes=tests), ChampionSettings.model_validate(margins)
     )
-    reason = next(each for each in reasons if each.check == "champion_classes")
+    reason = next(each for each in reasons if each.check == "champion_groups")
     assert reason.passed == passed
     assert "Classes without test samples: rare." in reason.message
 
 
 def test_champion_without_classes_rejects() -> None:
-    found = comparison().model_copy(update={"classes": ()})
-    assert failed(found) == ["champion_classes"]
+    found = comparison().model_copy(update={"groups": None})
+    assert failed(found) == ["champion_groups"]
+    assert failed(comparison().model_copy(update={"groups": ()})) == []  # a task without groups
+
+
+def error(value: float) -> ResultRow:
+    """Return a row of a regression."""
+    metric = Metric(name="mae", title="mean absolute error", higher_is_better=False)
+    return ResultRow(latency_ms_p50=1.0, bytes=10).with_quality({"mae": value}, metric)
+
+
+@pytest.mark.parametrize(
+    ("p_worse", "margins", "check"),
+    [
+        (0.2, {}, None),
+        (0.04, {}, "champion_quality"),
+        (0.04, {"max_drop": 0.2}, None),
+        (0.9, {"max_drop": 0.05}, "champion_quality"),
+        (0.9, {"max_relative_drop": 0.05}, None),
+        (0.9, {"max_relative_drop": 0.04}, "champion_quality"),
+    ],
+)
+def test_errors_are_better_if_they_are_lower(
+    p_worse: float, margins: dict[str, Any], check: str | None
+) -> None:
+    found = ChampionComparison(
+        version=1,
+        candidate=error(2.1),
+        champion=error(2.0),
+        test=PairedTest(name="Wilcoxon", samples=90, p_better=1 - p_worse, p_worse=p_worse),
+        groups=(),
+    )
+    assert failed(found, require="not_worse", **margins) == ([check] if check else [])
+    message = judge_against_champion(found, ChampionSettings())[0].message
+    assert "Mean absolute error +0.1 against champion version 1 (2.1 against 2;" in message
 
 
 def test_worse_classes_are_named() -> None:
     tests = []
     for name in "abcde":
-        tests.append(ClassTest(name=name, samples=9, candidate=0.1, champion=0.9, p_worse=0.0))
+        tests.append(GroupTest(name=name, samples=9, candidate=0.1, champion=0.9, p_worse=0.0))
     reasons = judge_against_champion(comparison(classes=tests), ChampionSettings())
-    message = next(each.message for each in reasons if each.check == "champion_classes")
+    message = next(each.message for each in reasons if each.check == "champion_groups")
     assert message == (
         "Classes worse than the champion's: a: 10.00% against 90.00%; b: 10.00% against 90.00%; "
         "c: 10.00% against 90.00% and 2 more."

@@ -10,7 +10,7 @@ import pytest
 
 from qatline.components.artifacts import ResultRow, Verdict
 from qatline.components.artifacts.comparison import ChanceTest
-from qatline.components.artifacts.evaluation import ClassAccuracy, FileCheck
+from qatline.components.artifacts.evaluation import FileCheck, GroupQuality
 from qatline.components.artifacts.exported import FindingRecord
 from qatline.components.artifacts.promotion import Reason
 from qatline.components.evaluation.gate import judge, speedup
@@ -30,7 +30,7 @@ SOUND: dict[str, Any] = {
     "infrastructure": FileCheck(passed=True, message="64 requests equal."),
     "verification": [],
     "analysis": [],
-    "chance": ChanceTest(samples=100, accuracy=0.98, chance=0.1, p_value=0.0005),
+    "chance": ChanceTest(samples=100, value=0.98, chance=0.1, p_value=0.0005),
 }
 
 
@@ -68,7 +68,7 @@ def test_sound_engine_is_promoted_with_reasons() -> None:
     verdict = verdict_with()
     assert verdict.promoted
     assert [reason.check for reason in verdict.reasons] == [
-        "accuracy_drop",
+        "quality_drop",
         "chance",
         "int8_fraction",
         "speedup",
@@ -87,19 +87,19 @@ def test_sound_engine_is_promoted_with_reasons() -> None:
 
 
 def test_optional_bounds_add_their_checks() -> None:
-    verdict = verdict_with({"min_accuracy": 0.98, "min_speedup": 2.0})
+    verdict = verdict_with({"required": 0.98, "min_speedup": 2.0})
     assert verdict.promoted
-    assert {"min_accuracy", "speedup"} <= {reason.check for reason in verdict.reasons}
+    assert {"quality", "speedup"} <= {reason.check for reason in verdict.reasons}
 
 
 @pytest.mark.parametrize(
     ("bounds", "candidate", "check"),
     [
-        ({"max_accuracy_drop": 0.01}, {"accuracy": 0.97}, None),
-        ({"max_accuracy_drop": 0.01}, {"accuracy": 0.9699}, "accuracy_drop"),
-        ({"max_accuracy_drop": 0.0}, {"accuracy": 0.98}, None),
-        ({"min_accuracy": 0.98}, {}, None),
-        ({"min_accuracy": 0.981}, {}, "min_accuracy"),
+        ({"max_drop": 0.01}, {"accuracy": 0.97}, None),
+        ({"max_drop": 0.01}, {"accuracy": 0.9699}, "quality_drop"),
+        ({"max_drop": 0.0}, {"accuracy": 0.98}, None),
+        ({"required": 0.98}, {}, None),
+        ({"required": 0.981}, {}, "quality"),
         ({"min_int8_fraction": 0.9}, {}, None),
         ({"min_int8_fraction": 0.9}, {"int8_layers": 8}, "int8_fraction"),
         ({"min_speedup": 2.0}, {"latency_ms_p50": 0.5}, None),
@@ -115,8 +115,8 @@ def test_bounds_hold_exactly(
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf, "0.99", True])
 def test_what_was_not_measured_does_not_pass(missing: object) -> None:
     candidate = {"accuracy": missing, "int8_layers": missing, "latency_ms_p50": missing}
-    verdict = verdict_with({"min_accuracy": 0.1, "min_speedup": 1.0}, candidate)
-    assert failed(verdict) == ["accuracy_drop", "min_accuracy", "int8_fraction", "speedup"]
+    verdict = verdict_with({"required": 0.1, "min_speedup": 1.0}, candidate)
+    assert failed(verdict) == ["quality_drop", "quality", "int8_fraction", "speedup"]
     assert all("not measured" in reason.received for reason in verdict.reasons if not reason.passed)
 
 
@@ -277,8 +277,8 @@ def test_min_speedup_holds_against_the_fastest_float_engine() -> None:
 def test_judge_never_promotes_what_is_not_better_than_chance(
     accuracy: float | None, chance: float, p_value: float | None, passed: bool
 ) -> None:
-    test = ChanceTest(samples=50, accuracy=accuracy, chance=chance, p_value=p_value)
-    lenient = {"max_accuracy_drop": 1.0, "min_int8_fraction": 0.0, "min_speedup": 0.01}
+    test = ChanceTest(samples=50, value=accuracy, chance=chance, p_value=p_value)
+    lenient = {"max_drop": 1.0, "min_int8_fraction": 0.0, "min_speedup": 0.01}
     rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
     verdict = judge(rows, settings(**lenient), **{**SOUND, "chance": test})
     assert failed(verdict) == ([] if passed else ["chance"])
@@ -290,19 +290,19 @@ def test_judge_without_chance_test_rejects() -> None:
     assert failed(verdict) == ["chance"]
 
 
-def by_class(**accuracies: float | None) -> list[ClassAccuracy]:
+def by_class(**accuracies: float | None) -> list[GroupQuality]:
     """Return classes of three samples that FP32 recognizes, with the engine's accuracies."""
     found = []
     for name, accuracy in accuracies.items():
         measured = {"fp32": 1.0, "qat_engine": accuracy}
-        row = {"class": name, "samples": 3, "accuracy": measured}
-        found.append(ClassAccuracy.model_validate(row))
+        row = {"name": name, "samples": 3, "values": measured}
+        found.append(GroupQuality.model_validate(row))
     return found
 
 
-def judge_classes(classes: list[ClassAccuracy], **bounds: Any) -> dict[str, Reason]:
+def judge_classes(classes: list[GroupQuality], **bounds: Any) -> dict[str, Reason]:
     rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
-    reasons = judge(rows, settings(**bounds), **SOUND, classes=classes).reasons
+    reasons = judge(rows, settings(**bounds), **SOUND, groups=classes).reasons
     return {reason.check: reason for reason in reasons}
 
 
@@ -311,7 +311,7 @@ def judge_classes(classes: list[ClassAccuracy], **bounds: Any) -> dict[str, Reas
     [(0.5, 0.5, True), (0.51, 0.5, False), (0.5, 0.0, False), (0.0, 0.0, True)],
 )
 def test_class_floor_holds_for_the_worst_class(bound: float, worst: float, passed: bool) -> None:
-    reason = judge_classes(by_class(cat=0.9, dog=worst), min_class_accuracy=bound)["class_accuracy"]
+    reason = judge_classes(by_class(cat=0.9, dog=worst), required_per_class=bound)["group_quality"]
     assert reason.passed == passed
     assert f"{worst:.2%} on dog" in reason.message
 
@@ -319,26 +319,26 @@ def test_class_floor_holds_for_the_worst_class(bound: float, worst: float, passe
 @pytest.mark.parametrize("accuracy", [None, math.nan])
 def test_class_floor_fails_unmeasured_classes(accuracy: float | None) -> None:
     classes = by_class(cat=0.9, rare=accuracy, dog=0.8)
-    reason = judge_classes(classes, min_class_accuracy=0.5)["class_accuracy"]
+    reason = judge_classes(classes, required_per_class=0.5)["group_quality"]
     assert not reason.passed
     assert reason.received == "80.00% on dog; not measured on rare"
     assert "add test samples" in reason.message
-    assert "remove gate.min_class_accuracy" in reason.message
+    assert "remove gate.required_per_class" in reason.message
 
 
 def test_class_floor_counts_many_unmeasured_classes() -> None:
     classes = by_class(**dict.fromkeys("abcdefg"))
-    reason = judge_classes(classes, min_class_accuracy=0.0)["class_accuracy"]
+    reason = judge_classes(classes, required_per_class=0.0)["group_quality"]
     assert reason.received == "not measured on a, b, c, d, e and 2 more"
 
 
 def test_lost_class_is_named_without_a_floor() -> None:
-    reason = judge_classes(by_class(cat=1.0, rare=0.0))["accuracy_drop"]
+    reason = judge_classes(by_class(cat=1.0, rare=0.0))["quality_drop"]
     assert "Lost classes: rare from 100.00% to 0.00% (3 samples)" in reason.message
     for other in (0.1, None):
-        assert "Lost" not in judge_classes(by_class(rare=other))["accuracy_drop"].message
+        assert "Lost" not in judge_classes(by_class(rare=other))["quality_drop"].message
 
 
 def test_class_floor_without_classes_rejects() -> None:
     rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
-    assert failed(judge(rows, settings(min_class_accuracy=0.1), **SOUND)) == ["class_accuracy"]
+    assert failed(judge(rows, settings(required_per_class=0.1), **SOUND)) == ["group_quality"]

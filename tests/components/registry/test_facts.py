@@ -43,7 +43,8 @@ def test_tags_say_what_a_version_is(monkeypatch: pytest.MonkeyPatch) -> None:
         "qatline.data": "f" * 64,
         "qatline.framework": "keras",
         "qatline.inputs": "i" * 64,
-        "qatline.accuracy": "0.912346",
+        "qatline.quality": "0.912346",
+        "qatline.metric": ROW.metric.model_dump_json(),
         "qatline.latency_ms": "0.512",
         "qatline.engine_bytes": "1000",
     }

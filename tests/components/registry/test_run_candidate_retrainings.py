@@ -71,7 +71,7 @@ def test_retrainings_protect_the_champion(registry: MlflowRegistry, retrain: Mak
     assert (first.action, first.champion) == ("promoted", 1)
     bad = retrain(300, wrong=0.6)
     assert bad.run(registry.name).action == "rejected"
-    assert "champion_accuracy" in bad.verdict.failed
+    assert "champion_quality" in bad.verdict.failed
     good = retrain(1000, scale=1 / 8)  # fed otherwise than the champion is
     assert good.run(registry.name).champion == 3
     assert "significantly more accurate" in good.verdict.reasons[-1].message
@@ -83,8 +83,8 @@ def test_retrainings_protect_the_champion(registry: MlflowRegistry, retrain: Mak
 
 def test_model_at_chance_is_never_promoted(registry: MlflowRegistry, retrain: Make) -> None:
     lenient = {
-        "max_accuracy_drop": 1.0,
-        "champion": {**MARGINS, "require": "not_worse", "max_accuracy_drop": 1.0},
+        "max_drop": 1.0,
+        "champion": {**MARGINS, "require": "not_worse", "max_drop": 1.0},
     }
     guessing = retrain(300, wrong=1.0, gate=lenient)
     assert guessing.run(registry.name).action == "rejected"
@@ -109,7 +109,7 @@ def test_versions_tell_what_they_are(registry: MlflowRegistry, retrain: Make) ->
     run.run(registry.name)
     (version,) = registry.versions()
     assert version.tags["qatline.backend"] == "openvino"
-    assert 0.8 < float(version.tags["qatline.accuracy"]) < 1
+    assert 0.8 < float(version.tags["qatline.quality"]) < 1
     assert float(version.tags["qatline.latency_ms"]) > 0
     assert version.tags["qatline.data"].endswith("500")
     assert version.tags["qatline.verdict"] == "promote"
@@ -172,7 +172,7 @@ def test_ten_nights(registry: MlflowRegistry, retrain: Make) -> None:
     accuracies = []
     for version in registry.versions():
         if version.number in {move.to for move in moves}:
-            accuracies.append(float(version.tags["qatline.accuracy"]))
+            accuracies.append(float(version.tags["qatline.quality"]))
     assert accuracies == sorted(accuracies)
     rollback(registry, by="me", lease=60)
     assert registry.state().aliases["champion"] == moves[-1].left

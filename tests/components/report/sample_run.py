@@ -22,7 +22,7 @@ from qatline.components.store.manifest import describe
 
 CLASSES = [str(digit) for digit in range(10)]
 REASON = Reason(
-    check="accuracy_drop",
+    check="quality_drop",
     passed=True,
     expected="at most 1.00% below FP32 Keras",
     received="97.78% against 97.50%",
@@ -223,12 +223,11 @@ def evaluation(names: list[str]) -> dict[str, Any]:
         "qat_engine": row(0.9778, 160_000, 0.04, 11),
     }
     confusion = (np.eye(count, dtype=int) * 36 + np.eye(count, k=1, dtype=int)).tolist()
-    per_class = [
+    groups = [
         {
-            "class": name,
+            "name": name,
             "samples": 36,
-            "accuracy": {"fp32": 0.95, "qat_engine": 0.95 + (index % 3 - 1) * 0.02},
-            "change": {"qat_engine": (index % 3 - 1) * 0.02},
+            "values": {"fp32": 0.95, "qat_engine": 0.95 + (index % 3 - 1) * 0.02},
         }
         for index, name in enumerate(names)
     ]
@@ -246,8 +245,8 @@ def evaluation(names: list[str]) -> dict[str, Any]:
     return {
         "samples": 360,
         "results": rows,
-        "confusion": {"qat_engine": confusion},
-        "per_class": per_class,
+        "details": {"qat_engine": {"confusion": confusion}},
+        "groups": groups,
         "latency": {
             name: [
                 benchmark(1, values["latency_ms_p50"]),
@@ -256,8 +255,7 @@ def evaluation(names: list[str]) -> dict[str, Any]:
             for name, values in rows.items()
             if values["latency_ms_p50"] is not None
         },
-        "agreement": {name: {"labels": 0.99} for name in rows},
-        "calibration_error": dict.fromkeys(rows, 0.012),
+        "agreement": {name: {"same": 0.99, "largest_difference": 0.03} for name in rows},
         "worst_samples": worst,
         "infrastructure_check": {
             "passed": True,

@@ -263,8 +263,8 @@ def test_the_report_says_which_epoch_is_kept(folders: ReportFolders) -> None:
 
 def test_class_rows_keep_unmeasured_classes(folders: ReportFolders) -> None:
     evaluation = json.loads((folders.evaluation / "evaluation.json").read_text())
-    evaluation["per_class"][0] |= {"samples": 0, "accuracy": {"fp32": None, "qat_engine": None}}
-    evaluation["per_class"][5] |= {"samples": 3, "accuracy": {"fp32": 1.0, "qat_engine": 0.0}}
+    evaluation["groups"][0] |= {"samples": 0, "values": {"fp32": None, "qat_engine": None}}
+    evaluation["groups"][5] |= {"samples": 3, "values": {"fp32": 1.0, "qat_engine": 0.0}}
     (folders.evaluation / "evaluation.json").write_text(json.dumps(evaluation))
     run = read_run(folders)
     rows = {row.name: row for row in class_rows(run)}

@@ -7,7 +7,7 @@ from kfp import dsl
 
 from qat_lib.errors import StepError
 from qatline.components.artifacts import Evaluation
-from qatline.components.artifacts.evaluation import Measurements
+from qatline.components.artifacts.evaluation import GroupQuality, Measurements
 from qatline.components.runtime.shown_outputs import MOST_CLASSES, show_metrics, show_outputs
 from qatline.components.step_table import STEP_BY_NAME, Step
 
@@ -16,8 +16,9 @@ EVALUATE = STEP_BY_NAME["evaluate"]
 
 def evaluation(folder: Path, classes: int, row: str = "qat_engine") -> Path:
     matrix = [[int(i == j) for j in range(classes)] for i in range(classes)]
-    names = [f"class {index}" for index in range(classes)]
-    Evaluation(folder).write_measurements(Measurements(classes=names, confusion={row: matrix}))
+    groups = [GroupQuality(name=f"class {index}") for index in range(classes)]
+    measured = Measurements(groups=groups, details={row: {"confusion": matrix}})
+    Evaluation(folder).write_measurements(measured)
     return folder
 
 

@@ -490,7 +490,7 @@ def test_checked_section_is_no_part_of_the_key(bench: Bench) -> None:
         gate: Annotated[GateSettings, CHECKED],
         progress: Progress,
     ) -> Mapping[str, float]:
-        drops.append(gate.max_accuracy_drop)
+        drops.append(gate.max_drop)
         (out / "model.txt").write_text("model")
         return {}
 
@@ -498,7 +498,7 @@ def test_checked_section_is_no_part_of_the_key(bench: Bench) -> None:
     for index, drop in enumerate((0.25, 0.5)):
         run_component(
             "finetune_qat",
-            settings={"gate": {"max_accuracy_drop": drop}},
+            settings={"gate": {"max_drop": drop}},
             seed=0,
             inputs={"dataset": str(bench.folder / "dataset")},
             output=str(bench.folder / f"out{index}"),

@@ -100,7 +100,7 @@ def test_half_engine_that_fails_its_check_is_left_out(
         **{**steps, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=Listener()
     )
     report = json.loads((out / "evaluation.json").read_text())
-    assert "fp16_engine" not in {*report["results"], *report["latency"], *report["confusion"]}
+    assert "fp16_engine" not in {*report["results"], *report["latency"], *report["details"]}
     assert report["infrastructure_check"]["passed"]
     assert told == ["FP16 engine, which is left out: wrong"]
 
@@ -137,7 +137,9 @@ def test_fp16_engine_has_row_and_passes_check(
     )
     report = json.loads((out / "evaluation.json").read_text())
     row = report["results"]["fp16_engine"]
-    assert row["accuracy"] == pytest.approx(report["results"]["fp32"]["accuracy"], abs=1 / 22)
+    assert row["quality"]["accuracy"] == pytest.approx(
+        report["results"]["fp32"]["quality"]["accuracy"], abs=1 / 22
+    )
     assert row["bytes"] == (engines / "fp16.engine").stat().st_size
     assert 0 < row["latency_ms_p50"] <= row["latency_ms_p99"]
     assert row["throughput"] > 0
@@ -153,13 +155,12 @@ def report(evaluated: tuple[Path, dict[str, float]]) -> dict[str, Any]:
 def test_fp32_rows_have_the_accuracy_of_the_predictions(report: dict[str, Any]) -> None:
     results = report["results"]
     assert list(results) == ["fp32", "fp32_engine", "ptq_engine", "qat_engine"]
-    assert (
-        results["fp32"]["accuracy"] == results["fp32_engine"]["accuracy"] == pytest.approx(19 / 22)
-    )
+    accuracy, engine = (results[row]["quality"]["accuracy"] for row in ("fp32", "fp32_engine"))
+    assert accuracy == engine == pytest.approx(19 / 22)
     assert results["fp32"]["bytes"] == 1000
     assert results["fp32"]["latency_ms_p50"] is None
     assert results["fp32"]["int8_layers"] == 0
-    assert report["agreement"]["fp32_engine"]["labels"] == 1.0
+    assert report["agreement"]["fp32_engine"]["same"] == 1.0
     assert report["agreement"]["fp32_engine"]["largest_difference"] < 1e-5
 
 
@@ -176,9 +177,9 @@ def test_control_is_a_row_beside_fp32(steps: dict[str, Path], tmp_path: Path) ->
     names = ["fp32", "fp32_control", "fp32_engine", "ptq_engine", "qat_engine"]
     assert list(report["results"]) == names
     row = report["results"]["fp32_control"]
-    assert row["accuracy"] == metrics["fp32_control_accuracy"] < 0.5
+    assert row["quality"]["accuracy"] == metrics["fp32_control_accuracy"] < 0.5
     assert (row["bytes"], row["backend"], row["int8_layers"]) == (700, "keras", 0)
-    assert report["agreement"]["fp32_control"]["labels"] == 0.0
+    assert report["agreement"]["fp32_control"]["same"] == 0.0
 
 
 def test_engine_rows_are_complete(report: dict[str, Any], steps: dict[str, Path]) -> None:
@@ -189,14 +190,15 @@ def test_engine_rows_are_complete(report: dict[str, Any], steps: dict[str, Path]
     assert row["batch_size"] == 4
     assert row["throughput"] > 0
     assert row["memory_mib"] > 0
-    assert row["accuracy"] <= row["top5"] <= 1
+    assert row["quality"]["accuracy"] <= row["quality"]["top5"] <= 1
     assert [run["batch_size"] for run in report["latency"]["qat_engine"]] == [1, 4]
 
 
 def test_confusion_and_classes_add_up(report: dict[str, Any]) -> None:
-    for matrix in report["confusion"].values():
+    for details in report["details"].values():
+        matrix = details["confusion"]
         assert np.array(matrix).sum() == SAMPLES
-    assert sum(entry["samples"] for entry in report["per_class"]) == SAMPLES
+    assert sum(entry["samples"] for entry in report["groups"]) == SAMPLES
 
 
 def test_worst_samples_are_pictures_in_order(

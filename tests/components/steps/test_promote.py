@@ -57,7 +57,7 @@ def evidence(accuracy: float = 0.98) -> dict[str, Any]:
     }
     return {
         "results": results,
-        "confusion": {"qat_engine": [[10, 0], [0, 10]]},
+        "chance": {"samples": 20, "value": 1.0, "chance": 0.5, "p_value": 0.0005},
         "infrastructure_check": {"passed": True, "message": "32 requests equal"},
     }
 
@@ -97,7 +97,7 @@ def test_inaccurate_engine_is_rejected_with_report(run: dict[str, Path]) -> None
     assert metrics["promoted"] == 0.0
     assert metrics["checks_failed"] == 1.0
     assert listener.warnings[0].startswith(
-        "accuracy_drop: The INT8 engine loses 3.00 percentage points"
+        "quality_drop: The INT8 engine loses 3.00 percentage points"
     )
     assert "Rejected" in (run["out"] / "report.html").read_text()
     assert not (run["out"] / "champion.onnx").exists()

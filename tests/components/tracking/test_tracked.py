@@ -47,7 +47,7 @@ def test_rows_have_one_spelling_on_both_runs(tmp_path: Path) -> None:
 
 def test_verdict_and_report_are_on_the_pipelines_run(tmp_path: Path) -> None:
     reasons = [
-        {"check": "accuracy_drop", "passed": True, "message": "No worse."},
+        {"check": "quality_drop", "passed": True, "message": "No worse."},
         {"check": "speedup", "passed": False, "message": "Too slow."},
     ]
     verdict = {"model": "m", "verdict": "reject", "reasons": reasons}

@@ -324,7 +324,7 @@ def test_a_build_on_a_terminal_shows_its_phases() -> None:
         ),
         (["cluster", "schedules", "--host", "http://127.0.0.1:1"], 1, "nothing answers"),
         (
-            ["run", "--set", "gate.max_accuracy_drop=2"],
+            ["run", "--set", "gate.max_drop=-2"],
             2,
             "expected a number of at most 1.0, received 2",
         ),

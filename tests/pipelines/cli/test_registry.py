@@ -56,7 +56,7 @@ def registry(
             "qatline.verdict": verdict,
             "qatline.failed": "" if verdict == "promote" else "champion_gain",
             "qatline.better_than_chance": better,
-            "qatline.accuracy": accuracy,
+            "qatline.quality": accuracy,
             "qatline.latency_ms": "0.512",
             "qatline.target": "openvino",
             "qatline.data": "abcdef0123456789",

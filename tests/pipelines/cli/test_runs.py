@@ -60,7 +60,9 @@ def test_list_has_whole_verdicts_at_80_columns() -> None:
         status="interrupted",
         created="2026-01-01T00:00:00+00:00",
         seconds=3599.0,
-        accuracy=1.0,
+        metric="accuracy",
+        value=1.0,
+        value_text="100.00%",
         verdict="nothing new",
     )
     show_runs([run], Path("runs"), Console(file=text, width=80))

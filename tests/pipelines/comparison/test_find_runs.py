@@ -39,7 +39,7 @@ def chosen(store: tuple[str, Path], *names: str, **options: Any) -> RunChoice:
 def test_find_runs_returns_the_latest_pipelines(store: tuple[str, Path]) -> None:
     found = find_runs(chosen(store))
     assert [run.name for run in found] == [f"run-{index}" for index in range(2, 7)]
-    assert found[-1].row("qat_engine").accuracy == 0.6
+    assert found[-1].row("qat_engine").value == 0.6
 
 
 def test_find_runs_knows_every_name_of_a_run(store: tuple[str, Path]) -> None:

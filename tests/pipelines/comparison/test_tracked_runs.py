@@ -36,8 +36,8 @@ def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
     assert (read.name, read.status, read.verdict) == ("nightly", "FINISHED", "reject")
     assert (read.started, read.seconds) == ("1970-01-01T00:00:01+00:00", 2.5)
     assert read.params == {"qat.epochs": "3"}
-    assert read.row("qat_engine").accuracy == 0.5
-    assert read.row("fp32").accuracy == 0.75
+    assert read.row("qat_engine").value == 0.5
+    assert read.row("fp32").value == 0.75
     assert read.curves == {"finetune_qat/val_loss": [(1, 0.5), (2, 0.25)]}
     assert read.plan == make_plan()
     said = read_tracked_run(client, run.run_id, name="mine").to_dict()

@@ -177,7 +177,7 @@ def test_impossible_config_is_refused_before_training(overrides: list[str], mess
             "data.image_size=[1, 2, 3]",
             "data.image_size: expected at most 2 items, received [1, 2, 3]",
         ),
-        ("gate.min_accuracy=.nan", "gate.min_accuracy: expected a finite number, received nan"),
+        ("gate.required=.nan", "gate.required: expected a finite number, received nan"),
         ("quantization.spec=3", "quantization.spec: expected a list or text, received 3"),
         ("training=5", "training: expected a mapping, received 5"),
         ("data.kind=npz", "data.kind=npz needs data.path"),

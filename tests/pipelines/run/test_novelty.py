@@ -27,7 +27,7 @@ def config(data: Path, **values: object) -> RunConfig:
 def test_fingerprint_changes_with_what_matters(data: Path) -> None:
     first = inputs_fingerprint(config(data))
     assert inputs_fingerprint(config(data)) == first
-    for change in ({"seed": 1}, {"qat": {"epochs": 1}}, {"gate": {"min_accuracy": 0.5}}):
+    for change in ({"seed": 1}, {"qat": {"epochs": 1}}, {"gate": {"required": 0.5}}):
         assert inputs_fingerprint(config(data, **change)) != first
     np.savez(data, x=np.zeros((4, 2)))
     assert inputs_fingerprint(config(data)) != first

@@ -54,7 +54,9 @@ def test_summary_of_a_finished_run(tmp_path: Path) -> None:
         created="2026-01-01T10:00:00.000+00:00",
         seconds=90.0,
         attempts=2,
-        accuracy=0.875,
+        metric="accuracy",
+        value=0.875,
+        value_text="87.50%",
         verdict="promote",
     )
 
@@ -62,7 +64,7 @@ def test_summary_of_a_finished_run(tmp_path: Path) -> None:
 def test_summary_of_an_interrupted_run_has_no_result(tmp_path: Path) -> None:
     summary = RunSummary.of(make(tmp_path))
     assert summary.status == "interrupted"
-    assert (summary.accuracy, summary.verdict, summary.problem) == (None, None, None)
+    assert (summary.value, summary.verdict, summary.problem) == (None, None, None)
 
 
 def test_summary_of_a_record_without_a_clear_begin(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_details_as_plain_data(tmp_path: Path) -> None:
     finish(folder)
     content = json.loads(json.dumps(RunDetails.of(folder).to_dict()))
     assert content["status"] == "finished"
-    assert content["results"]["qat_engine"]["accuracy"] == 0.875
+    assert content["results"]["qat_engine"]["quality"] == {"accuracy": 0.875}
     assert content["gate"]["verdict"] == "promote"
     assert content["paths"]["run"] == str(folder.path)
     assert content["steps"][0] == {"name": "prepare_data", "status": "waiting", "seconds": None}
