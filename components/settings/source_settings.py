@@ -60,7 +60,7 @@ class PreprocessingSettings(ValueSettings):
 
 Kind = Literal["digits", "npz", "folder", "masks", "table", "keras", "python"]
 
-_WITH_PATH: dict[Kind, str] = {
+WITH_PATH: dict[Kind, str] = {
     "npz": "file",
     "table": "file",
     "folder": "folder or an archive of it",
@@ -69,7 +69,7 @@ _WITH_PATH: dict[Kind, str] = {
 """Kinds that read ``data.path``, and what it is."""
 
 FOLDERS: tuple[Kind, ...] = ("folder", "masks")
-"""Kinds that read a folder of images."""
+"""Kinds whose ``data.path`` is a folder of images."""
 
 
 class DataSettings(Settings):
@@ -174,7 +174,7 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _complete(self) -> DataSettings:
-        if self.kind in _WITH_PATH and not self.path:
+        if self.kind in WITH_PATH and not self.path:
             raise ValueError(f"data.kind={self.kind} needs data.path")
         if self.kind == "keras" and not self.name:
             raise ValueError("data.kind=keras needs data.name, such as mnist or cifar10")
@@ -185,8 +185,8 @@ class DataSettings(Settings):
         if self.kind == "table" and not self.target_columns:
             raise ValueError("data.kind=table needs data.target_columns")
         path = self.path or ""
-        if "://" in path and not (self.kind in _WITH_PATH and path.startswith("s3://")):
-            what = _WITH_PATH.get(self.kind, "file")
+        if "://" in path and not (self.kind in WITH_PATH and path.startswith("s3://")):
+            what = WITH_PATH.get(self.kind, "file")
             raise ValueError(
                 f"data.path: expected a {what} on this machine or s3://bucket/key, received {path}"
             )
@@ -210,6 +210,11 @@ class DataSettings(Settings):
                 f"data.classes: expected each name once, received {twice[0]!r} more than once"
             )
         return self
+
+
+def reads_images(data: DataSettings) -> bool:
+    """Return whether the inputs are image files, which ``data.storage`` is about."""
+    return data.kind in FOLDERS or data.image_column is not None
 
 
 class TaskSettings(Settings):
