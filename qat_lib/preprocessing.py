@@ -1,4 +1,4 @@
-"""Preprocessing: how raw pixels become the model's input.
+"""Preprocessing: how raw data becomes the model's input.
 
 There is one definition for all who feed a model. An engine that is fed differently from how the
 model was trained is the commonest silent error in this field. So the definition is a value that is
@@ -27,12 +27,14 @@ FloatBatch = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Preprocess raw images in float32: ``(pixel * scale - mean) / std``.
+    """Preprocess raw images or other arrays in float32: ``(value * scale - mean) / std``.
 
     Args:
-        image_shape: ``(height, width, channels)`` of one image.
-        dtype: data type of the raw images: ``uint8`` or ``float32``.
-        scale: factor on raw pixels, > 0.
+        image_shape: shape of one sample: ``(height, width, channels)`` of an image,
+            ``(steps, channels)`` of a signal, ``(features,)`` of a vector. Channels are its last
+            axis.
+        dtype: data type of the raw values: ``uint8`` or ``float32``.
+        scale: factor on raw values, > 0.
         mean: per channel, after the scale; one value serves all channels.
         std: per channel, after the scale, > 0; one value serves all channels.
         color: what the channels are: ``rgb``, ``gray`` or ``channels``.
@@ -49,7 +51,7 @@ class Preprocessing:
         [1.0, 1.0]
     """
 
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     dtype: str = "uint8"
     scale: float = 1.0 / 255.0
     mean: tuple[float, ...] = (0.0,)
@@ -60,13 +62,14 @@ class Preprocessing:
     def __post_init__(self) -> None:
         """Check every value once."""
         shape = self.image_shape
-        if not _all(int, shape) or len(shape) != 3 or min(shape) < 1:
+        if not _all(int, shape) or not shape or min(shape) < 1:
             raise DataError(
-                f"image_shape: expected (height, width, channels), received {shape!r:.100}"
+                "image_shape: expected sizes of at least 1, such as (height, width, channels), "
+                f"received {shape!r:.100}"
             )
         if self.dtype not in ("uint8", "float32"):
             raise DataError(
-                f"dtype of raw images: expected uint8 or float32, received {self.dtype!r:.100}"
+                f"dtype of raw data: expected uint8 or float32, received {self.dtype!r:.100}"
             )
         for name, values in (("mean", self.mean), ("std", self.std)):
             if not _all(float, values) or len(values) not in (1, shape[-1]):
@@ -83,15 +86,15 @@ class Preprocessing:
                 raise DataError(f"{name}: expected text, received {text!r:.100}")
 
     def apply(self, batch: npt.NDArray[Any]) -> FloatBatch:
-        """Return the model's input, a new float32 array ``(batch, height, width, channels)``.
+        """Return the model's input, a new float32 array ``(batch, *image_shape)``.
 
         Raises:
-            DataError: the images have another shape or data type than this definition is for.
+            DataError: the batch has another shape or data type than this definition is for.
         """
         if batch.shape[1:] != self.image_shape or batch.dtype.name != self.dtype:
             expected = f"{self.dtype} (batch, {', '.join(map(str, self.image_shape))})"
             raise DataError(
-                f"raw images: expected {expected}, received {batch.dtype.name} {batch.shape}"
+                f"raw data: expected {expected}, received {batch.dtype.name} {batch.shape}"
             )
         # astype always copies here, so the steps below may work in place.
         out: FloatBatch = batch.astype(np.float32)
@@ -126,7 +129,7 @@ class Preprocessing:
 
     def save(self, path: str | Path) -> None:
         """Write the JSON form to ``path``, whole or not at all."""
-        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        _save(self.to_dict(), path)
 
     @classmethod
     def load(cls, path: str | Path) -> Preprocessing:
@@ -135,10 +138,97 @@ class Preprocessing:
         Raises:
             DataError: there is no such file, or it holds something else.
         """
-        data = read_json(path, what="a preprocessing definition", error=DataError)
-        if not isinstance(data, dict):
-            raise DataError(f"{path}: expected a JSON object, received {type(data).__name__}")
-        return cls.from_dict(data)
+        return cls.from_dict(_load(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessingByInput:
+    """Preprocessing of a model with several inputs.
+
+    Args:
+        inputs: preprocessing of each input by its name.
+
+    Examples:
+        >>> import numpy as np
+        >>> form = Preprocessing(image_shape=(2,), dtype="float32", scale=2.0)
+        >>> both = PreprocessingByInput(inputs={"left": form, "right": form})
+        >>> both.apply({name: np.ones((1, 2), np.float32) for name in both.inputs})["left"].tolist()
+        [[2.0, 2.0]]
+    """
+
+    inputs: Mapping[str, Preprocessing]
+
+    @property
+    def image_shape(self) -> dict[str, tuple[int, ...]]:
+        """Shape of a sample of each input."""
+        return {name: form.image_shape for name, form in self.inputs.items()}
+
+    def apply(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, FloatBatch]:
+        """Return the model's inputs by name.
+
+        Raises:
+            DataError: the batch has other inputs, shapes or data types.
+        """
+        if not isinstance(batch, Mapping) or set(batch) != set(self.inputs):
+            received = ", ".join(batch) if isinstance(batch, Mapping) else type(batch).__name__
+            raise DataError(
+                f"raw data: expected the inputs {', '.join(self.inputs)}, received {received}"
+            )
+        found = {}
+        for name, form in self.inputs.items():
+            try:
+                found[name] = form.apply(batch[name])
+            except DataError as error:
+                raise DataError(f"input {name!r}, {error}") from error
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; ``read_preprocessing`` reads it back."""
+        return {"inputs": {name: form.to_dict() for name, form in self.inputs.items()}}
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON form to ``path``, whole or not at all."""
+        _save(self.to_dict(), path)
+
+
+AnyPreprocessing = Preprocessing | PreprocessingByInput
+"""Preprocessing of a model with one input, or with several."""
+
+
+def read_preprocessing(data: Mapping[str, Any]) -> AnyPreprocessing:
+    """Read the JSON form of a preprocessing of one input or several.
+
+    Raises:
+        DataError: a key is missing or unknown, or a value is wrong.
+    """
+    if not isinstance(data, Mapping) or set(data) != {"inputs"}:
+        return Preprocessing.from_dict(data)
+    inputs = data["inputs"]
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise DataError(f"preprocessing: expected inputs by name, received {inputs!r:.100}")
+    return PreprocessingByInput(
+        inputs={str(name): Preprocessing.from_dict(each) for name, each in inputs.items()}
+    )
+
+
+def load_preprocessing(path: str | Path) -> AnyPreprocessing:
+    """Read the file of a preprocessing of one input or several.
+
+    Raises:
+        DataError: there is no such file, or it holds something else.
+    """
+    return read_preprocessing(_load(path))
+
+
+def _save(data: Mapping[str, Any], path: str | Path) -> None:
+    write_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def _load(path: str | Path) -> dict[str, Any]:
+    data = read_json(path, what="a preprocessing definition", error=DataError)
+    if not isinstance(data, dict):
+        raise DataError(f"{path}: expected a JSON object, received {type(data).__name__}")
+    return data
 
 
 def _all(kind: type, values: Any) -> bool:

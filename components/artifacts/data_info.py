@@ -17,28 +17,42 @@ SPLITS = ("train", "calibration", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputInfo:
+    """One input of a model: the shape of a sample, and the type of the raw data.
+
+    Args:
+        shape: shape of a sample, such as ``(height, width, channels)``.
+        dtype: ``uint8`` or ``float32``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
     """Description of a prepared data set.
 
     Args:
-        kind: ``digits``, ``npz``, ``folder`` or ``keras``.
-        classes: names in label order.
-        image_shape: ``(height, width, channels)`` of the model's input.
-        dtype: data type of the raw images, ``uint8`` or ``float32``.
+        kind: kind of the source, see ``data.kind``.
+        classes: class names in label order; empty for targets other than classes.
+        inputs: inputs by name. With several these are the names of the model's inputs; a single
+            one may have any name.
         splits: number of samples of each part: train, calibration, validation, test.
         fingerprint: SHA-256 of the content of the whole source, without splits and seed.
         source: origin of the data, for display.
         root: image folder if the images remain in their files; None for arrays and shards.
-        duplicates: number of samples outside the training part with pixels that also occur in it.
+        duplicates: number of samples outside the training part with inputs that also occur in it.
         task: built-in task or ``module:Class``; see ``qatline.components.tasks``.
         task_options: keyword arguments of the task.
+        task_code: digest of the code of a ``module:Class``; empty for built-in tasks. Results that
+            depend on this data set thereby depend on that code.
         target_shape: shape of one sample's target; () for a class index.
     """
 
     kind: str
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
-    dtype: str
+    inputs: Mapping[str, InputInfo]
     splits: Mapping[str, int]
     fingerprint: str
     source: str
@@ -46,7 +60,42 @@ class DatasetInfo:
     duplicates: int = 0
     task: str = "classification"
     task_options: Mapping[str, Any] = field(default_factory=dict)
+    task_code: str = ""
     target_shape: tuple[int, ...] = ()
+
+    @property
+    def shapes(self) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
+        """Shape of a sample of the only input, or of each of several by name."""
+        if len(self.inputs) == 1:
+            return self._only.shape
+        return {name: each.shape for name, each in self.inputs.items()}
+
+    @property
+    def image_shape(self) -> tuple[Any, ...]:
+        """Shape of a sample of the only input.
+
+        Raises:
+            DataError: there are several inputs.
+        """
+        return self._only.shape
+
+    @property
+    def dtype(self) -> str:
+        """Type of the only input's raw data.
+
+        Raises:
+            DataError: there are several inputs.
+        """
+        return self._only.dtype
+
+    @property
+    def _only(self) -> InputInfo:
+        if len(self.inputs) != 1:
+            raise DataError(
+                f"expected data with one input, received {len(self.inputs)} "
+                f"({', '.join(self.inputs)})"
+            )
+        return next(iter(self.inputs.values()))
 
     def save(self, dataset: Path) -> None:
         """Write ``dataset.json`` into the directory ``dataset``."""
@@ -63,10 +112,12 @@ class DatasetInfo:
         names = (
             *self.classes,
             self.kind,
-            self.dtype,
+            *(each.dtype for each in self.inputs.values()),
             self.fingerprint,
             self.source,
             self.root or "",
+            self.task,
+            self.task_code,
         )
         if not all(isinstance(name, str) for name in names):
             raise TypeError(f"expected names as text, received {names!r:.200}")
@@ -93,10 +144,15 @@ class DatasetInfo:
             data: dict[str, Any] = read_json(
                 path, what="the description of a data set", error=DataError
             )
-            height, width, channels = map(int, data.pop("image_shape"))
+            if "image_shape" in data:  # written before data sets had several inputs
+                image = {"shape": data.pop("image_shape"), "dtype": data.pop("dtype")}
+                data["inputs"] = {"x": image}
             info = cls(
                 classes=tuple(data.pop("classes")),
-                image_shape=(height, width, channels),
+                inputs={
+                    str(name): InputInfo(shape=tuple(map(int, each["shape"])), dtype=each["dtype"])
+                    for name, each in data.pop("inputs").items()
+                },
                 target_shape=tuple(map(int, data.pop("target_shape", ()))),
                 **data,
             )

@@ -9,14 +9,14 @@ from qatline.components.artifacts.data_info import INFO_NAME, DatasetInfo
 from qatline.components.artifacts.folder import StepFolder
 
 if TYPE_CHECKING:
-    from qat_lib.preprocessing import Preprocessing
+    from qat_lib.preprocessing import AnyPreprocessing
 
 
 class Dataset(StepFolder):
     """A prepared data set.
 
-    The samples of a part are two arrays, a list of image files with their labels, or shards with an
-    index.
+    The inputs of a part are arrays, a list of image files, or shards with an index; its targets are
+    an array.
     """
 
     STEP: ClassVar[str] = "prepare_data"
@@ -31,30 +31,30 @@ class Dataset(StepFolder):
         """
         return DatasetInfo.load(self.path)
 
-    def preprocessing(self) -> Preprocessing:
-        """Return the conversion of raw pixels to the model's input.
+    def preprocessing(self) -> AnyPreprocessing:
+        """Return the conversion of raw data to the model's input, or to several.
 
         Raises:
             DataError: the definition is missing or broken.
         """
-        from qat_lib.preprocessing import Preprocessing
+        from qat_lib.preprocessing import load_preprocessing
 
-        return Preprocessing.load(self.file(self.PREPROCESSING))
+        return load_preprocessing(self.file(self.PREPROCESSING))
 
-    def write_preprocessing(self, preprocessing: Preprocessing) -> None:
-        """Write the conversion of raw pixels to the model's input."""
+    def write_preprocessing(self, preprocessing: AnyPreprocessing) -> None:
+        """Write the conversion of raw data to the model's input."""
         preprocessing.save(self.file(self.PREPROCESSING))
 
-    def images_file(self, split: str) -> Path:
-        """Return the array of a part's images."""
-        return self.file(f"{split}_x.npy")
+    def input_file(self, split: str, name: str = "") -> Path:
+        """Return the array of a part's input; ``name`` is empty for a data set with one."""
+        return self.file(f"{split}_x_{name}.npy" if name else f"{split}_x.npy")
 
-    def labels_file(self, split: str) -> Path:
-        """Return the array of a part's labels."""
+    def targets_file(self, split: str) -> Path:
+        """Return the array of a part's targets."""
         return self.file(f"{split}_y.npy")
 
     def listing_file(self, split: str) -> Path:
-        """Return the JSON list of a part's image files and labels."""
+        """Return the JSON list of a part's image files."""
         return self.file(f"{split}_files.json")
 
     def shards_file(self, split: str) -> Path:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from qatline.components.artifacts import Dataset
-from qatline.components.data.array_checks import CHUNK_BYTES, Part, chunks
+from qatline.components.artifacts.data_info import InputInfo
+from qatline.components.data.array_checks import CHUNK_BYTES, Array, Part, chunks
 from qatline.components.data.images import resize_array
 from qatline.components.data.source import Samples
-from qatline.components.data.splits import Indices
 from qatline.components.support.events import Progress
 
-# Maximum number of images to convert at once, within CHUNK_BYTES.
+# Maximum number of samples to convert at once, within CHUNK_BYTES.
 _BLOCK = 1024
 
 
@@ -26,84 +26,98 @@ class ArraySource:
 
     Args:
         parts: ``train``, and optionally ``validation`` and ``test``.
-        classes: names in label order.
+        classes: names in label order; empty if the source has none.
         description: origin of the arrays.
-        size: target ``(height, width)``; None keeps the size of the arrays.
-        pixel_scale: default factor on pixels; None is 1/255 for uint8 and 1 for floats.
+        size: target ``(height, width)`` of images; None keeps the size of the arrays.
+        value_scale: default factor on values; None is 1/255 for uint8 and 1 for floats.
     """
 
     parts: Mapping[str, Part]
     classes: tuple[str, ...]
     description: str
     size: tuple[int, int] | None = None
-    pixel_scale: float | None = None
+    value_scale: float | None = None
     root: str | None = None
     broken: int = 0
 
     @property
-    def labels(self) -> Mapping[str, Indices]:
-        """Labels of each part."""
-        return {name: part.y for name, part in self.parts.items()}
+    def targets(self) -> Mapping[str, Array]:
+        """Targets of each part."""
+        return {name: part.targets for name, part in self.parts.items()}
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Shape of an image after resizing."""
-        height, width, channels = self.parts["train"].x.shape[1:]
-        return (*(self.size or (height, width)), channels)
+    def inputs(self) -> Mapping[str, InputInfo]:
+        """Shape after resizing, and data type of each input."""
+        return {name: self._info(x) for name, x in self.parts["train"].inputs.items()}
 
-    @property
-    def dtype(self) -> str:
-        """``uint8``, or ``float32`` for every floating type."""
-        return "uint8" if self.parts["train"].x.dtype == np.uint8 else "float32"
+    def _info(self, x: Array) -> InputInfo:
+        shape = x.shape[1:]
+        if self.size and len(shape) == 3:
+            shape = (*self.size, shape[-1])
+        return InputInfo(shape=shape, dtype="uint8" if x.dtype == np.uint8 else "float32")
 
-    @property
-    def scale(self) -> float:
-        """Default factor on pixels."""
-        return self.pixel_scale or (1 / 255 if self.dtype == "uint8" else 1.0)
+    def scale(self, name: str) -> float:
+        """Return the default factor on an input's values."""
+        return self.value_scale or (1 / 255 if self.inputs[name].dtype == "uint8" else 1.0)
 
-    @property
-    def resize(self) -> str | None:
-        """``bilinear`` if the arrays differ from the target size."""
-        return None if self.image_shape == self.parts["train"].x.shape[1:] else "bilinear"
+    def resize(self, name: str) -> str | None:
+        """Return ``bilinear`` if images are resized."""
+        given = self.parts["train"].inputs[name].shape[1:]
+        return None if self.inputs[name].shape == given else "bilinear"
+
+    def sample(self, part: str, index: int) -> str:
+        """Return the name of a sample."""
+        return f"{part} targets, sample {index}"
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the names, shapes, data types and contents of all parts."""
         digest = hashlib.sha256()
         for name, part in sorted(self.parts.items()):
-            digest.update(f"{name} {part.x.dtype.str} {part.x.shape}\n".encode())
-            for _, chunk in chunks(part.x):
+            for key, x in sorted(part.inputs.items()):
+                digest.update(f"{name} {key} {x.dtype.str} {x.shape}\n".encode())
+                for _, chunk in chunks(x):
+                    digest.update(np.ascontiguousarray(chunk).data)
+            for _, chunk in chunks(part.targets):
                 digest.update(np.ascontiguousarray(chunk).data)
-            digest.update(np.ascontiguousarray(part.y).data)
         return digest.hexdigest()
 
     def write(
         self, dataset: Dataset, split: str, samples: Samples, progress: Progress
     ) -> list[bytes]:
-        """Write images and labels of a part, block by block.
+        """Write the inputs of a part, block by block."""
+        digests = [
+            self._write_input(dataset, split, samples, name, progress) for name in self.inputs
+        ]
+        if len(digests) == 1:
+            return digests[0]
+        return [hashlib.sha256(b"".join(each)).digest() for each in zip(*digests, strict=True)]
+
+    def _write_input(
+        self, dataset: Dataset, split: str, samples: Samples, name: str, progress: Progress
+    ) -> list[bytes]:
+        """Write one input.
 
         Blocks are written instead of memory-mapped: on a full disk, a memory map kills the process
         with SIGBUS.
         """
-        origin, indices = self.parts[samples.part], samples.indices
+        x, info = self.parts[samples.part].inputs[name], self.inputs[name]
+        indices, is_only = samples.indices, len(self.inputs) == 1
         header = {
-            "descr": np.lib.format.dtype_to_descr(np.dtype(self.dtype)),
+            "descr": np.lib.format.dtype_to_descr(np.dtype(info.dtype)),
             "fortran_order": False,
-            "shape": (len(indices), *self.image_shape),
+            "shape": (len(indices), *info.shape),
         }
         digests: list[bytes] = []
-        largest = max(self._bytes_of(origin.x.shape[1:]), self._bytes_of(self.image_shape))
+        largest = max(math.prod(x.shape[1:]), math.prod(info.shape)) * np.dtype(info.dtype).itemsize
         block = min(_BLOCK, max(1, CHUNK_BYTES // largest))
-        with dataset.images_file(split).open("wb") as stream:
+        with dataset.input_file(split, "" if is_only else name).open("wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
             for start in range(0, len(indices), block):
-                images = origin.x[indices[start : start + block]].astype(self.dtype, order="C")
-                if self.resize:
-                    images = resize_array(images, self.image_shape[:2])
-                stream.write(images.tobytes())
-                digests += [hashlib.sha256(image.tobytes()).digest() for image in images]
-                progress.update(f"writing {split}", start + len(images), len(indices))
-        np.save(dataset.labels_file(split), origin.y[indices])
+                values = x[indices[start : start + block]].astype(info.dtype, order="C")
+                if self.resize(name):
+                    values = resize_array(values, (info.shape[0], info.shape[1]))
+                stream.write(values.tobytes())
+                digests += [hashlib.sha256(sample.tobytes()).digest() for sample in values]
+                phase = f"writing {split}" if is_only else f"writing {split}, {name}"
+                progress.update(phase, start + len(values), len(indices))
         return digests
-
-    def _bytes_of(self, shape: tuple[int, ...]) -> int:
-        return math.prod(shape) * np.dtype(self.dtype).itemsize

@@ -6,6 +6,7 @@ Files and folders are identified by device and inode, so that links cannot multi
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,16 @@ from qat_lib.errors import DataError
 from qatline.components.data.images import SUFFIXES
 
 MAX_DEPTH = 32
-_PARTS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+PART_NAMES: Mapping[str, str] = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+}
+"""Part of the data set by the names that folders and tables use."""
 
 Identity = tuple[int, int]
 
@@ -33,27 +43,84 @@ class FolderListing:
     repeated: int
 
 
-def list_images(root: Path, wanted: list[str] | None) -> FolderListing:
+def find_parts(root: Path, classes: Sequence[str] | None) -> dict[str, str]:
+    """Return the sub-folder of each part of a folder that is split already, else nothing.
+
+    Raises:
+        DataError: two sub-folders are the same part, or none is for training.
+    """
+    if not root.is_dir():
+        return {}
+    found = _sub_folders(root)
+    if not found or not set(found) <= set(PART_NAMES) or set(found) & set(classes or ()):
+        return {}
+    parts: dict[str, str] = {}
+    for name in found:
+        if (other := parts.setdefault(PART_NAMES[name], name)) != name:
+            raise DataError(f"{root}: {other} and {name} are the same part. Keep one of them.")
+    if "train" not in parts:
+        raise DataError(f"{root}: expected a sub-folder train beside {', '.join(found)}")
+    return parts
+
+
+def list_images(
+    root: Path, wanted: list[str] | None, *, part: str = "", among: Sequence[str] | None = None
+) -> FolderListing:
     """List images of the ``wanted`` classes, or of every sub-folder.
 
     Links to files and folders are followed. A file with several names is listed once.
+
+    Args:
+        root: folder that paths are relative to.
+        wanted: names of the classes in label order; None for all sub-folders.
+        part: sub-folder of ``root`` with the sub-folders of classes.
+        among: names of the training part's classes; this part may lack some of them.
 
     Raises:
         DataError: the folder is missing, there are fewer than two classes, a class has no images, a
             link points to a containing folder, folders are nested deeper than 32 levels, or a file
             occurs in two classes.
     """
-    classes = _classes(root, wanted)
+    folder = root / part
+    classes = tuple(among) if among is not None else _classes(folder, wanted)
+    present = classes if among is None else _known(folder, among)
     walk = _Walk(root)
-    for label, name in enumerate(classes):
+    for name in present:
         before = len(walk.images)
-        walk.add(root / name, label)
+        walk.add(folder / name, classes.index(name))
         if len(walk.images) == before:
             raise DataError(
-                f"{root / name}: expected images ({', '.join(sorted(SUFFIXES))}), found none"
+                f"{folder / name}: expected images ({', '.join(sorted(SUFFIXES))}), found none"
             )
+    if not walk.images:
+        raise DataError(f"{folder}: expected images in sub-folders of classes, found none")
     images = tuple(sorted(walk.images, key=lambda image: (image[1], image[0])))
     return FolderListing(classes=classes, images=images, repeated=walk.repeated)
+
+
+def _known(folder: Path, classes: Sequence[str]) -> list[str]:
+    found = _sub_folders(folder)
+    if unknown := sorted(set(found) - set(classes)):
+        raise DataError(
+            f"{folder}: expected the classes of the train part ({', '.join(classes)}), received "
+            f"also {unknown[0]}"
+        )
+    return [name for name in classes if name in found]
+
+
+def list_files(folder: Path) -> list[str]:
+    """Return the paths of all images below a folder, relative to it, sorted.
+
+    Raises:
+        DataError: the folder is missing, or has no images.
+    """
+    if not folder.is_dir():
+        raise DataError(f"the folder {folder} is missing")
+    walk = _Walk(folder)
+    walk.add(folder, 0)
+    if not walk.images:
+        raise DataError(f"{folder}: expected images ({', '.join(sorted(SUFFIXES))}), found none")
+    return sorted(path for path, _ in walk.images)
 
 
 def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
@@ -62,16 +129,7 @@ def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
         raise DataError(
             f"the image folder {root} {what}: expected a folder with one sub-folder a class"
         )
-    found = [
-        path.name
-        for path in _entries(root)
-        if os.path.isdir(path) and not path.name.startswith(".")
-    ]
-    if wanted is None and len(found) > 1 and set(found) <= _PARTS:
-        raise DataError(
-            f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set "
-            f"data.path to one of them ({root / found[0]}): the parts are made here."
-        )
+    found = _sub_folders(root)
     if wanted is not None and (absent := sorted(set(wanted) - set(found))):
         raise DataError(
             f"{root}: data.classes names {absent[0]!r}, received the sub-folders "
@@ -86,6 +144,14 @@ def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
     return classes
 
 
+def _sub_folders(folder: Path) -> list[str]:
+    return [
+        path.name
+        for path in _entries(folder)
+        if os.path.isdir(path) and not path.name.startswith(".")
+    ]
+
+
 @dataclass
 class _Walk:
     """Walks the classes in order and records each file's first name."""
@@ -97,7 +163,9 @@ class _Walk:
 
     def add(self, folder: Path, label: int) -> None:
         """List the images of one class."""
-        places = (*folder.resolve().parents, self.root.resolve(), *self.root.resolve().parents)
+        places = {*folder.resolve().parents, self.root.resolve(), *self.root.resolve().parents}
+        if folder == self.root:
+            places.discard(folder.resolve())
         self._enter(folder, label, set(), {_identity(place) for place in places}, 1)
 
     def _enter(

@@ -1,200 +1,218 @@
-"""Source of image files with one sub-folder per class.
-
-Images are read from their files on demand, or copied into shards.
-"""
+"""Reader of folders of images: one sub-folder per class, or images with masks."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from qat_lib.errors import DataError
-from qatline.components.artifacts import Dataset
-from qatline.components.data.folder_listing import list_images
-from qatline.components.data.images import decode_image, read_image, room_for_file
-from qatline.components.data.shards import write_shards
-from qatline.components.data.source import Samples
-from qatline.components.data.splits import Indices, stratified_subset
+from qatline.components.data.array_checks import Array
+from qatline.components.data.file_source import (
+    CheckedImages,
+    FilePart,
+    FileSource,
+    check_images,
+)
+from qatline.components.data.folder_listing import find_parts, list_files, list_images
+from qatline.components.data.images import decode_mask, read_image
+from qatline.components.data.splits import stratified_subset
 from qatline.components.settings import DataSettings
 from qatline.components.support.events import Progress
 
-_BLOCK = 256
+CLASS_NAMES = "classes.txt"
+"""File with the class names of masks, one per line."""
+
+_IMAGES, _MASKS = "images", "masks"
+_THREADS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class FolderSource:
-    """Checked image files; see ``qatline.components.data.source.Source`` for the properties.
-
-    Args:
-        folder: base of ``paths``.
-        paths: paths of all images, sorted by class.
-        targets: label of each image, int64 ``(images,)``.
-        digests: SHA-256 of the content of each file.
-        classes: names of the sub-folders in label order.
-        image_shape: shape of every image after resizing.
-        resize: ``bilinear`` if images are resized.
-        broken: number of skipped images.
-        shards: whether ``write`` copies the images for use on other machines.
-        location: origin of the folder if it is remote.
-    """
-
-    folder: Path
-    paths: tuple[str, ...]
-    targets: Indices
-    digests: tuple[bytes, ...]
-    classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
-    resize: str | None
-    broken: int
-    dtype: str = "uint8"
-    scale: float = 1 / 255
-    shards: bool = False
-    location: str = ""
-
-    @property
-    def labels(self) -> Mapping[str, Indices]:
-        """Labels of the only part, ``train``."""
-        return {"train": self.targets}
-
-    @property
-    def description(self) -> str:
-        """The folder or its origin."""
-        return self.location or str(self.folder)
-
-    @property
-    def root(self) -> str | None:
-        """The absolute folder if the images remain there."""
-        return None if self.shards else str(self.folder.resolve())
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256 over path, label and content of every image."""
-        digest = hashlib.sha256()
-        for path, label, content in zip(self.paths, self.targets, self.digests, strict=True):
-            digest.update(f"{path}\0{label}\0".encode() + content)
-        return digest.hexdigest()
-
-    def write(
-        self, dataset: Dataset, split: str, samples: Samples, progress: Progress
-    ) -> list[bytes]:
-        """Write a list of ``[path, label]``, or the images themselves into shards.
-
-        Raises:
-            DataError: an image changed since it was checked.
-        """
-        indices = samples.indices
-        if self.shards:
-            write_shards(dataset, split, self._contents(split, indices, progress))
-            return [self.digests[index] for index in indices]
-        listed = [[self.paths[index], int(self.targets[index])] for index in indices]
-        dataset.listing_file(split).write_text(json.dumps(listed) + "\n", encoding="utf-8")
-        progress.update(f"writing {split}", len(listed), len(listed))
-        return [self.digests[index] for index in indices]
-
-    def _contents(
-        self, split: str, indices: Indices, progress: Progress
-    ) -> Iterator[tuple[str, int, bytes]]:
-        for done, index in enumerate(indices, start=1):
-            path = self.folder / self.paths[index]
-            content = read_image(path)
-            if hashlib.sha256(content).digest() != self.digests[index]:
-                raise DataError(
-                    f"the image {path} has changed while it was prepared: run again when nothing "
-                    "writes into the folder"
-                )
-            yield self.paths[index], int(self.targets[index]), content
-            progress.update(f"writing {split}", done, len(indices))
-
-
-def read_folder(
-    root: Path, settings: DataSettings, progress: Progress, *, seed: int
-) -> FolderSource:
+def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed: int) -> FileSource:
     """List the images below ``root`` and decode each to find broken ones.
 
-    With ``limit`` the images are selected before decoding, so that trials on large folders are
-    fast; the fingerprint then covers the selected images.
+    A folder with the sub-folders ``train``, ``val`` and ``test`` is split already. Otherwise, with
+    ``limit``, the images are selected before decoding, so that trials on large folders are fast;
+    the fingerprint then covers the selected images.
 
     Raises:
         DataError: the folder or its classes are missing, a class is empty, an image is broken
             (unless ``skip_broken``), or sizes differ without ``image_size``.
     """
-    listing = list_images(root, settings.classes)
-    classes, listed = listing.classes, list(listing.images)
-    if listing.repeated:
-        progress.warn(
-            f"{listing.repeated} names below {root} are links to images that are counted already"
-        )
-    if settings.limit:
-        targets = np.array([label for _, label in listed], np.int64)
-        chosen = stratified_subset(targets, settings.limit, seed=seed, classes=len(classes))
-        listed = [listed[index] for index in chosen]
-    paths: list[str] = []
-    labels: list[int] = []
-    digests: list[bytes] = []
-    shape: tuple[int, ...] | None = None
-    broken = 0
-    for done, (path, label, result) in enumerate(_decode_all(root, listed, settings), start=1):
-        progress.update("checking images", done, len(listed))
-        if isinstance(result, DataError):
-            if not settings.skip_broken:
-                raise result
-            broken += 1
-            progress.warn(f"left out: {result}")
-            continue
-        size, digest = result
-        if shape is not None and size != shape:
-            raise DataError(
-                f"images differ in size: {root / paths[0]} is {shape[0]}x{shape[1]}, "
-                f"{root / path} is {size[0]}x{size[1]}. Set data.image_size=[height, width]."
+    folders = find_parts(root, settings.classes) or {"train": ""}
+    classes: tuple[str, ...] | None = None
+    listed: dict[str, list[tuple[str, int]]] = {}
+    for name in sorted(folders, key="train".__ne__):  # its classes come first
+        listing = list_images(root, settings.classes, part=folders[name], among=classes)
+        classes, listed[name] = listing.classes, list(listing.images)
+        if listing.repeated:
+            progress.warn(
+                f"{listing.repeated} names below {root / folders[name]} are links to images that "
+                "are counted already"
             )
-        shape = size
-        paths.append(path)
-        labels.append(label)
-        digests.append(digest)
-    seen = set(labels)
-    if missing := sorted({name for index, name in enumerate(classes) if index not in seen}):
-        raise DataError(f"{root}: no readable image is left in class {missing[0]!r}")
-    height, width, channels = shape or (0, 0, 0)
-    return FolderSource(
-        folder=root,
-        paths=tuple(paths),
-        targets=np.asarray(labels, np.int64),
-        digests=tuple(digests),
-        classes=classes,
-        image_shape=(height, width, channels),
-        resize="bilinear" if settings.image_size else None,
-        broken=broken,
-        shards=settings.storage == "shards",
+    classes = classes or ()
+    if settings.limit and len(listed) == 1:
+        targets = np.array([label for _, label in listed["train"]], np.int64)
+        chosen = stratified_subset(targets, settings.limit, seed=seed, classes=len(classes))
+        listed["train"] = [listed["train"][index] for index in chosen]
+    flat = [image for images in listed.values() for image in images]
+    checked = check_images(root, [path for path, _ in flat], settings, progress)
+    labels = np.array([flat[index][1] for index in checked.kept], np.int64)
+    seen = set(labels.tolist())
+    if missing := [name for index, name in enumerate(classes) if index not in seen]:
+        raise DataError(f"{root}: no readable image is left in class {min(missing)!r}")
+    sizes = {name: len(images) for name, images in listed.items()}
+    return make_source(
+        root, [path for path, _ in flat], labels, classes, checked, settings, sizes=sizes
     )
 
 
-_Checked = tuple[tuple[int, ...], bytes] | DataError
+def read_masks(root: Path, settings: DataSettings, progress: Progress, scratch: Path) -> FileSource:
+    """Read images and the masks of the same names.
+
+    ``root`` contains ``images/`` and ``masks/``, or ``train/``, ``val/`` and ``test/`` with these
+    folders. Class names are in ``classes.txt``, one per line, or in ``data.classes``.
+
+    Args:
+        root: the folder.
+        settings: size of the images, and class names.
+        progress: receives the images.
+        scratch: folder for the decoded masks.
+
+    Raises:
+        DataError: a folder or mask is missing, an image or mask is broken, a mask has another size
+            than its image, or sizes differ without ``image_size``.
+    """
+    folders = find_parts(root, settings.classes) or {"train": ""}
+    pairs: list[tuple[str, str]] = []
+    sizes: dict[str, int] = {}
+    for name in sorted(folders, key="train".__ne__):
+        found = _pairs(root, folders[name])
+        pairs += found
+        sizes[name] = len(found)
+    if settings.limit and len(sizes) == 1:
+        chosen = np.random.default_rng(0).permutation(len(pairs))[: settings.limit]
+        pairs = [pairs[index] for index in np.sort(chosen)]
+        sizes["train"] = len(pairs)
+    checked = check_images(root, [image for image, _ in pairs], settings, progress)
+    masks = _read_masks(root, [pairs[index][1] for index in checked.kept], checked, scratch)
+    return make_source(
+        root,
+        [image for image, _ in pairs],
+        masks,
+        tuple(settings.classes or _class_names(root)),
+        checked,
+        settings,
+        sizes=sizes,
+    )
 
 
-def _decode_all(
-    root: Path, listed: list[tuple[str, int]], settings: DataSettings
-) -> Iterator[tuple[str, int, _Checked]]:
-    """Decode in threads, in blocks that bound the queue of images."""
+def _pairs(root: Path, part: str) -> list[tuple[str, str]]:
+    """Return the paths of each image and its mask below ``root``."""
+    images, masks = root / part / _IMAGES, root / part / _MASKS
+    for folder in (images, masks):
+        if not folder.is_dir():
+            raise DataError(
+                f"the folder {folder} is missing: expected images in {_IMAGES}/ and their masks in "
+                f"{_MASKS}/"
+            )
+    mask_of: dict[PurePosixPath, str] = {}
+    for name in list_files(masks):
+        if (other := mask_of.setdefault(PurePosixPath(name).with_suffix(""), name)) != name:
+            raise DataError(f"{masks}: {other} and {name} are masks of the same image")
+    found = []
+    for name in list_files(images):
+        mask = mask_of.get(PurePosixPath(name).with_suffix(""))
+        if mask is None:
+            raise DataError(f"the image {images / name} has no mask in {masks}")
+        base = PurePosixPath(part)
+        found.append(((base / _IMAGES / name).as_posix(), (base / _MASKS / mask).as_posix()))
+    return found
 
-    def check(item: tuple[str, int]) -> _Checked:
-        path = root / item[0]
-        try:
-            with room_for_file(path):
-                data = read_image(path)
-                pixels = decode_image(data, settings.color, settings.image_size, name=str(path))
-                return pixels.shape, hashlib.sha256(data).digest()
-        except DataError as error:
-            return error
 
-    waiting = iter(listed)
-    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        while block := list(islice(waiting, _BLOCK)):
-            for (path, label), result in zip(block, pool.map(check, block), strict=True):
-                yield path, label, result
+def _class_names(root: Path) -> Sequence[str]:
+    path = root / CLASS_NAMES
+    if not path.is_file():
+        return ()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} can't be read: {error}") from error
+    names = [line.strip() for line in lines if line.strip()]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise DataError(f"{path}: expected at least two different names, received {names!r:.200}")
+    return names
+
+
+def _read_masks(root: Path, paths: Sequence[str], checked: CheckedImages, scratch: Path) -> Array:
+    """Decode masks into a memory-mapped file, uint8 ``(masks, height, width)``."""
+    size = checked.shape[:2]
+
+    def read(item: tuple[str, tuple[int, int]]) -> Array:
+        path, expected = root / item[0], item[1]
+        data = read_image(path)
+        mask = decode_mask(data, None, name=str(path))
+        if mask.shape != expected:
+            raise DataError(
+                f"the mask {path} is {mask.shape[0]}x{mask.shape[1]}, its image "
+                f"{expected[0]}x{expected[1]}: expected the same size"
+            )
+        return mask if mask.shape == size else decode_mask(data, size, name=str(path))
+
+    file = scratch / "masks.bin"
+    with file.open("wb") as stream, ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        items = list(zip(paths, checked.sizes, strict=True))
+        for start in range(0, len(items), 64):  # bounds the queue
+            for mask in pool.map(read, items[start : start + 64]):
+                stream.write(mask.tobytes())
+    return np.memmap(file, np.uint8, mode="r", shape=(len(paths), *size))
+
+
+def make_source(
+    root: Path,
+    paths: Sequence[str],
+    targets: Array,
+    classes: tuple[str, ...],
+    checked: CheckedImages,
+    settings: DataSettings,
+    *,
+    sizes: Mapping[str, int],
+    location: str = "",
+) -> FileSource:
+    """Return a source of the readable images of a list.
+
+    Args:
+        root: base of the paths.
+        paths: all images, part by part.
+        targets: targets of the readable images.
+        classes: class names.
+        checked: the readable images.
+        settings: size and storage of the images.
+        sizes: number of images of each part.
+        location: origin of the images, for display.
+
+    Raises:
+        DataError: a part has no readable image.
+    """
+    parts, start = {}, 0
+    for name, count in sizes.items():
+        first, last = np.searchsorted(checked.kept, (start, start + count))
+        if first == last:
+            raise DataError(f"{root}: the {name} part has no readable image")
+        parts[name] = FilePart(
+            paths=[paths[index] for index in checked.kept[first:last]],
+            targets=targets[first:last],
+            digests=checked.digests[first:last],
+        )
+        start += count
+    return FileSource(
+        folder=root,
+        parts=parts,
+        classes=classes,
+        image_shape=checked.shape,
+        resized=settings.image_size is not None,
+        broken=checked.broken,
+        shards=settings.storage == "shards",
+        location=location,
+    )

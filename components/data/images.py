@@ -59,6 +59,32 @@ def read_image(path: Path) -> bytes:
         raise DataError(f"the image {path} can't be read: {error.strerror}") from error
 
 
+def decode_mask(data: bytes, size: tuple[int, int] | None, *, name: str) -> Pixels:
+    """Decode a mask of class indices, uint8 ``(height, width)``.
+
+    Args:
+        data: content of a file with one channel: gray, palette indices, or black and white.
+        size: target ``(height, width)``, by nearest neighbour; None keeps the mask's size.
+        name: name of the file, for the message.
+
+    Raises:
+        DataError: the mask is broken, has several channels, or more than 8 bits per pixel.
+    """
+    with _opened(data, name) as opened:
+        opened.load()
+        if opened.mode not in ("L", "P", "1"):
+            raise DataError(
+                f"the mask {name} has mode {opened.mode}; expected one channel of 8 bits with the "
+                "class index of each pixel"
+            )
+        mask = opened
+        if size is not None and mask.size != (size[1], size[0]):
+            from PIL import Image
+
+            mask = mask.resize((size[1], size[0]), Image.Resampling.NEAREST)
+        return np.asarray(mask).astype(np.uint8)
+
+
 def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name: str) -> Pixels:
     """Decode, turn upright (EXIF), convert and resize one image.
 
@@ -72,6 +98,13 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
         DataError: the image is broken, truncated, has 16 or 32 bits per channel, or more than 50
             million pixels (``QATLINE_MAX_IMAGE_PIXELS``).
     """
+    with _opened(data, name) as opened:
+        return _upright(opened, color, size, name)
+
+
+@contextmanager
+def _opened(data: bytes, name: str) -> Iterator[Any]:
+    """Open an image within the limit on its size, and translate Pillow's errors."""
     from PIL import Image
 
     try:
@@ -80,7 +113,7 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
             if pixels > limits.image_pixels():
                 raise _too_large(name, f"{opened.width}x{opened.height} pixels")
             with _turn(large=pixels > _LARGE_PIXELS):
-                return _upright(opened, color, size, name)
+                yield opened
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from qat_lib.errors import DataError
 from qat_lib.files.npy import load_npy
-from qatline.components.data.array_checks import Array, check_labels
+from qatline.components.data.array_checks import Array
 from qatline.components.data.npz_source import PAIRS, find_pair, unpack_npz
-from qatline.components.data.part import Labels
+from qatline.components.data.part import Indices
 from qatline.components.data.splits import stratified_subset
+from qatline.components.tasks.classification import class_labels
 
 TEST_PAIRS = (*PAIRS["test"], ("x", "y"), ("images", "labels"))
 """Names of arrays for evaluation, without those of a training part."""
@@ -28,9 +29,9 @@ class Labelled:
     """Inputs ``(samples, ...)``, in memory or memory-mapped, and int64 labels ``(samples,)``."""
 
     x: Array
-    labels: Labels
+    targets: Indices
 
-    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
+    def inputs(self, indices: Indices) -> npt.NDArray[Any]:
         """Return the inputs of some samples."""
         return np.asarray(self.x[indices])
 
@@ -129,7 +130,9 @@ def _labelled(x: Array, y: Array, name: str) -> Labelled:
         raise DataError(
             f"{name}: expected inputs (samples, ...) with at least one sample, received {x.shape}."
         )
-    return Labelled(x=x, labels=check_labels(name, y, len(x)))
+    if y.ndim and len(x) != len(y):
+        raise DataError(f"{name}: {len(x)} inputs but {len(y)} labels; expected the same number")
+    return Labelled(x=x, targets=class_labels(f"{name} labels", y))
 
 
 def _load(path: Path) -> Array:
@@ -141,17 +144,17 @@ def _load(path: Path) -> Array:
 
 
 def _split(whole: Labelled, data: Path, seed: int) -> tuple[Labelled, Labelled]:
-    count = len(whole.labels)
+    count = len(whole.targets)
     if count < 2:
         raise DataError(
             f"{data}: expected at least 2 samples to train and validate on, received 1."
         )
-    _, dense = np.unique(whole.labels, return_inverse=True)
+    _, dense = np.unique(whole.targets, return_inverse=True)
     share = min(count - 1, max(1, round(_VALIDATION_SHARE * count)))
     taken = stratified_subset(dense, share, seed=seed, classes=int(dense.max()) + 1)
     rest = np.setdiff1d(np.arange(count), taken)
     return _part(whole, rest), _part(whole, taken)
 
 
-def _part(whole: Labelled, indices: Labels) -> Labelled:
-    return Labelled(x=whole.x[indices], labels=whole.labels[indices])
+def _part(whole: Labelled, indices: Indices) -> Labelled:
+    return Labelled(x=whole.x[indices], targets=whole.targets[indices])

@@ -26,13 +26,12 @@ def read_digits(settings: DataSettings) -> ArraySource:
 
     images, labels = load_digits(return_X_y=True)
     part = check_part("train", images.reshape(-1, 8, 8).astype(np.uint8), labels)
-    classes = check_together({"train": part}, settings.classes)
     return ArraySource(
         parts={"train": part},
-        classes=classes,
+        classes=tuple(settings.classes or ()),
         description="sklearn.datasets.load_digits",
         size=settings.image_size,
-        pixel_scale=1 / 16,
+        value_scale=1 / 16,
     )
 
 
@@ -40,8 +39,8 @@ def read_keras_dataset(settings: DataSettings) -> ArraySource:
     """Return a data set of ``keras.datasets``, downloaded or from Keras's cache.
 
     Raises:
-        DataError: the data set does not exist, cannot be fetched, or does not contain images and
-            labels.
+        DataError: the data set does not exist, cannot be fetched, or does not contain arrays of
+            equal length.
     """
     name = settings.name or ""
     loaded = _load(name)
@@ -55,9 +54,12 @@ def read_keras_dataset(settings: DataSettings) -> ArraySource:
         "train": check_part("train", np.asarray(x_train), np.asarray(y_train)),
         "test": check_part("test", np.asarray(x_test), np.asarray(y_test)),
     }
-    classes = check_together(parts, settings.classes)
+    check_together(parts)
     return ArraySource(
-        parts=parts, classes=classes, description=f"keras.datasets.{name}", size=settings.image_size
+        parts=parts,
+        classes=tuple(settings.classes or ()),
+        description=f"keras.datasets.{name}",
+        size=settings.image_size,
     )
 
 

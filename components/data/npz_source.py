@@ -1,4 +1,4 @@
-"""Reader of ``.npz`` files of images and labels, memory-mapped."""
+"""Reader of ``.npz`` files of inputs and targets, memory-mapped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from qat_lib.errors import DataError, QatlineError
 from qat_lib.files.archives import open_archive
 from qat_lib.files.npy import load_npy
 from qat_lib.files.regular_files import open_regular
-from qatline.components.data.array_checks import Array, Part, check_part, check_together
+from qatline.components.data.array_checks import (
+    INPUT_NAME,
+    Array,
+    Part,
+    check_part,
+    check_together,
+)
 from qatline.components.data.array_source import ArraySource
 from qatline.components.settings import DataSettings
 from qatline.components.support.disk_errors import as_storage_error, is_disk_full
@@ -33,16 +39,19 @@ PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "test": (("x_test", "y_test"), ("test_images", "test_labels")),
 }
-"""Names of the images and labels of each part, in order of priority."""
+"""Names of the inputs and targets of each part, in order of priority."""
 
-_MEMBERS = frozenset(f"{name}.npy" for names in PAIRS.values() for pair in names for name in pair)
+_NAMES = frozenset(name for names in PAIRS.values() for pair in names for name in pair)
+_SEVERAL = tuple(f"{pair[0]}_" for names in PAIRS.values() for pair in names if pair[0] != "x")
+"""Prefixes of the names of several inputs: ``x_train_<input>``."""
 
 
 def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     """Unpack a ``.npz`` file's arrays into ``scratch`` as memory maps.
 
     Recognized names: ``x_train``/``y_train`` (or ``train_images``/``train_labels``, ``x``/``y``,
-    ``images``/``labels``), and optionally ``x_val``/``y_val`` and ``x_test``/``y_test``.
+    ``images``/``labels``), and optionally ``x_val``/``y_val`` and ``x_test``/``y_test``. Several
+    inputs are named ``x_train_<input>``, and so on, with the names of the model's inputs.
 
     Raises:
         DataError: the file is missing, truncated, pickled, exceeds the limit on its unpacked size
@@ -50,22 +59,22 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
             content.
     """
     arrays = unpack_npz(path, scratch)
-    found = {}
+    parts: dict[str, Part] = {}
     for part, names in PAIRS.items():
         if (pair := find_pair(part, names, arrays, path)) is not None:
-            found[part] = pair
-    if "train" not in found:
+            parts[part] = check_part(part, arrays[pair[0]], arrays[pair[1]])
+        elif (several := _several(part, names, arrays, path)) is not None:
+            parts[part] = check_part(part, *several)
+    if "train" not in parts:
         raise DataError(
             f"{path}: expected arrays named x_train and y_train (optionally x_val, y_val, x_test, "
             "y_test), x and y, or images and labels; received "
             f"{', '.join(sorted(arrays)) or 'none'}"
         )
-    parts: dict[str, Part] = {
-        part: check_part(part, arrays[x], arrays[y]) for part, (x, y) in found.items()
-    }
+    check_together(parts)
     return ArraySource(
         parts=parts,
-        classes=check_together(parts, settings.classes),
+        classes=tuple(settings.classes or ()),
         description=str(path),
         size=settings.image_size,
     )
@@ -80,7 +89,7 @@ def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
         DataError: as in ``read_npz``.
     """
     try:
-        with open_regular(path) as stream, open_archive(stream, _MEMBERS) as archive:
+        with open_regular(path) as stream, open_archive(stream, _is_known) as archive:
             return _open_arrays(archive, path, scratch)
     except QatlineError:
         raise
@@ -104,23 +113,54 @@ def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
 def find_pair(
     part: str, names: Sequence[tuple[str, str]], arrays: Mapping[str, Array], path: Path
 ) -> tuple[str, str] | None:
-    """Return the first existing pair of image and label names, or None.
+    """Return the first existing pair of names of inputs and targets, or None.
 
     Raises:
         DataError: only one of the two exists.
     """
     for x, y in names:
-        if (x in arrays) != (y in arrays):
+        if x in arrays and y in arrays:
+            return x, y
+        is_one_of_several = y in arrays and _named(x, arrays)
+        if (x in arrays or y in arrays) and not is_one_of_several:
             have, lack = (x, y) if x in arrays else (y, x)
             raise DataError(f"{path}: the {part} part has {have} but no {lack}")
-        if x in arrays:
-            return x, y
     return None
+
+
+def _several(
+    part: str, names: Sequence[tuple[str, str]], arrays: Mapping[str, Array], path: Path
+) -> tuple[dict[str, Array], Array] | None:
+    """Return several inputs by name and the targets, or None."""
+    for x, y in names:
+        if found := _named(x, arrays):
+            if y not in arrays:
+                raise DataError(f"{path}: the {part} part has {x}_{next(iter(found))} but no {y}")
+            return found, arrays[y]
+    return None
+
+
+def _named(x: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    prefix = f"{x}_"
+    if prefix not in _SEVERAL:
+        return {}
+    return {
+        name.removeprefix(prefix): array
+        for name, array in sorted(arrays.items())
+        if name.startswith(prefix) and name not in _NAMES
+    }
+
+
+def _is_known(member: str) -> bool:
+    name = member.removesuffix(".npy")
+    # Members become files: their names must not lead elsewhere.
+    is_input = name.startswith(_SEVERAL) and INPUT_NAME.fullmatch(name) is not None
+    return name != member and (name in _NAMES or is_input)
 
 
 def _open_arrays(archive: zipfile.ZipFile, path: Path, scratch: Path) -> dict[str, Array]:
     present = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
-    wanted = sorted(name for name in present if f"{name}.npy" in _MEMBERS)
+    wanted = sorted(name for name in present if _is_known(f"{name}.npy"))
     if not wanted:
         return {name: np.empty(0) for name in present}
     arrays: dict[str, Array] = {}

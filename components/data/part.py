@@ -5,31 +5,38 @@ It is common to all readers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Labels = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+
+Batch = Any
+"""Inputs of some samples: an array ``(samples, ...)``, or several by name."""
+
+Shape = tuple[int, ...]
 
 
 class Split(Protocol):
-    """A part of a data set: labels, and raw pixels on demand."""
+    """A part of a data set: targets, and raw inputs on demand."""
 
     @property
-    def labels(self) -> Labels:
-        """Label of each sample, int64 ``(samples,)``."""
+    def targets(self) -> Array:
+        """Targets ``(samples, ...)``, such as int64 class indices; possibly memory-mapped."""
 
-    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
-        """Return raw images ``(len(indices), height, width, channels)``."""
+    def inputs(self, indices: Indices) -> Batch:
+        """Return raw inputs ``(len(indices), ...)``."""
 
 
 class InputForm(Protocol):
-    """Conversion of raw images to a model's input; see ``qat_lib.preprocessing.Preprocessing``."""
+    """Conversion of raw data to a model's input; see ``qat_lib.preprocessing``."""
 
     @property
-    def image_shape(self) -> tuple[int, ...]:
-        """Shape of one sample of the input."""
+    def image_shape(self) -> Shape | Mapping[str, Shape]:
+        """Shape of one sample of the input, or of each input by name."""
 
-    def apply(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return the model's input for raw images."""
+    def apply(self, batch: Any) -> Any:
+        """Return the model's input or inputs for raw data, in float32."""

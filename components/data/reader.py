@@ -1,7 +1,7 @@
 """Reader of the prepared data set for training, calibration, parity and evaluation.
 
-Pixels are always decoded by Pillow or memory-mapped, and preprocessed by NumPy, both for
-``tf.data`` pipelines and for arrays. The engine thereby receives the same inputs as the model in
+Images are always decoded by Pillow, arrays memory-mapped, and both preprocessed by NumPy, for
+``tf.data`` pipelines as for arrays. The engine thereby receives the same inputs as the model in
 training.
 """
 
@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from qat_lib.errors import DataError
-from qat_lib.files.npy import load_npy
 from qat_lib.files.text_files import read_json
-from qat_lib.preprocessing import FloatBatch, Preprocessing
+from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.data.images import load_image
-from qatline.components.data.part import Labels, Split
+from qatline.components.data.part import Array, Batch, Indices, Split
 from qatline.components.data.shards import ShardSplit
+from qatline.components.data.stored_arrays import load_array, read_targets
 
 # The list of a million images has about 50 MiB.
 _LISTING_BYTES = 1 << 30
@@ -33,7 +33,6 @@ __all__ = [
     "ArraySplit",
     "DatasetInfo",
     "FileSplit",
-    "Labels",
     "ShardSplit",
     "Split",
     "load_split",
@@ -44,27 +43,32 @@ __all__ = [
 
 
 class ArraySplit:
-    """A part stored in two ``.npy`` files; the images are memory-mapped."""
+    """A part stored in ``.npy`` files, one per input; they are memory-mapped."""
 
-    def __init__(self, dataset: Dataset, split: str) -> None:
-        self._x = _load_array(dataset.images_file(split))
-        self.labels: Labels = np.array(_load_array(dataset.labels_file(split)))
-        shapes = (
-            f"{self._x.dtype} {self._x.shape} and labels {self.labels.dtype} {self.labels.shape}"
-        )
-        if self._x.ndim != 4 or self.labels.ndim != 1 or self.labels.dtype.kind not in "iu":
+    def __init__(self, dataset: Dataset, split: str, info: DatasetInfo) -> None:
+        self._only = len(info.inputs) == 1
+        self._arrays = {}
+        for name, expected in info.inputs.items():
+            x = load_array(dataset.input_file(split, "" if self._only else name))
+            if x.ndim == 0 or x.shape[1:] != expected.shape or x.dtype.name != expected.dtype:
+                raise DataError(
+                    f"{dataset.path}: {split} holds {x.dtype} {x.shape}, expected "
+                    f"{expected.dtype} of shape {expected.shape} per sample. Run prepare_data "
+                    "again."
+                )
+            self._arrays[name] = x
+        samples = {len(x) for x in self._arrays.values()}
+        if len(samples) > 1:
             raise DataError(
-                f"{dataset.path}: {split} holds images {shapes}. Run prepare_data again."
+                f"{dataset.path}: the inputs of {split} have {sorted(samples)} samples, expected "
+                "one for each. Run prepare_data again."
             )
-        if len(self._x) != len(self.labels):
-            raise DataError(
-                f"{dataset.path}: {split} holds images {shapes}, one for each. Run prepare_data "
-                "again."
-            )
+        self.targets = read_targets(dataset, split, info, samples.pop())
 
-    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
-        """Return raw images, copied from disk."""
-        return np.asarray(self._x[indices])
+    def inputs(self, indices: Indices) -> Batch:
+        """Return raw inputs, copied from disk."""
+        found = {name: np.asarray(x[indices]) for name, x in self._arrays.items()}
+        return next(iter(found.values())) if self._only else found
 
 
 class FileSplit:
@@ -73,18 +77,17 @@ class FileSplit:
     def __init__(
         self, dataset: Dataset, split: str, info: DatasetInfo, preprocessing: Preprocessing
     ) -> None:
-        listed = _load_files(dataset.listing_file(split))
+        self._paths = _load_files(dataset.listing_file(split))
         self._root = Path(info.root or "")
-        self._paths = [path for path, _ in listed]
         self._color = preprocessing.color
-        self._size = info.image_shape[:2] if preprocessing.resize else None
         self._shape = info.image_shape
+        self._size = (self._shape[0], self._shape[1]) if preprocessing.resize else None
         self._pool = ThreadPoolExecutor(
             max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode"
         )
-        self.labels: Labels = np.array([label for _, label in listed], np.int64)
+        self.targets = read_targets(dataset, split, info, len(self._paths))
 
-    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
+    def inputs(self, indices: Indices) -> Array:
         """Return raw images, decoded from their files.
 
         Raises:
@@ -116,15 +119,25 @@ def open_split(dataset: Path, split: str) -> Split:
     if split not in info.splits:
         raise DataError(f"{dataset} has the parts {', '.join(info.splits)}; received {split!r}")
     if opened.shards_file(split).is_file():
-        return ShardSplit(opened, split, info, opened.preprocessing())
+        return ShardSplit(opened, split, info, _of_images(opened))
     if info.root is None:
-        return ArraySplit(opened, split)
-    return FileSplit(opened, split, info, opened.preprocessing())
+        return ArraySplit(opened, split, info)
+    return FileSplit(opened, split, info, _of_images(opened))
+
+
+def _of_images(dataset: Dataset) -> Preprocessing:
+    preprocessing = dataset.preprocessing()
+    if not isinstance(preprocessing, Preprocessing) or len(preprocessing.image_shape) != 3:
+        raise DataError(
+            f"{dataset.path}: expected the preprocessing of images, received one of "
+            f"{preprocessing.image_shape}. Run prepare_data again."
+        )
+    return preprocessing
 
 
 def load_split(
     dataset: Path, split: str, *, raw: bool = False, limit: int | None = None
-) -> tuple[npt.NDArray[Any], Labels]:
+) -> tuple[Any, Array]:
     """Load one part, or its first ``limit`` samples, into memory.
 
     The order within a part is already random.
@@ -132,32 +145,35 @@ def load_split(
     Args:
         dataset: directory of the prepared data set.
         split: name of the part.
-        raw: whether to return raw pixels instead of the model's input.
+        raw: whether to return raw inputs instead of the model's.
         limit: number of samples; None for all. Use ``numpy_batches`` for large parts.
 
     Returns:
-        Images ``(samples, height, width, channels)``, float32 or raw, and int64 labels
-        ``(samples,)``.
+        Inputs ``(samples, ...)``, float32 or raw, or several by name; and targets
+        ``(samples, ...)``.
     """
     part = open_split(dataset, split)
-    indices = np.arange(len(part.labels), dtype=np.int64)[:limit]
-    pixels = part.pixels(indices)
-    images = pixels if raw else Dataset(dataset).preprocessing().apply(pixels)
-    return images, part.labels[indices]
+    indices = np.arange(len(part.targets), dtype=np.int64)[:limit]
+    inputs = part.inputs(indices)
+    return (
+        inputs if raw else Dataset(dataset).preprocessing().apply(inputs),
+        np.asarray(part.targets[indices]),
+    )
 
 
-def numpy_batches(
-    dataset: Path, split: str, batch_size: int
-) -> Iterator[tuple[FloatBatch, Labels]]:
+def numpy_batches(dataset: Path, split: str, batch_size: int) -> Iterator[tuple[Any, Array]]:
     """Yield ``(x, y)`` batches of a part in order, without importing TensorFlow.
 
-    The last batch may be smaller. ``x`` is the model's input, float32 ``(batch, height, width,
-    channels)``; ``y`` is int64 ``(batch,)``.
+    The last batch may be smaller. ``x`` is the model's input, float32 ``(batch, ...)``, or several
+    by name; ``y`` are the targets ``(batch, ...)``.
     """
     part, preprocessing = open_split(dataset, split), Dataset(dataset).preprocessing()
-    for start in range(0, len(part.labels), batch_size):
-        indices = np.arange(start, min(start + batch_size, len(part.labels)), dtype=np.int64)
-        yield preprocessing.apply(part.pixels(indices)), part.labels[indices]
+    for start in range(0, len(part.targets), batch_size):
+        indices = np.arange(start, min(start + batch_size, len(part.targets)), dtype=np.int64)
+        yield (
+            preprocessing.apply(part.inputs(indices)),
+            np.asarray(part.targets[indices]),
+        )
 
 
 def tf_dataset(
@@ -187,18 +203,11 @@ def tf_dataset(
     )
 
 
-def _load_array(path: Path) -> npt.NDArray[Any]:
-    try:
-        return load_npy(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {error}. Run prepare_data again.") from error
-
-
-def _load_files(path: Path) -> list[tuple[str, int]]:
-    try:
-        listed = read_json(path, what="a list of images", error=DataError, limit=_LISTING_BYTES)
-        return [(str(name), int(label)) for name, label in listed]
-    except DataError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path} can't be read: {error}. Run prepare_data again.") from error
+def _load_files(path: Path) -> list[str]:
+    listed = read_json(path, what="a list of images", error=DataError, limit=_LISTING_BYTES)
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise DataError(
+            f"{path} can't be read: expected a list of paths, received {listed!r:.100}. Run "
+            "prepare_data again."
+        )
+    return listed

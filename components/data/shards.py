@@ -28,20 +28,21 @@ from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.data.images import decode_image
-from qatline.components.data.part import Labels
+from qatline.components.data.part import Indices
+from qatline.components.data.stored_arrays import read_targets
 
 SHARD_BYTES = 1 << 30
 # The index of a million images has about 60 MiB.
 _INDEX_BYTES = 1 << 30
 
-Entry = tuple[int, int, int, int, str]
-"""Shard, offset and size of an image in it, label, name."""
+Entry = tuple[int, int, int, str]
+"""Shard, offset and size of an image in it, name."""
 
 
 def write_shards(
     dataset: Dataset,
     split: str,
-    images: Iterable[tuple[str, int, bytes]],
+    images: Iterable[tuple[str, bytes]],
     *,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
@@ -50,21 +51,21 @@ def write_shards(
     Args:
         dataset: directory of the data set.
         split: name of the part.
-        images: name, label and content of each file, in the order of the part.
+        images: name and content of each file, in the order of the part.
         shard_bytes: size after which a new shard begins.
     """
     entries: list[Entry] = []
     shards: list[str] = []
     with ExitStack() as shard:
         tar: tarfile.TarFile | None = None
-        for name, label, content in images:
+        for name, content in images:
             if tar is None or tar.offset >= shard_bytes:
                 shard.close()
                 shards.append(f"{split}-{len(shards):05d}.tar")
                 place = dataset.file(shards[-1])
                 tar = shard.enter_context(tarfile.open(place, "w", format=tarfile.GNU_FORMAT))
             offset = _append(tar, name, content)
-            entries.append((len(shards) - 1, offset, len(content), label, name))
+            entries.append((len(shards) - 1, offset, len(content), name))
     index = json.dumps({"shards": shards, "images": entries})
     dataset.shards_file(split).write_text(index + "\n", encoding="utf-8")
 
@@ -93,14 +94,14 @@ class ShardSplit:
         self._files = [_Shard(dataset.file(name)) for name in names]
         self._check(path)
         self._color = preprocessing.color
-        self._size = info.image_shape[:2] if preprocessing.resize else None
         self._shape = info.image_shape
+        self._size = (self._shape[0], self._shape[1]) if preprocessing.resize else None
         self._pool = ThreadPoolExecutor(
             max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode"
         )
-        self.labels: Labels = np.array([entry[3] for entry in self._entries], np.int64)
+        self.targets = read_targets(dataset, split, info, len(self._entries))
 
-    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
+    def inputs(self, indices: Indices) -> npt.NDArray[Any]:
         """Return raw images, decoded from their shards.
 
         Raises:
@@ -110,7 +111,7 @@ class ShardSplit:
         return np.stack(images) if images else np.empty((0, *self._shape), np.uint8)
 
     def _load(self, index: int) -> npt.NDArray[np.uint8]:
-        shard, offset, size, _, name = self._entries[index]
+        shard, offset, size, name = self._entries[index]
         content = self._files[shard].read(offset, size)
         image = decode_image(content, self._color, self._size, name=name)
         if image.shape != self._shape:
@@ -121,7 +122,7 @@ class ShardSplit:
 
     def _check(self, index: Path) -> None:
         largest = 4 * limits.image_pixels() + (1 << 20)
-        for shard, offset, size, _, name in self._entries:
+        for shard, offset, size, name in self._entries:
             inside = 0 <= shard < len(self._files) and offset >= 0 and 0 <= size <= largest
             if not inside or offset + size > self._files[shard].size:
                 raise DataError(
@@ -171,5 +172,5 @@ def _file_name(name: Any) -> str:
 
 
 def _entries(images: Any) -> Iterator[Entry]:
-    for shard, offset, size, label, name in images:
-        yield int(shard), int(offset), int(size), int(label), str(name)
+    for shard, offset, size, name in images:
+        yield int(shard), int(offset), int(size), str(name)

@@ -1,15 +1,16 @@
-"""Interface of image sources, and the assignment of samples to parts."""
+"""Interface of sources, and the assignment of samples to parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from qatline.components.artifacts import Dataset
-from qatline.components.artifacts.data_info import SPLITS
+from qatline.components.artifacts.data_info import SPLITS, InputInfo
+from qatline.components.data.array_checks import Array
 from qatline.components.data.splits import Indices, split_indices, stratified_subset
 from qatline.components.settings import DataSettings
 from qatline.components.support.events import Progress
@@ -28,39 +29,36 @@ class Source(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names in label order."""
+        """Class names in label order; empty if the source has none."""
 
     @property
-    def labels(self) -> Mapping[str, Indices]:
-        """Labels of each part."""
+    def targets(self) -> Mapping[str, Array]:
+        """Targets of each part as read, ``(samples, ...)``; possibly memory-mapped."""
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """``(height, width, channels)`` of the returned images."""
-
-    @property
-    def dtype(self) -> str:
-        """Data type of the returned pixels: ``uint8`` or ``float32``."""
-
-    @property
-    def scale(self) -> float:
-        """Default factor on pixels."""
-
-    @property
-    def resize(self) -> str | None:
-        """Method of resizing to ``image_shape``, or None without resizing."""
+    def inputs(self) -> Mapping[str, InputInfo]:
+        """Shape and data type of each input as written."""
 
     @property
     def description(self) -> str:
-        """Origin of the images, for display."""
+        """Origin of the data, for display."""
 
     @property
     def root(self) -> str | None:
-        """The folder of the images; None if ``write`` copies them."""
+        """The folder of the images; None if ``write`` copies the inputs."""
 
     @property
     def broken(self) -> int:
-        """Number of skipped images."""
+        """Number of skipped samples."""
+
+    def scale(self, name: str) -> float:
+        """Return the default factor on an input's values."""
+
+    def resize(self, name: str) -> str | None:
+        """Return the method of resizing to the input's shape, or None without resizing."""
+
+    def sample(self, part: str, index: int) -> str:
+        """Return the name of a sample for messages, such as the path of its file."""
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the whole content."""
@@ -68,11 +66,20 @@ class Source(Protocol):
     def write(
         self, dataset: Dataset, split: str, samples: Samples, progress: Progress
     ) -> list[bytes]:
-        """Write ``samples`` as the split ``split``; return a digest of each image."""
+        """Write the inputs of ``samples`` as the split ``split``; return a digest of each."""
 
 
-def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, Samples]:
+def deal(
+    strata: Mapping[str, Indices], settings: DataSettings, *, seed: int, classes: Sequence[str]
+) -> dict[str, Samples]:
     """Assign samples to train, calibration, validation and test.
+
+    Args:
+        strata: class index of each sample of each part of the source; zeros for targets other than
+            classes.
+        settings: fractions, number of calibration samples, and limit.
+        seed: seed of the split.
+        classes: names, for messages.
 
     Returns:
         The samples of each split.
@@ -80,17 +87,16 @@ def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, Samp
     Raises:
         DataError: there are too few samples.
     """
-    total = sum(map(len, source.labels.values()))
+    count = max(1, len(classes))
+    total = sum(map(len, strata.values()))
     share = min(1.0, settings.limit / total) if settings.limit else 1.0
     kept = {
-        part: stratified_subset(
-            labels, round(share * len(labels)), seed=seed, classes=len(source.classes)
-        )
-        for part, labels in source.labels.items()
+        part: stratified_subset(labels, round(share * len(labels)), seed=seed, classes=count)
+        for part, labels in strata.items()
     }
     own = frozenset(kept) - {"train"}
     parts = split_indices(
-        source.labels["train"][kept["train"]], settings, seed=seed, classes=source.classes, own=own
+        strata["train"][kept["train"]], settings, seed=seed, classes=classes, own=own
     )
     dealt = {}
     for name, indices in parts.items():

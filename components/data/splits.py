@@ -1,4 +1,4 @@
-"""Seeded, stratified, disjoint splits."""
+"""Seeded, disjoint splits, stratified by class where targets are classes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def split_indices(
         labels: label of each sample, int64 ``(samples,)``.
         settings: the fractions and the number of calibration samples.
         seed: seed of the split; equal seeds give equal splits.
-        classes: names, for messages.
+        classes: names, for messages; empty for targets other than classes, with zeros as labels.
         own: parts provided by the source separately and not taken from these samples: ``test``,
             ``validation``.
 
@@ -45,16 +45,18 @@ def split_indices(
         DataError: a class has too few samples for all parts, or no sample remains for calibration.
     """
     carved = [name for name in ("test", "validation") if name not in own]
-    counts = np.bincount(labels, minlength=len(classes))
+    groups = max(1, len(classes))
+    counts = np.bincount(labels, minlength=groups)
     needed = 1 + len(carved)
     if (worst := int(counts.argmin())) >= 0 and counts[worst] < needed:
+        who = f"class {classes[worst]!r} has" if classes else "the data has"
         raise DataError(
-            f"class {classes[worst]!r} has {counts[worst]} samples; at least {needed} are needed, "
-            f"one for each of train, {', '.join(carved)}. Add samples or leave the class out."
+            f"{who} {counts[worst]} samples; at least {needed} are needed, one for each of "
+            f"{', '.join(['train', *carved])}. Add samples{' or leave the class out' * bool(classes)}."
         )
     # A second seed per purpose: splits and subsets of the same run draw independent numbers.
     generator = np.random.default_rng([seed, 0x5EED])
-    rest = [generator.permutation(np.flatnonzero(labels == label)) for label in range(len(classes))]
+    rest = [generator.permutation(np.flatnonzero(labels == label)) for label in range(groups)]
     parts: dict[str, Indices] = {}
     if "test" in carved:
         parts["test"], rest = _take(

@@ -5,8 +5,10 @@ Equal seeds give equal shuffling and augmentation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import DataError
@@ -27,11 +29,11 @@ def build_dataset(
 ) -> Any:
     """Return a ``tf.data.Dataset`` of ``(x, y)``.
 
-    ``x`` is float32 ``(batch, height, width, channels)``, ``y`` int64 ``(batch,)``.
+    ``x`` is float32 ``(batch, ...)``, or several by name; ``y`` are the targets ``(batch, ...)``.
 
     Args:
         split: the part to read.
-        preprocessing: conversion of raw pixels to the model's input.
+        preprocessing: conversion of raw data to the model's input.
         batch_size: size of every batch except the last, which may be smaller.
         shuffle_seed: seed of the order, new in each epoch; None keeps the order.
         augment: ``none``; ``shift``: move each image by up to ``max(1, size // 8)`` pixels,
@@ -42,20 +44,32 @@ def build_dataset(
             each worker completely.
 
     Raises:
-        DataError: ``augment`` is unknown.
+        DataError: ``augment`` is unknown, or the data is not images.
     """
     if augment not in AUGMENTATIONS:
         raise DataError(
             f"augment: expected one of {', '.join(AUGMENTATIONS)}; received {augment!r}"
         )
-    count, shape = len(split.labels), preprocessing.image_shape
+    count, targets, shape = len(split.targets), split.targets, preprocessing.image_shape
+    names = sorted(shape) if isinstance(shape, Mapping) else None
+    if augment != "none" and (isinstance(shape, Mapping) or len(shape) != 3):
+        raise DataError(
+            f"augment: expected none for data other than images, received {augment!r} for inputs "
+            f"of shape {shape}"
+        )
+    shapes = [shape] if not isinstance(shape, Mapping) else [shape[name] for name in sorted(shape)]
 
-    def read(indices: Any) -> tuple[Any, Any]:
-        return preprocessing.apply(split.pixels(indices)), split.labels[indices]
+    def read(indices: Any) -> list[Any]:
+        x = preprocessing.apply(split.inputs(indices))
+        inputs = [x] if names is None else [x[name] for name in names]
+        return [*inputs, np.asarray(targets[indices])]
 
     def load(indices: Any) -> tuple[Any, Any]:
-        x, y = tf.numpy_function(read, [indices], (tf.float32, tf.int64))
-        return tf.ensure_shape(x, (None, *shape)), tf.ensure_shape(y, (None,))
+        kinds = [*(tf.float32 for _ in shapes), tf.as_dtype(targets.dtype)]
+        *inputs, y = tf.numpy_function(read, [indices], kinds)
+        inputs = [tf.ensure_shape(x, (None, *s)) for x, s in zip(inputs, shapes, strict=True)]
+        x = inputs[0] if names is None else dict(zip(names, inputs, strict=True))
+        return x, tf.ensure_shape(y, (None, *targets.shape[1:]))
 
     # Shuffle indices instead of images: the shuffle buffer covers the whole part.
     order = tf.data.Dataset.range(count)
@@ -71,7 +85,10 @@ def build_dataset(
         ).batch(2)
         flip = augment == "flip_crop"
         batches = tf.data.Dataset.zip(batches, seeds).map(
-            lambda batch, seed: (_augment(batch[0], batch[2], seed, shape, flip=flip), batch[1]),
+            lambda batch, seed: (
+                _augment(batch[0], batch[2], seed, shapes[0], flip=flip),
+                batch[1],
+            ),
             num_parallel_calls=2,
             deterministic=True,
         )

@@ -13,12 +13,12 @@ import numpy as np
 from qat_lib.engines import BuildSpec, Engine, benchmark_together, build_engine, load_engine
 from qat_lib.errors import DataError, QatlineError
 from qat_lib.options import Backend
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.comparison import ChampionComparison
 from qatline.components.artifacts.result_row import ResultRow
 from qatline.components.data.reader import open_split
-from qatline.components.evaluation.inference import Classifier
+from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.registry.package import Champion
 from qatline.components.settings import EngineSettings
 from qatline.components.tasks import Samples, Task, check_numbers, joined, open_task
@@ -29,8 +29,8 @@ class _Contender:
     """An engine with its preprocessing and the class names of its training."""
 
     engine: Engine
-    classifier: Classifier
-    preprocessing: Preprocessing
+    classifier: EngineRunner
+    preprocessing: AnyPreprocessing
     classes: Sequence[str]
 
 
@@ -87,17 +87,16 @@ def _contender(
     graph: Path,
     settings: EngineSettings,
     backend: Backend,
-    preprocessing: Preprocessing,
+    preprocessing: AnyPreprocessing,
     *,
     seed: int,
     names: Sequence[str] = (),
 ) -> Iterator[_Contender]:
     """Build and open the engine of a graph trained on the classes ``names``."""
     info = Dataset(dataset).info()
-    if preprocessing.image_shape != tuple(info.image_shape):
+    if preprocessing.image_shape != info.shapes:
         raise DataError(
-            f"it takes images of shape {preprocessing.image_shape}, the data has "
-            f"{tuple(info.image_shape)}"
+            f"it takes images of shape {preprocessing.image_shape}, the data has {info.shapes}"
         )
     spec = BuildSpec(
         backend=backend,
@@ -112,7 +111,7 @@ def _contender(
         with load_engine(path) as engine:
             yield _Contender(
                 engine=engine,
-                classifier=Classifier(engine, tuple(info.image_shape)),
+                classifier=EngineRunner(engine, info.shapes),
                 preprocessing=preprocessing,
                 classes=names,
             )
@@ -145,13 +144,13 @@ def _measure(dataset: Path, task: Task, contenders: Sequence[_Contender]) -> lis
     part = open_split(dataset, "test")
     measured: list[list[Samples]] = [[] for _ in contenders]
     batch = min(each.classifier.largest_batch for each in contenders)
-    for start in range(0, len(part.labels), batch):
-        indices = np.arange(start, min(start + batch, len(part.labels)), dtype=np.int64)
-        pixels = part.pixels(indices)
+    for start in range(0, len(part.targets), batch):
+        indices = np.arange(start, min(start + batch, len(part.targets)), dtype=np.int64)
+        pixels = part.inputs(indices)
         for each, found in zip(contenders, measured, strict=True):
             outputs = each.classifier(each.preprocessing.apply(pixels))
             check_numbers(outputs, "the engine")
-            found.append(task.measure(task.align(outputs, each.classes), part.labels[indices]))
+            found.append(task.measure(task.align(outputs, each.classes), part.targets[indices]))
     return [joined(found) for found in measured]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,50 +10,57 @@ from numpy.typing import NDArray
 
 from qat_lib.engines import Engine
 from qat_lib.engines.spec import parse_profile
+from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import DataError
+from qatline.components.tasks.task import Outputs
 
 Array = NDArray[Any]
+Shape = tuple[int, ...]
 
 
-class Classifier:
-    """An engine adapted to the reader's images: float32, NHWC, any sample count.
+class EngineRunner:
+    """An engine adapted to the reader's batches: float32, channels last, any sample count.
 
     Args:
-        engine: an engine with one input, NHWC or NCHW.
-        image_shape: (height, width, channels) of the images.
-        raw: whether the images are raw pixels, for engines with embedded preprocessing.
+        engine: the engine; images may be NHWC or NCHW.
+        shapes: shape of a sample of the only input, or of each of several by name.
+        raw: whether batches are raw data, for engines with embedded preprocessing.
 
     Raises:
-        DataError: the engine's input does not fit the images.
+        DataError: the engine's inputs do not fit the data.
     """
 
-    def __init__(self, engine: Engine, image_shape: tuple[int, ...], *, raw: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, shapes: Shape | Mapping[str, Shape], *, raw: bool = False
+    ) -> None:
         self.engine = engine
-        (info,) = engine.inputs
         if engine.manifest.preprocessing_embedded and not raw:
             raise DataError(
-                f"The engine takes raw images ({info}) and preprocesses them itself; the "
-                "evaluation sends images that are preprocessed already. Export the model without "
-                "embed_preprocessing for the pipeline."
+                f"The engine takes raw data ({', '.join(map(str, engine.inputs))}) and preprocesses "
+                "it itself; the evaluation sends data that is preprocessed already. Export the "
+                "model without embed_preprocessing for the pipeline."
             )
-        profile = parse_profile(engine.manifest.spec["shapes"][info.name])
-        self._smallest, self._largest = profile.minimum[0], profile.maximum[0]
-        shape, moved = profile.optimum[1:], (image_shape[-1], *image_shape[:-1])
-        layout = engine.manifest.layout.get(info.name)
-        # Without a recorded layout the shape decides; it is ambiguous only if both layouts are
-        # equal.
-        self._channels_first = layout == "NCHW" or (layout is None and shape != image_shape)
-        if shape != (moved if self._channels_first else image_shape):
+        if not isinstance(shapes, Mapping):
+            if len(engine.inputs) != 1:
+                raise DataError(
+                    f"The engine has {len(engine.inputs)} inputs "
+                    f"({', '.join(info.name for info in engine.inputs)}), the data has one."
+                )
+            shapes = {engine.inputs[0].name: shapes}
+        if set(shapes) != {info.name for info in engine.inputs}:
             raise DataError(
-                f"The engine takes images of shape {shape}, the data set has {image_shape} "
-                "(height, width, channels). Build the engine from a model that was trained on "
-                "this data."
+                f"The engine has the inputs {', '.join(info.name for info in engine.inputs)}, the "
+                f"data has {', '.join(shapes)}. Give the inputs of the data the names of the "
+                "model's inputs."
             )
+        self._inputs = [_Input(engine, info, tuple(shapes[info.name])) for info in engine.inputs]
+        self._smallest = max(each.smallest for each in self._inputs)
+        self._largest = min(each.largest for each in self._inputs)
 
     @property
     def output(self) -> str:
-        """Name of the engine's first output, the one returned by calls."""
-        return self.engine.outputs[0].name
+        """Names of the engine's outputs, for messages."""
+        return ", ".join(info.name for info in self.engine.outputs)
 
     @property
     def largest_batch(self) -> int:
@@ -63,20 +71,56 @@ class Classifier:
         """Return the engine's batch size nearest to ``size``."""
         return min(max(size, self._smallest), self._largest)
 
-    def __call__(self, images: Array) -> Array:
-        """Return the engine's first output for ``images``, (samples, classes)."""
-        parts = [
-            images[start : start + self._largest] for start in range(0, len(images), self._largest)
-        ]
-        return np.concatenate([self._run(part) for part in parts])
+    def __call__(self, batch: Array | Mapping[str, Array]) -> Outputs:
+        """Return the engine's output for a batch, or several outputs by name."""
+        if isinstance(batch, Mapping):
+            arrays = {each.name: batch[each.name] for each in self._inputs}
+        else:
+            arrays = {self._inputs[0].name: batch}
+        samples = len(next(iter(arrays.values())))
+        parts = []
+        for start in range(0, samples, self._largest):
+            part = {name: x[start : start + self._largest] for name, x in arrays.items()}
+            parts.append(self._run(part, min(self._largest, samples - start)))
+        outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return outputs if len(outputs) > 1 else next(iter(outputs.values()))
 
-    def _run(self, images: Array) -> Array:
-        samples = len(images)
-        if samples < self._smallest:  # an engine with a minimum batch: pad, and cut the result
-            images = np.concatenate(
-                [images, np.repeat(images[-1:], self._smallest - samples, axis=0)]
+    def _run(self, batch: Mapping[str, Array], samples: int) -> dict[str, Array]:
+        request = {}
+        for each in self._inputs:
+            x = batch[each.name]
+            if samples < self._smallest:  # an engine with a minimum batch: pad, and cut the result
+                x = np.concatenate([x, np.repeat(x[-1:], self._smallest - samples, axis=0)])
+            request[each.name] = each.arranged(x)
+        outputs = self.engine.infer(request)
+        return {info.name: outputs[info.name][:samples] for info in self.engine.outputs}
+
+
+class _Input:
+    """An input of an engine: its batch sizes and layout.
+
+    Raises:
+        DataError: its shape differs from the data's.
+    """
+
+    def __init__(self, engine: Engine, info: TensorInfo, shape: Shape) -> None:
+        self.name = info.name
+        profile = parse_profile(engine.manifest.spec["shapes"][info.name])
+        self.smallest, self.largest = profile.minimum[0], profile.maximum[0]
+        taken, layout = profile.optimum[1:], engine.manifest.layout.get(info.name)
+        # Without a recorded layout the shape decides; it is ambiguous only if both layouts are
+        # equal.
+        is_image = len(shape) == 3
+        self._channels_first = is_image and (
+            layout == "NCHW" or (layout is None and taken != shape)
+        )
+        if taken != ((shape[-1], *shape[:-1]) if self._channels_first else shape):
+            of = "(height, width, channels)" if is_image else "per sample"
+            raise DataError(
+                f"The engine takes inputs of shape {taken}, the data set has {shape} {of}. Build "
+                "the engine from a model that was trained on this data."
             )
-        if self._channels_first:
-            images = np.ascontiguousarray(np.moveaxis(images, -1, 1))
-        outputs: Array = self.engine.infer(images)[self.output][:samples]
-        return outputs
+
+    def arranged(self, x: Array) -> Array:
+        """Return a batch in the engine's layout."""
+        return np.ascontiguousarray(np.moveaxis(x, -1, 1)) if self._channels_first else x

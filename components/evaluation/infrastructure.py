@@ -32,7 +32,7 @@ def check_in_fresh_process(
         onnx: the ONNX file of the reference.
         seed: seed of the random requests.
         requests: number of random requests.
-        inputs: ``.npy`` file of additional real inputs.
+        inputs: ``.npy`` file of additional real inputs, or ``.npz`` file of several by name.
 
     Returns:
         The result; if the process crashed or hung, ``passed`` is False and ``message`` contains the

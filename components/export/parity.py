@@ -25,7 +25,7 @@ def compare_with_model(
     framework: Framework,
     model: Any,
     path: Path,
-    images: Any,
+    inputs: Any,
     *,
     export_in_fp32: Callable[[Path], Any] | None = None,
 ) -> ParityRecord:
@@ -35,7 +35,7 @@ def compare_with_model(
         framework: framework of the model.
         model: the model.
         path: the ONNX file.
-        images: inputs in the layout of the data.
+        inputs: inputs in the layout of the data: an array, or several by name.
         export_in_fp32: exports the same model to another path with FP32 for non-quantized layers;
             given for a file in FP16.
 
@@ -46,19 +46,20 @@ def compare_with_model(
     Raises:
         VerificationError: file and model disagree.
     """
-    report = framework.check_parity(model, path, images)
+    report = framework.check_parity(model, path, inputs)
     parity = ParityRecord.model_validate(report.to_dict())
     if export_in_fp32 is None:
         if not report.passed:
+            labels = f": {report.mismatches} labels differ beyond a tie" * bool(report.mismatches)
             raise VerificationError(
-                f"{path.name} {report}: {report.mismatches} labels differ beyond a tie. Find the "
-                f"layer where the difference starts with: {framework.layer_check}"
+                f"{path.name} {report}{labels}. Find the layer where the difference starts with: "
+                f"{framework.layer_check}"
             )
         return parity
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         twin = Path(folder) / path.name
         export_in_fp32(twin)
-        exact = compare_with_model(framework, model, twin, images)
+        exact = compare_with_model(framework, model, twin, inputs)
     passed = bool(report.largest_difference <= HALF_BOUND * report.magnitude)
     if not passed:
         raise VerificationError(

@@ -11,7 +11,7 @@ from typing import Any
 
 from qat_lib.errors import DataError, TrackingError
 from qat_lib.files.text_files import read_json
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing, read_preprocessing
 from qatline.components.registry.registry import DIGEST, RegisteredVersion, Registry
 from qatline.components.store.fingerprints import file_digest, library_versions
 from qatline.components.tracking.mlflow_run import onnx_signature
@@ -37,7 +37,7 @@ class Champion:
     version: int
     digest: str
     graph: Path
-    preprocessing: Preprocessing | None = None
+    preprocessing: AnyPreprocessing | None = None
     classes: tuple[str, ...] = ()
 
 
@@ -45,7 +45,7 @@ def write_package(
     folder: Path,
     *,
     graph: Path,
-    preprocessing: Preprocessing,
+    preprocessing: AnyPreprocessing,
     classes: Sequence[str],
     baseline: Sequence[Path],
 ) -> None:
@@ -109,7 +109,7 @@ def fetch_champion(registry: Registry, version: RegisteredVersion, folder: Path)
         version=version.number,
         digest=version.digest,
         graph=graph,
-        preprocessing=Preprocessing.from_dict(preprocessing) if preprocessing else None,
+        preprocessing=read_preprocessing(preprocessing) if preprocessing else None,
         classes=tuple(map(str, classes)),
     )
 

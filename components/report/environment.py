@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.environment import cpu_device, git_state
+from qat_lib.preprocessing import Preprocessing, PreprocessingByInput
 from qatline.components.report import numbers
 from qatline.components.report.sources import RunData
 from qatline.components.settings import GateSettings
@@ -82,22 +83,29 @@ def _data(run: RunData) -> Pairs:
     pairs: Pairs = []
     info, preprocessing = run.dataset, run.preprocessing
     if info is not None:
-        shape = " × ".join(map(str, info.image_shape))
-        pairs += [
-            ("source", info.source or info.kind),
-            ("image", f"{shape} {info.dtype}"),
-            ("classes", str(len(info.classes))),
-        ]
+        pairs.append(("source", info.source or info.kind))
+        for name, each in info.inputs.items():
+            title = "input" if len(info.inputs) == 1 else f"input {name}"
+            pairs.append((title, f"{' × '.join(map(str, each.shape))} {each.dtype}"))
+        if info.classes:
+            pairs.append(("classes", str(len(info.classes))))
         pairs += [(f"{part} samples", str(count)) for part, count in info.splits.items()]
-    if preprocessing is not None:
-        pairs += [
-            ("preprocessing: scale", str(preprocessing.scale)),
-            ("preprocessing: mean", str(list(preprocessing.mean))),
-            ("preprocessing: std", str(list(preprocessing.std))),
-        ]
+    if isinstance(preprocessing, PreprocessingByInput):
+        for name, form in preprocessing.inputs.items():
+            pairs += _preprocessing(f"preprocessing of {name}", form)
+    elif preprocessing is not None:
+        pairs += _preprocessing("preprocessing", preprocessing)
     if info is not None and info.fingerprint:
         pairs.append(("fingerprint", info.fingerprint))
     return pairs
+
+
+def _preprocessing(title: str, form: Preprocessing) -> Pairs:
+    return [
+        (f"{title}: scale", str(form.scale)),
+        (f"{title}: mean", str(list(form.mean))),
+        (f"{title}: std", str(list(form.std))),
+    ]
 
 
 def _model(run: RunData) -> Pairs:

@@ -33,7 +33,7 @@ from qatline.components.store.manifest import MANIFEST_NAME, Manifest, read_step
 
 if TYPE_CHECKING:
     from qat_lib.engines.values import EngineLayer
-    from qat_lib.preprocessing import Preprocessing
+    from qat_lib.preprocessing import AnyPreprocessing
     from qatline.components.artifacts.data_info import DatasetInfo
 
 _T = TypeVar("_T")
@@ -73,7 +73,7 @@ class RunData:
     evaluation: Evaluation
     exported: Exported
     dataset: DatasetInfo | None
-    preprocessing: Preprocessing | None
+    preprocessing: AnyPreprocessing | None
     model: ModelInfo
     baseline_history: Sequence[Epoch]
     qat_history: Sequence[Epoch]

@@ -35,6 +35,7 @@ from qatline.components.settings.source_settings import (
     DataSettings,
     ModelSettings,
     PreprocessingSettings,
+    TaskSettings,
 )
 from qatline.components.support.training_options import (
     ACCUMULATE_HELP,
@@ -60,6 +61,7 @@ __all__ = [
     "RegistrySettings",
     "RetrainSettings",
     "Settings",
+    "TaskSettings",
     "TrackingSettings",
     "TrainingSettings",
 ]

@@ -1,10 +1,10 @@
-"""Settings of a run's inputs: the data and the network."""
+"""Settings of a run's inputs: the data, the task and the network."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from qat_lib.errors import ConfigError
 from qat_lib.files.text_files import parse_json
@@ -12,24 +12,35 @@ from qat_lib.options import Framework
 from qatline.components.settings.settings_base import Settings
 from qatline.components.storage.stored_file import is_archive
 from qatline.components.support.frameworks import FRAMEWORKS
+from qatline.components.tasks import TASKS
 
 Side = Annotated[int, Field(ge=1, le=8_192)]
 
 
-class PreprocessingSettings(Settings):
-    """Per-channel preprocessing of raw pixels: ``(pixel * scale - mean) / std``."""
+def _read_json(options: Any) -> Any:
+    """Take a JSON object, too: the form in which a pipeline passes options with a null."""
+    is_json = isinstance(options, str) and options.startswith("{")
+    return parse_json(options, "options", error=ConfigError) if is_json else options
+
+
+Options = Annotated[dict[str, Any], BeforeValidator(_read_json)]
+"""Keyword arguments of a user's function or class."""
+
+
+class ValueSettings(Settings):
+    """Per-channel preprocessing of raw values: ``(value * scale - mean) / std``."""
 
     scale: float | None = Field(
         None,
         gt=0,
         description=(
-            "Factor on raw pixels. Default: 1/255 for uint8 images, 1/16 for digits, 1 for floats."
+            "Factor on raw values. Default: 1/255 for uint8, 1/16 for digits, 1 for floats."
         ),
     )
     mean: list[float] = Field(
         default_factory=lambda: [0.0],
         min_length=1,
-        description="Mean per channel, after the scale; one value serves all channels.",
+        description="Mean per channel (last axis), after the scale; one value serves all channels.",
     )
     std: list[Annotated[float, Field(gt=0)]] = Field(
         default_factory=lambda: [1.0],
@@ -38,31 +49,92 @@ class PreprocessingSettings(Settings):
     )
 
 
-class DataSettings(Settings):
-    """Where the images come from and how they are split."""
+class PreprocessingSettings(ValueSettings):
+    """Per-channel preprocessing of raw values, also different for each of several inputs."""
 
-    kind: Literal["digits", "npz", "folder", "keras"] = Field(
+    inputs: dict[str, ValueSettings] = Field(
+        default_factory=dict,
+        description="Scale, mean and std of single inputs by name; other inputs use those above.",
+    )
+
+
+Kind = Literal["digits", "npz", "folder", "masks", "table", "keras", "python"]
+
+WITH_PATH: dict[Kind, str] = {
+    "npz": "file",
+    "table": "file",
+    "folder": "folder or an archive of it",
+    "masks": "folder or an archive of it",
+}
+"""Kinds that read ``data.path``, and what it is."""
+
+FOLDERS: tuple[Kind, ...] = ("folder", "masks")
+"""Kinds whose ``data.path`` is a folder of images."""
+
+
+class DataSettings(Settings):
+    """Where the data comes from and how it is split."""
+
+    kind: Kind = Field(
         "digits",
         description=(
-            "digits (scikit-learn), npz (a file), folder (one sub-folder a class), keras (a "
-            "tf.keras.datasets name)."
+            "digits (scikit-learn), npz (a file of arrays), folder (of images, one sub-folder a "
+            "class), masks (images/ and masks/), table (a CSV or Parquet file), keras (a "
+            "tf.keras.datasets name), python (a function). See docs/data.md."
         ),
     )
     path: str | None = Field(
         None,
         description=(
-            "The .npz file; or the image folder, or an archive of it (.tar, .tar.gz, .tgz, .zip). "
-            "On this machine or in S3: s3://bucket/key."
+            "The .npz, .csv or .parquet file; or the image folder, or an archive of it (.tar, "
+            ".tar.gz, .tgz, .zip). On this machine or in S3: s3://bucket/key."
         ),
     )
     name: str | None = Field(
-        None, description="The tf.keras.datasets name, such as mnist or cifar10."
+        None,
+        description=(
+            "The tf.keras.datasets name, such as mnist or cifar10; kind=python: module:function."
+        ),
+    )
+    options: Options = Field(
+        default_factory=dict, description="Keyword arguments for the function (kind=python)."
+    )
+    fingerprint: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description=(
+            "Any text that changes when the data behind the function changes (kind=python). "
+            "Default: the function is called in every run."
+        ),
     )
     classes: list[str] | None = Field(
         None, min_length=2, description="Class names in label order. Default: from the data."
     )
+    target_columns: list[str] | None = Field(
+        None, min_length=1, description="Columns with the targets (kind=table)."
+    )
+    feature_columns: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="Columns with the features (kind=table). Default: all other columns.",
+    )
+    image_column: str | None = Field(
+        None,
+        description=(
+            "Column with the paths of images, relative to the table's folder (kind=table), which "
+            "are then the input instead of features."
+        ),
+    )
+    split_column: str | None = Field(
+        None,
+        description="Column with each row's part (kind=table): train, val or test. Default: none.",
+    )
     image_size: tuple[Side, Side] | None = Field(
-        None, description="Height and width that images are resized to. Needed for a folder."
+        None,
+        description=(
+            "Height and width that images are resized to. Needed for files of different sizes."
+        ),
     )
     color: Literal["rgb", "gray"] = Field("rgb", description="Colour mode of an image folder.")
     test_fraction: float = Field(
@@ -102,18 +174,31 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _complete(self) -> DataSettings:
-        if self.kind in ("npz", "folder") and not self.path:
+        if self.kind in WITH_PATH and not self.path:
             raise ValueError(f"data.kind={self.kind} needs data.path")
         if self.kind == "keras" and not self.name:
             raise ValueError("data.kind=keras needs data.name, such as mnist or cifar10")
+        if self.kind == "python" and not _is_reference(self.name or ""):
+            raise ValueError(
+                f"data.kind=python needs data.name=module:function, received {self.name!r}"
+            )
+        if self.kind == "table" and not self.target_columns:
+            raise ValueError("data.kind=table needs data.target_columns")
         path = self.path or ""
-        if "://" in path and not (self.kind in ("npz", "folder") and path.startswith("s3://")):
-            what = "folder or an archive of it" if self.kind == "folder" else "file"
+        if "://" in path and not (self.kind in WITH_PATH and path.startswith("s3://")):
+            what = WITH_PATH.get(self.kind, "file")
             raise ValueError(
                 f"data.path: expected a {what} on this machine or s3://bucket/key, received {path}"
             )
+        if self.image_column and self.feature_columns:
+            raise ValueError("data.image_column: expected no data.feature_columns beside it")
+        if self.image_column and "://" in path:
+            raise ValueError(
+                "data.image_column: expected data.path on this machine, beside the images; "
+                f"received {path}"
+            )
         is_elsewhere = path.startswith("s3://") or is_archive(path)
-        if self.kind == "folder" and self.storage == "files" and is_elsewhere:
+        if self.kind in FOLDERS and self.storage == "files" and is_elsewhere:
             raise ValueError(
                 f"data.storage: expected shards or auto for images in S3 or in an archive, which "
                 f"are copied; received files with {path}"
@@ -123,6 +208,33 @@ class DataSettings(Settings):
         ):
             raise ValueError(
                 f"data.classes: expected each name once, received {twice[0]!r} more than once"
+            )
+        return self
+
+
+def reads_images(data: DataSettings) -> bool:
+    """Return whether the inputs are image files, which ``data.storage`` is about."""
+    return data.kind in FOLDERS or data.image_column is not None
+
+
+class TaskSettings(Settings):
+    """What the targets mean, and how models are trained and scored on them."""
+
+    name: str | None = Field(
+        None,
+        description=(
+            "classification, multilabel, regression, segmentation, or module:Class for a task of "
+            "your own. Default: from the data's targets."
+        ),
+    )
+    options: Options = Field(default_factory=dict, description="Keyword arguments for the task.")
+
+    @model_validator(mode="after")
+    def _can_be_named(self) -> TaskSettings:
+        name = self.name
+        if name is not None and name not in TASKS and not _is_reference(name):
+            raise ValueError(
+                f"task.name: expected {', '.join(TASKS)} or module:Class, received {name!r}"
             )
         return self
 
@@ -155,19 +267,7 @@ class ModelSettings(Settings):
             "Default: true for a .keras file and when weights are given for the same classes."
         ),
     )
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword arguments for the builder."
-    )
-
-    @field_validator("options", mode="before")
-    @classmethod
-    def _read_json(cls, options: Any) -> Any:
-        """Take a JSON object, too.
-
-        The form in which a pipeline hands over options that hold a null.
-        """
-        is_json = isinstance(options, str) and options.startswith("{")
-        return parse_json(options, "model.options", error=ConfigError) if is_json else options
+    options: Options = Field(default_factory=dict, description="Keyword arguments for the builder.")
 
     @model_validator(mode="after")
     def _can_be_named(self) -> ModelSettings:
@@ -200,7 +300,12 @@ def _name_problem(name: str, framework: Framework) -> str | None:
         return "expected a .keras file (load the model in Keras and save it as one)"
     if name.endswith(".keras"):
         return None
-    module, colon, function = name.partition(":")
-    if colon and not all(part.isidentifier() for part in (*module.split("."), function)):
+    if ":" in name and not _is_reference(name):
         return "expected module:function or keras.applications:<Name>"
     return None if name.strip() else "expected the name of a network"
+
+
+def _is_reference(name: str) -> bool:
+    """Return whether ``name`` has the form ``module:attribute``."""
+    module, colon, attribute = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), attribute))

@@ -26,7 +26,7 @@ from qatline.components.settings import EngineSettings
 from qatline.components.support.events import Progress
 
 _COMPARED = 64
-"""Number of calibration images for the comparison of engines with their graphs."""
+"""Number of calibration samples for the comparison of engines with their graphs."""
 
 
 def build_engine_step(
@@ -68,7 +68,7 @@ def build_engine_step(
     try:
         builds = _build_all(exported, engines, spec, engine=engine, seed=seed, progress=progress)
         if fallback is not None and dataset is not None:
-            _compare_on_images(exported, engines, builds, dataset, seed=seed)
+            _compare_on_data(exported, engines, builds, dataset, seed=seed)
     except EngineBuildError as error:
         if fallback is None:
             raise
@@ -127,24 +127,24 @@ def _build_all(
     return builds
 
 
-def _compare_on_images(
+def _compare_on_data(
     exported: Exported, engines: Engines, builds: Iterable[str], dataset: Path, *, seed: int
 ) -> None:
-    """Compare engines with their graphs on images, as in the later evaluation.
+    """Compare engines with their graphs on data, as in the later evaluation.
 
-    The random requests of the build can miss faults that occur with images.
+    The random requests of the build can miss faults that occur with real data.
 
     Raises:
         EngineBuildError: an engine's outputs differ from those of its graph.
     """
-    images, _ = next(iter(numpy_batches(dataset, "calibration", _COMPARED)))
+    inputs, _ = next(iter(numpy_batches(dataset, "calibration", _COMPARED)))
     for variant in map(Variant, builds):
         check = check_engine(
             engines.engine(variant),
             exported.reference(variant),
             requests=1,
             seed=seed,
-            inputs=images,
+            inputs=inputs,
         )
         if not check.passed:
             raise EngineBuildError(f"{variant}: {check.message}")

@@ -45,7 +45,7 @@ from qatline.components.artifacts.rows import (
 from qatline.components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED
 from qatline.components.data.reader import numpy_batches
 from qatline.components.evaluation.against_champion import compare_with_current
-from qatline.components.evaluation.inference import Classifier
+from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from qatline.components.evaluation.samples import ShownSample, WorstSamples
 from qatline.components.evaluation.speed import speed_sentences
@@ -115,7 +115,7 @@ def evaluate_step(
     references = {REFERENCE: fp32.predictions(), **_control_outputs(control)}
     with ExitStack() as stack:
         loaded = _load(built, stack)
-        classifiers = {row: Classifier(one, tuple(info.image_shape)) for row, one in loaded.items()}
+        classifiers = {row: EngineRunner(one, info.shapes) for row, one in loaded.items()}
         quality, worst = _measure(dataset, task, classifiers, references, progress)
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
@@ -230,7 +230,7 @@ class _Quality:
 def _measure(
     dataset: Path,
     task: Task,
-    classifiers: Mapping[str, Classifier],
+    classifiers: Mapping[str, EngineRunner],
     references: Mapping[str, Outputs],
     progress: Progress,
 ) -> tuple[dict[str, _Quality], WorstSamples]:
@@ -313,7 +313,7 @@ def _chance(task: Task, quality: _Quality) -> ChanceTest:
 
 
 def _benchmark(
-    classifiers: Mapping[str, Classifier], settings: EngineSettings, seed: int, progress: Progress
+    classifiers: Mapping[str, EngineRunner], settings: EngineSettings, seed: int, progress: Progress
 ) -> dict[str, list[BatchTiming]]:
     """Benchmark each engine at batch 1, a medium one and ``engine.batch_size``."""
     wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
@@ -376,9 +376,12 @@ def _check_files(
     variants = engines.built()
     checks = {}
     with tempfile.TemporaryDirectory(prefix="qatline-check-") as scratch:
-        inputs = Path(scratch) / "inputs.npy"
-        images, _ = next(iter(numpy_batches(dataset, "test", _CHECKED)))
-        np.save(inputs, images)
+        batch, _ = next(iter(numpy_batches(dataset, "test", _CHECKED)))
+        inputs = Path(scratch) / ("inputs.npz" if isinstance(batch, Mapping) else "inputs.npy")
+        if isinstance(batch, Mapping):
+            np.savez(inputs, **batch)
+        else:
+            np.save(inputs, batch)
         for index, variant in enumerate(variants):
             progress.update("checking", index, len(variants))
             checks[variant.row] = check_in_fresh_process(

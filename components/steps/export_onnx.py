@@ -116,7 +116,7 @@ def _export_variant(
     model, report = _export_file(
         folder, path, export, preprocessing=dataset.preprocessing(), metadata=metadata
     )
-    images, _ = load_split(dataset.path, "test", limit=export.parity_samples)
+    inputs, _ = load_split(dataset.path, "test", limit=export.parity_samples)
 
     def export_in_fp32(twin: Path) -> None:
         _export_file(folder, twin, export.model_copy(update={"float_precision": "fp32"}))
@@ -127,7 +127,7 @@ def _export_variant(
         framework_of(folder),
         model,
         path,
-        images,
+        inputs,
         export_in_fp32=export_in_fp32 if in_half else None,
     )
     return ExportRecord(

@@ -1,139 +1,277 @@
-"""Step prepare_data: check, split and fingerprint images from any source.
+"""Step prepare_data: check, split and fingerprint data from any source.
 
-Their preprocessing is written as well.
+Its preprocessing and its task are written as well.
 """
 
 from __future__ import annotations
 
 import shutil
+import uuid
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from qat_lib.preprocessing import Preprocessing
+import numpy as np
+
+from qat_lib.errors import DataError, QatlineError
+from qat_lib.preprocessing import AnyPreprocessing, Preprocessing, PreprocessingByInput
 from qatline.components.artifacts import Dataset
-from qatline.components.artifacts.data_info import DatasetInfo
-from qatline.components.data.array_checks import check_finite
-from qatline.components.data.folder_source import read_folder
+from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
+from qatline.components.data.array_checks import check_finite, chunks
+from qatline.components.data.array_source import ArraySource
+from qatline.components.data.file_source import FileSource
+from qatline.components.data.folder_source import CLASS_NAMES, read_folder, read_masks
 from qatline.components.data.images import SUFFIXES
 from qatline.components.data.named_source import read_digits, read_keras_dataset
 from qatline.components.data.npz_source import read_npz
+from qatline.components.data.python_source import read_python
 from qatline.components.data.source import Source, deal
-from qatline.components.settings import DataSettings
+from qatline.components.data.splits import Indices
+from qatline.components.data.stored_arrays import write_targets
+from qatline.components.data.table_source import image_digest, read_table
+from qatline.components.settings import DataSettings, Settings, TaskSettings
+from qatline.components.settings.source_settings import FOLDERS, ValueSettings
 from qatline.components.storage.remote_folder import fetch_folder, is_remote_folder
 from qatline.components.storage.storage import local_path
+from qatline.components.store.fingerprints import user_code_digest
 from qatline.components.support.events import Progress
+from qatline.components.tasks import Task, derive_task, make_task
 
 _COLORS = {1: "gray", 3: "rgb"}
+_DERIVED = TaskSettings()
 
 
 def prepare_data_step(
-    out: Path, *, data: DataSettings, seed: int, progress: Progress
+    out: Path,
+    *,
+    data: DataSettings,
+    seed: int,
+    progress: Progress,
+    task: TaskSettings = _DERIVED,
 ) -> dict[str, float]:
     """Read, check and split the source; write it into ``out``.
 
     Args:
         out: existing empty directory.
-        data: source of the images and their split.
+        data: source of the data and its split.
         seed: seed of the split; equal seeds give equal parts.
         progress: receives the phases ``checking images`` and ``writing <part>``, and warnings.
+        task: meaning of the targets; by default it is derived from them.
 
     Returns:
-        Samples of each part, number of classes, skipped images, and images that occur both in
+        Samples of each part, number of classes, skipped images, and samples that occur both in
             training
         and elsewhere.
 
     Raises:
         DataError: the source is missing, broken or inconsistent; the message contains the remedy.
+        ConfigError: the task or the user's function cannot be used.
         StorageError: a source in S3 cannot be fetched.
     """
     scratch = out / ".source"
     scratch.mkdir()
     try:
         source = _open_source(data, scratch, progress, seed)
-        return _write(source, out, data, seed, progress)
+        return _write(source, out, data, task, seed, progress)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def prepare_data_state(sections: Mapping[str, Settings]) -> dict[str, str]:
+    """Return further dependencies of the result: images of a table, and what a function reads.
+
+    A function without a fingerprint may return other data at any time: its result is never reused.
+    """
+    data = sections["data"]
+    if not isinstance(data, DataSettings):
+        return {}
+    if data.kind == "python" and data.fingerprint is None:
+        return {"data.name": uuid.uuid4().hex}
+    if data.kind == "table" and data.image_column is not None:
+        try:
+            return {"data.image_column": image_digest(Path(data.path or "").expanduser(), data)}
+        except (QatlineError, OSError, KeyError):  # reported by the step
+            return {}
+    return {}
+
+
 def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: int) -> Source:
+    source: ArraySource | FileSource
     if data.kind == "digits":
         return read_digits(data)
-    if data.kind == "folder":
-        return _open_folder(data, progress, seed)
-    arrays = (
-        read_keras_dataset(data)
-        if data.kind == "keras"
-        else read_npz(local_path(data.path or ""), scratch, data)
-    )
-    for name, part in arrays.parts.items():
-        check_finite(name, part.x)
-    return arrays
+    if data.kind in FOLDERS:
+        return _open_folder(data, scratch, progress, seed)
+    if data.kind == "keras":
+        source = read_keras_dataset(data)
+    elif data.kind == "npz":
+        source = read_npz(local_path(data.path or ""), scratch, data)
+    elif data.kind == "table":
+        source = read_table(local_path(data.path or ""), data, progress)
+    else:
+        if data.fingerprint is None:
+            progress.warn(
+                f"data.name={data.name}: the data is prepared again in every run, since nothing "
+                "says whether it changed. Set data.fingerprint to a text that changes with it."
+            )
+        source = read_python(data, scratch, progress)
+    if isinstance(source, ArraySource):
+        for name, part in source.parts.items():
+            check_finite(name, part)
+    return source
 
 
-def _open_folder(data: DataSettings, progress: Progress, seed: int) -> Source:
+def _open_folder(data: DataSettings, scratch: Path, progress: Progress, seed: int) -> Source:
     """Read a folder of images; fetch or unpack it first if necessary."""
+
+    def read(folder: Path, settings: DataSettings) -> FileSource:
+        if data.kind == "masks":
+            return read_masks(folder, settings, progress, scratch)
+        return read_folder(folder, settings, progress, seed=seed)
+
     location = data.path or ""
     if not is_remote_folder(location):
-        return read_folder(Path(location).expanduser(), data, progress, seed=seed)
+        return read(Path(location).expanduser(), data)
     found = fetch_folder(
         location if "://" in location else str(Path(location).expanduser()),
-        lambda name: Path(name).suffix.lower() in SUFFIXES,
+        lambda name: Path(name).suffix.lower() in SUFFIXES or Path(name).name == CLASS_NAMES,
         told=lambda done, total: progress.update("fetching images", done, total),
     )
-    copied = data.model_copy(update={"storage": "shards"})
-    return replace(read_folder(found, copied, progress, seed=seed), location=location)
+    return replace(read(found, data.model_copy(update={"storage": "shards"})), location=location)
 
 
 def _write(
-    source: Source, out: Path, data: DataSettings, seed: int, progress: Progress
+    source: Source,
+    out: Path,
+    data: DataSettings,
+    settings: TaskSettings,
+    seed: int,
+    progress: Progress,
 ) -> dict[str, float]:
-    dealt = deal(source, data, seed=seed)
+    name = settings.name or derive_task(source.targets["train"])
+    task = make_task(name, settings.options)
+    info = DatasetInfo(
+        kind=data.kind,
+        classes=task.class_names(source.targets, source.classes),
+        inputs=dict(source.inputs),
+        splits={},
+        fingerprint=source.fingerprint(),
+        source=source.description,
+        root=source.root,
+        task=name,
+        task_options=dict(settings.options),
+        task_code=user_code_digest(name),
+        target_shape=source.targets["train"].shape[1:],
+    )
+    task.data = info
+    strata, shape = _check_targets(task, source)
+    classes = info.classes if strata else ()
+    labels = strata or {part: np.zeros(len(y), np.int64) for part, y in source.targets.items()}
+    dealt = deal(labels, data, seed=seed, classes=classes)
+    counts = {split: len(samples.indices) for split, samples in dealt.items()}
+    preprocessing = _preprocessing(source, data)
     dataset = Dataset(out)
-    digests = {
-        split: source.write(dataset, split, samples, progress) for split, samples in dealt.items()
-    }
+    digests = {}
+    for split, samples in dealt.items():
+        digests[split] = source.write(dataset, split, samples, progress)
+        convert = partial(task.check_targets, where=f"{split} targets")
+        write_targets(dataset, split, source.targets[samples.part], samples.indices, convert)
     trained = set(digests["train"])
     duplicates = sum(
         digest in trained for split in digests if split != "train" for digest in digests[split]
     )
     if duplicates:
         progress.warn(
-            f"{duplicates} images of the calibration, validation and test parts also occur, byte "
+            f"{duplicates} samples of the calibration, validation and test parts also occur, byte "
             "for byte, in the training part: the source holds them more than once, which inflates "
-            "the accuracy."
+            "the measured quality."
         )
-    counts = {split: len(samples.indices) for split, samples in dealt.items()}
-    DatasetInfo(
-        kind=data.kind,
-        classes=source.classes,
-        image_shape=source.image_shape,
-        dtype=source.dtype,
-        splits=counts,
-        fingerprint=source.fingerprint(),
-        source=source.description,
-        root=source.root,
-        duplicates=duplicates,
-    ).save(out)
+    replace(info, splits=counts, duplicates=duplicates, target_shape=shape).save(out)
     if counts["calibration"] < data.calibration_samples:
         progress.warn(
             f"the calibration part has {counts['calibration']} samples instead of "
             f"{data.calibration_samples}: the data set is small, and at most a quarter of the "
             "samples outside of the test part is used for calibration."
         )
-    settings = data.preprocessing
-    preprocessing = Preprocessing(
-        image_shape=source.image_shape,
-        dtype=source.dtype,
-        scale=settings.scale or source.scale,
-        mean=tuple(settings.mean),
-        std=tuple(settings.std),
-        color=_COLORS.get(source.image_shape[-1], "channels"),
-        resize=source.resize,
-    )
     dataset.write_preprocessing(preprocessing)
     return {
         **{f"{split}_samples": float(count) for split, count in counts.items()},
-        "classes": float(len(source.classes)),
+        "classes": float(len(info.classes)),
         "broken_images": float(source.broken),
         "duplicates": float(duplicates),
     }
+
+
+def _check_targets(task: Task, source: Source) -> tuple[dict[str, Indices] | None, tuple[int, ...]]:
+    """Check all targets.
+
+    Returns:
+        Class index of each sample by part, None for targets other than classes; and the shape of
+        one sample's target.
+
+    Raises:
+        DataError: the targets of a sample do not fit the task.
+    """
+    strata: dict[str, Indices] = {}
+    shape: tuple[int, ...] | None = None
+    for part, targets in source.targets.items():
+        if not len(targets):
+            raise DataError(f"{part} targets: expected at least one sample, received none")
+        labels = []
+        for start, chunk in chunks(targets):
+            try:
+                checked = task.check_targets(chunk, f"{part} targets")
+            except DataError:
+                _name_sample(task, source, part, start, len(chunk))
+                raise
+            if shape is not None and checked.shape[1:] != shape:
+                raise DataError(
+                    f"{part} targets: expected {shape} per sample as in the train part, received "
+                    f"{checked.shape[1:]}"
+                )
+            shape = checked.shape[1:]
+            if checked.ndim == 1 and checked.dtype.kind in "iu":
+                labels.append(checked)
+        if labels:
+            strata[part] = np.concatenate(labels).astype(np.int64)
+    is_classes = len(strata) == len(source.targets) and bool(task.data.classes)
+    return (strata if is_classes else None), shape or ()
+
+
+def _name_sample(task: Task, source: Source, part: str, start: int, count: int) -> None:
+    """Raise the error of the first wrong sample of a chunk, with its name.
+
+    Arrays of one chunk are left to the error of the whole: it contains the index.
+    """
+    if isinstance(source, ArraySource) and start == 0:
+        return
+    targets = source.targets[part]
+    for index in range(start, start + count):
+        task.check_targets(targets[index : index + 1], source.sample(part, index))
+
+
+def _preprocessing(source: Source, data: DataSettings) -> AnyPreprocessing:
+    settings = data.preprocessing
+    if unknown := sorted(set(settings.inputs) - set(source.inputs)):
+        raise DataError(
+            f"data.preprocessing.inputs: the data has the inputs {', '.join(source.inputs)}, "
+            f"received {unknown[0]}"
+        )
+    forms = {
+        name: _form(source, name, each, settings.inputs.get(name, settings))
+        for name, each in source.inputs.items()
+    }
+    return forms.popitem()[1] if len(forms) == 1 else PreprocessingByInput(inputs=forms)
+
+
+def _form(source: Source, name: str, info: InputInfo, values: ValueSettings) -> Preprocessing:
+    color = _COLORS.get(info.shape[-1], "channels") if len(info.shape) == 3 else "channels"
+    return Preprocessing(
+        image_shape=info.shape,
+        dtype=info.dtype,
+        scale=values.scale or source.scale(name),
+        mean=tuple(values.mean),
+        std=tuple(values.std),
+        color=color,
+        resize=source.resize(name),
+    )

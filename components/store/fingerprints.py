@@ -101,7 +101,7 @@ def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
         if not isinstance(value, str):
             continue
         if value.startswith("s3://"):
-            is_folder = section == "data" and settings[section].get("kind") == "folder"
+            is_folder = section == "data" and settings[section].get("kind") in ("folder", "masks")
             if stored := _remote_digest(value, is_folder=is_folder):
                 digests[f"{section}.{name}"] = stored
         elif (path := Path(value).expanduser()).is_file():

@@ -13,6 +13,7 @@ from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.artifacts.metric import Metric
 from qatline.components.support.user_code import call, import_callable
 from qatline.components.tasks.classification import Classification
+from qatline.components.tasks.derive import derive_task
 from qatline.components.tasks.multilabel import MultiLabel
 from qatline.components.tasks.regression import Regression
 from qatline.components.tasks.segmentation import Segmentation
@@ -36,6 +37,7 @@ __all__ = [
     "Samples",
     "Task",
     "check_numbers",
+    "derive_task",
     "joined",
     "make_task",
     "open_task",
@@ -100,8 +102,7 @@ def task_for(
     task.data = DatasetInfo(
         kind="arrays",
         classes=tuple(classes),
-        image_shape=(1, 1, 1),
-        dtype="float32",
+        inputs={},
         splits={},
         fingerprint="",
         source="",

@@ -15,6 +15,10 @@ from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, 
 
 TOP5 = Metric(name="top5", title="top-5 accuracy", share=True)
 
+ONE_HOT = (
+    "One-hot labels: use y.argmax(axis=1). For any number of classes per sample set "
+    "task.name=multilabel."
+)
 CALIBRATION = Metric(
     name="calibration_error", title="calibration error", higher_is_better=False, share=True
 )
@@ -38,21 +42,34 @@ class Classification(Task):
         top5 = (TOP5,) if len(self.data.classes) > _MOST_CLASSES else ()
         return (ACCURACY, *top5, CALIBRATION)
 
+    def class_names(self, targets: Mapping[str, Array], given: Sequence[str]) -> tuple[str, ...]:
+        """Return the given names, or the class indices as text."""
+        labels = class_labels("train targets", targets["train"])
+        count = len(given) or int(labels.max()) + 1
+        if count > len(labels):
+            raise DataError(
+                f"train targets: the largest is {labels.max()} with {len(labels)} samples; "
+                "expected class indices 0, 1, 2, ..."
+            )
+        _check_range(labels, count, "train targets")
+        present = np.bincount(labels, minlength=count)
+        if np.count_nonzero(present) < 2:
+            raise DataError(
+                "train targets: expected at least two classes, received only class "
+                f"{int(labels[0])}"
+            )
+        if (absent := int(present.argmin())) >= 0 and present[absent] == 0:
+            raise DataError(
+                f"train targets: class {absent} of 0 to {count - 1} has no sample; expected every "
+                "index to be used"
+            )
+        return tuple(given) or tuple(map(str, range(count)))
+
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return labels as int64; they must be class indices."""
-        count = len(self.data.classes)
-        if targets.ndim != 1 or targets.dtype.kind not in "iu":
-            raise DataError(
-                f"{where}: expected a class index per sample, received {targets.dtype} "
-                f"{targets.shape}. For other targets set task.name."
-            )
-        if len(targets) and not (targets.min() >= 0 and targets.max() < count):
-            index = int(np.argmax((targets < 0) | (targets >= count)))
-            raise DataError(
-                f"{where}: expected labels from 0 to {count - 1}, received {targets[index]} for "
-                f"sample {index}."
-            )
-        return targets.astype(np.int64)
+        labels = class_labels(where, targets)
+        _check_range(labels, len(self.data.classes), where)
+        return labels
 
     def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
         """Expect one output with a value per class."""
@@ -212,3 +229,46 @@ def calibration_error(confidence: Array, right: Array) -> float:
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     sums = np.bincount(bins, weights=right - confidence, minlength=_BINS)
     return float(np.abs(sums).sum() / len(right))
+
+
+def class_labels(where: str, targets: Array) -> Array:
+    """Return class indices as int64 ``(samples,)``.
+
+    Args:
+        where: origin of the targets, for messages.
+        targets: whole numbers ``(samples,)`` or ``(samples, 1)``.
+
+    Raises:
+        DataError: they are not one class index per sample.
+    """
+    if targets.ndim == 2 and targets.shape[1] == 1:
+        targets = targets[:, 0]
+    if targets.ndim != 1:
+        raise DataError(
+            f"{where}: expected a class index per sample, received {targets.shape}. "
+            + (ONE_HOT if targets.ndim == 2 else "For other targets set task.name.")
+        )
+    if targets.dtype.kind not in "iuf":
+        raise DataError(f"{where}: expected integers, received {targets.dtype}")
+    is_float = targets.dtype.kind == "f"
+    if is_float and (bad := ~np.isfinite(targets) | (targets != np.floor(targets))).any():
+        raise DataError(
+            f"{where}: expected whole numbers, received {targets[bad][0]} for sample "
+            f"{int(np.argmax(bad))}. For other targets set task.name."
+        )
+    if len(targets) and (low := targets.min()) < 0:
+        raise DataError(
+            f"{where}: expected 0, 1, 2, ..., received {low} for sample {int(targets.argmin())}"
+        )
+    if len(targets) and targets.max() > np.iinfo(np.int32).max:
+        raise DataError(f"{where}: expected class indices, received {targets.max()}")
+    return targets.astype(np.int64)
+
+
+def _check_range(labels: Array, count: int, where: str) -> None:
+    if (bad := labels >= count).any():
+        index = int(np.argmax(bad))
+        raise DataError(
+            f"{where}: expected 0 to {count - 1} ({count} classes), received {labels[index]} for "
+            f"sample {index}"
+        )

@@ -36,6 +36,16 @@ class MultiLabel(Task):
             raise ConfigError(f"task.options: expected 0 < threshold < 1, received {threshold}")
         self._threshold = threshold
 
+    def class_names(self, targets: Mapping[str, Array], given: Sequence[str]) -> tuple[str, ...]:
+        """Return the given names, one per column of the targets."""
+        shape = targets["train"].shape
+        if given and (len(shape) != 2 or shape[1] != len(given)):
+            raise DataError(
+                f"train targets: expected a column for each of {len(given)} classes, received "
+                f"{shape}"
+            )
+        return tuple(given)
+
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return targets as float32; each must be 0 or 1."""
         if targets.ndim != 2 or targets.dtype.kind not in "biuf":

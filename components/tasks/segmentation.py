@@ -43,9 +43,21 @@ class Segmentation(Task):
             )
         self.ignore_index = ignore_index
 
+    def class_names(self, targets: Mapping[str, Array], given: Sequence[str]) -> tuple[str, ...]:
+        """Return the given names, or the class indices as text."""
+        if given:
+            return tuple(given)
+        largest = 0
+        for mask in targets["train"]:
+            valid = mask[mask != self.ignore_index]
+            largest = max(largest, int(valid.max()) if valid.size else 0)
+        return tuple(map(str, range(largest + 1)))
+
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return masks as uint8; values are class indices or ``ignore_index``."""
         count = len(self.data.classes)
+        if targets.ndim == 4 and targets.shape[-1] == 1:
+            targets = targets[..., 0]
         if targets.ndim != 3 or targets.dtype.kind not in "iu":
             raise DataError(
                 f"{where}: expected masks (samples, height, width) of class indices, received "

@@ -98,6 +98,22 @@ class Task:
         """
         return targets
 
+    def class_names(
+        self,
+        targets: Mapping[str, Array],  # noqa: ARG002
+        given: Sequence[str],
+    ) -> tuple[str, ...]:
+        """Return the class names of a data set that is being prepared, before ``data`` exists.
+
+        Args:
+            targets: targets of each part as read.
+            given: names in the config, or of the source; empty if there are none.
+
+        Raises:
+            DataError: the targets do not fit the names.
+        """
+        return tuple(given)
+
     def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
         """Check the shapes of a network's outputs, without the axis of samples.
 

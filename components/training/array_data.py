@@ -26,7 +26,7 @@ class ArrayData:
     @property
     def samples(self) -> int:
         """Number of training samples."""
-        return len(self.training.labels)
+        return len(self.training.targets)
 
     def train(
         self,

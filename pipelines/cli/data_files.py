@@ -53,7 +53,7 @@ def check_labels_fit(data: Labelled, classes: int, path: Path) -> None:
     Raises:
         DataError: One is not.
     """
-    if (largest := int(data.labels.max())) >= classes:
+    if (largest := int(data.targets.max())) >= classes:
         raise DataError(
             f"Expected labels from 0 to {classes - 1}: the model has {classes} outputs. "
             f"Received {largest} with {path}."

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from qat_lib.errors import ConfigError, DataError
 from qatline.components.artifacts.metric import Metric
 from qatline.components.data.labelled import Labelled
-from qatline.components.evaluation.inference import Classifier
+from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.support.other_tasks import OTHER_TASKS
 from qatline.components.tasks import check_numbers, task_for
 from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
@@ -127,17 +127,17 @@ def _opened(model: Path, batch_size: int) -> Iterator[Engine]:
             yield engine
 
 
-def _classifier(engine: Engine, part: Labelled, data: Path) -> Classifier:
+def _classifier(engine: Engine, part: Labelled, data: Path) -> EngineRunner:
     names = [info.name for info in engine.inputs]
     if len(names) != 1:
         raise DataError(
             f"Expected a model with one input; it has {', '.join(names)}. {data} holds one. "
             f"{OTHER_TASKS}"
         )
-    return Classifier(engine, part.x.shape[1:], raw=True)
+    return EngineRunner(engine, part.x.shape[1:], raw=True)
 
 
-def _engine_outputs(classifier: Classifier, part: Labelled, batch_size: int) -> Outputs:
+def _engine_outputs(classifier: EngineRunner, part: Labelled, batch_size: int) -> Outputs:
     (info,) = classifier.engine.inputs
     raw = info.dtype == str(part.x.dtype)
     batches = _batches(part, classifier.nearest_batch(batch_size), as_float=not raw)
@@ -145,7 +145,7 @@ def _engine_outputs(classifier: Classifier, part: Labelled, batch_size: int) -> 
 
 
 def _batches(part: Labelled, size: int, *, as_float: bool = True) -> Iterator[NDArray[Any]]:
-    for start in range(0, len(part.labels), size):
+    for start in range(0, len(part.targets), size):
         block = np.asarray(part.x[start : start + size])
         yield block.astype(np.float32) if as_float else block
 
@@ -165,7 +165,7 @@ def _measured(
     return FileEvaluation(
         model=model,
         backend=backend,
-        samples=len(part.labels),
-        quality=task.summarize(task.measure(outputs, part.labels)),
+        samples=len(part.targets),
+        quality=task.summarize(task.measure(outputs, part.targets)),
         metrics=task.metrics,
     )

@@ -70,7 +70,7 @@ def finetune_file(
     content = {
         "path": str(output),
         "samples": parts.samples,
-        "validation_samples": len(parts.validating.labels),
+        "validation_samples": len(parts.validating.targets),
         "kept_epoch": kept.epoch,
         "validation_accuracy": kept.val_accuracy,
         "validation_accuracy_before": first.val_accuracy,

@@ -155,7 +155,7 @@ def _read(
     (shape, *others) = [tuple(output.shape) for output in network.outputs]
     if not others and len(shape) == 2 and shape[1] is not None:
         check_labels_fit(part, shape[1], data)
-    return np.asarray(part.x[:samples], np.float32), np.asarray(part.labels[:samples])
+    return np.asarray(part.x[:samples], np.float32), np.asarray(part.targets[:samples])
 
 
 def _show(found: PlacementResult, model: Path, output: Path | None) -> None:

@@ -31,4 +31,6 @@ def _model(name: str) -> str:
 
 def _data(config: RunConfig) -> str:
     data = config.data
-    return data.name or (PurePosixPath(data.path).stem if data.path else data.kind)
+    return (data.name or "").replace(":", ".") or (
+        PurePosixPath(data.path).stem if data.path else data.kind
+    )

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from qat_lib.errors import ConfigError
+from qatline.components.settings.source_settings import FOLDERS, WITH_PATH, reads_images
 from qatline.components.support.credentials import scrub
 from qatline.components.training.model_source import APPLICATIONS
 from qatline.components.training.quantization_choice import read_spec
@@ -72,7 +73,7 @@ def portable(config: RunConfig) -> RunConfig:
             "Expected files, modules and addresses that the pods have; received some of this "
             "machine alone:\n" + "\n".join(f"  - {problem}" for problem in problems)
         )
-    if config.data.kind == "folder" and config.data.storage == "auto":
+    if config.data.storage == "auto" and reads_images(config.data):
         values.setdefault("data", {})["storage"] = "shards"
     changed: dict[str, Any] = {}
     for section, update in values.items():
@@ -87,14 +88,16 @@ def portable(config: RunConfig) -> RunConfig:
 def local_files(config: RunConfig) -> Iterator[LocalFile]:
     """Yield the files and folders named in a config, except for the quantization spec."""
     data, model = config.data, config.model
-    if data.kind in ("npz", "folder") and "://" not in (data.path or ""):
-        is_file = data.kind == "npz"
+    if data.kind in WITH_PATH and "://" not in (data.path or ""):
+        is_file = data.kind not in FOLDERS
+        # The images of a table lie beside it: the file alone is of no use elsewhere.
+        suffix = None if data.image_column else PurePosixPath(data.path or "").suffix
         yield LocalFile(
             section="data",
             key="path",
             path=data.path or "",
             step="prepare_data",
-            advice="upload it and set s3://bucket/key.npz" if is_file else "",
+            advice=f"upload it and set s3://bucket/key{suffix}" if is_file and suffix else "",
             also="" if is_file else "upload it and set s3://bucket/folder",
         )
     weights = model.weights if model.weights != "imagenet" else None
@@ -113,6 +116,8 @@ def local_files(config: RunConfig) -> Iterator[LocalFile]:
 def named_modules(config: RunConfig) -> dict[str, str]:
     """Return the user modules named in a config, with the key of the config by module."""
     references = {
+        "data.name": [config.data.name or ""],
+        "task.name": [config.task.name or ""],
         "model.name": [config.model.name],
         "quantization.cases": config.quantization.cases,
     }

@@ -51,6 +51,7 @@ class RunConfig(Settings):
         description="Folder of the runs, their shared step store and the default MLflow store.",
     )
     data: settings.DataSettings = Field(default_factory=settings.DataSettings)
+    task: settings.TaskSettings = Field(default_factory=settings.TaskSettings)
     model: settings.ModelSettings = Field(default_factory=settings.ModelSettings)
     training: settings.TrainingSettings = Field(default_factory=settings.TrainingSettings)
     quantization: settings.QuantizationSettings = Field(
@@ -144,15 +145,15 @@ class RunConfig(Settings):
         """Return the arguments of the pipeline: the seed and one dict per section.
 
         kfp does not support null inside a dict: keys without a value are omitted, since null is
-        their default in every section. Options of a model belong to its builder, where null may
-        have a meaning; if they contain null, they are passed as JSON text.
+        their default in every section. Options belong to a user's function, where null may have a
+        meaning; if they contain null, they are passed as JSON text.
         """
         sections = {
             name: section.model_dump(mode="json") for name, section in self.sections().items()
         }
-        options = sections["model"]["options"]
-        if _holds_null(options):
-            sections["model"]["options"] = json.dumps(options)
+        for section in sections.values():
+            if _holds_null(options := section.get("options", {})):
+                section["options"] = json.dumps(options)
         return {"seed": self.seed, **_without_nulls(sections)}
 
 

@@ -34,7 +34,7 @@ from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.values import Array, nan_samples
 from qat_lib.errors import EngineError, QatlineError
-from qat_lib.files.npy import load_npy
+from qat_lib.files.npy import load_npy, unpack_arrays
 
 _PROBED = 8
 """Samples for the comparison of inner tensors; few, since every layer output is kept."""
@@ -79,7 +79,7 @@ def check_engine(
     *,
     requests: int = 32,
     seed: int = 0,
-    inputs: Array | None = None,
+    inputs: Array | Mapping[str, Array] | None = None,
     layers: Literal["never", "failed", "always"] = "never",
     on_progress: Progress | None = None,
 ) -> EngineCheck:
@@ -92,8 +92,9 @@ def check_engine(
         onnx: source of the engine, run by ONNX Runtime without optimizations.
         requests: number of random requests.
         seed: seed of the random requests.
-        inputs: real inputs ``(samples, ...)`` for an engine with one input, in its layout or, for
-            images, channels last. They are judged separately from the random ones.
+        inputs: real inputs ``(samples, ...)``, or arrays by input for an engine with several, in
+            its layout or, for images, channels last. They are judged separately from the random
+            ones.
         layers: whether to also compare inner tensors, with another build of the graph: never
             (default); on failure, if the backend builds in seconds; or always.
         on_progress: called for these builds.
@@ -140,7 +141,7 @@ def check_engine(
             departures = compare_layers(manifest, onnx, probed, on_progress)
     except QatlineError as error:
         return EngineCheck(passed=False, message=str(error))
-    samples = 0 if inputs is None else len(inputs)
+    samples = 0 if inputs is None else _samples(inputs)
     departing = first_departing(departures)
     return EngineCheck(
         passed=passed,
@@ -156,6 +157,15 @@ def check_engine(
         first_layer=None if departing is None else departing.layer,
         layers=departures,
     )
+
+
+def _samples(inputs: Array | Mapping[str, Array]) -> int:
+    return len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
+
+
+def _read_inputs(path: Path) -> Array | dict[str, Array]:
+    """Return the array of a ``.npy`` file, or those of a ``.npz`` file by input."""
+    return unpack_arrays(path) if path.suffix == ".npz" else load_npy(path)
 
 
 def _check_source(path: Path, manifest: EngineManifest, onnx: Path) -> None:
@@ -248,7 +258,7 @@ def run_check(arguments: list[str]) -> int:
     parser.add_argument("--onnx", type=Path, required=True)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--inputs", type=Path, help=".npy of real inputs")
+    parser.add_argument("--inputs", type=Path, help=".npy of real inputs, or .npz by input")
     parser.add_argument("--layers", choices=("never", "failed", "always"), default="never")
     options = parser.parse_args(arguments)
     result = check_engine(
@@ -256,7 +266,7 @@ def run_check(arguments: list[str]) -> int:
         options.onnx,
         requests=options.requests,
         seed=options.seed,
-        inputs=None if options.inputs is None else load_npy(options.inputs),
+        inputs=None if options.inputs is None else _read_inputs(options.inputs),
         layers=options.layers,
     )
     sys.stdout.write(json.dumps(asdict(result)) + "\n")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.spec import parse_profile
+from qat_lib.engines.spec import ShapeProfile, parse_profile
 from qat_lib.engines.values import Array
 from qat_lib.errors import EngineError
 
@@ -22,36 +22,62 @@ def random_batches(engine: Engine, requests: int, seed: int) -> list[Batch]:
     return batches
 
 
-def real_batches(engine: Engine, inputs: Array) -> list[Batch]:
+def real_batches(engine: Engine, inputs: Array | Mapping[str, Array]) -> list[Batch]:
     """Return real inputs as requests, in the engine's layout.
 
+    Args:
+        engine: the engine.
+        inputs: samples of its only input, or of each input by name.
+
     Raises:
-        EngineError: the engine has several inputs, or the shape of the inputs is wrong.
+        EngineError: inputs are missing or unknown, or their shape is wrong.
     """
-    if len(engine.inputs) != 1:
+    names = [info.name for info in engine.inputs]
+    if not isinstance(inputs, Mapping):
+        if len(names) != 1:
+            raise EngineError(
+                f"Expected arrays for the inputs {', '.join(names)}. Received one array: give a "
+                "dict of arrays by input, or check the engine with random requests."
+            )
+        inputs = {names[0]: inputs}
+    if set(inputs) != set(names):
         raise EngineError(
-            f"Expected an engine with one input. It has {len(engine.inputs)}: check it with random "
-            "requests."
+            f"Expected arrays for the inputs {', '.join(names)}. Received: {', '.join(inputs)}."
         )
-    (info,) = engine.inputs
-    profile = parse_profile(engine.manifest.spec["shapes"][info.name])
-    values = np.asarray(inputs)
-    if not profile.contains((profile.minimum[0], *values.shape[1:])) and values.ndim > 2:
+    profiles = {name: parse_profile(engine.manifest.spec["shapes"][name]) for name in names}
+    arrays = {name: _arranged(name, profiles[name], inputs[name]) for name in names}
+    samples = {len(array) for array in arrays.values()}
+    if len(samples) != 1:
+        raise EngineError(f"Expected as many samples of each input. Received: {sorted(samples)}.")
+    count = samples.pop()
+    low = max(profile.minimum[0] for profile in profiles.values())
+    high = min(profile.maximum[0] for profile in profiles.values())
+    kinds = {info.name: info.dtype for info in engine.inputs}
+    batches: list[Batch] = []
+    for start in range(0, count, high):
+        # Fill up the last batch with earlier samples.
+        first = start if count - start >= low else count - low
+        batches.append(
+            {
+                name: np.ascontiguousarray(array[first : first + high], kinds[name])
+                for name, array in arrays.items()
+            }
+        )
+    return batches
+
+
+def _arranged(name: str, profile: ShapeProfile, inputs: Array) -> Array:
+    """Return samples in the layout of an input."""
+    values, low = np.asarray(inputs), profile.minimum[0]
+    if not profile.contains((low, *values.shape[1:])) and values.ndim > 2:
         # Channels last to channels first.
         values = np.moveaxis(values, -1, 1)
-    low, high = profile.minimum[0], profile.maximum[0]
     if not profile.contains((low, *values.shape[1:])) or len(values) < low:
         raise EngineError(
-            f"Expected at least {low} inputs of shape {profile.optimum[1:]}, as {info.name} takes "
+            f"Expected at least {low} inputs of shape {profile.optimum[1:]}, as {name} takes "
             f"them. Received {np.shape(inputs)}."
         )
-    batches: list[Batch] = []
-    for start in range(0, len(values), high):
-        part = values[start : start + high]
-        if len(part) < low:  # fill up the last batch with earlier samples
-            part = values[-low:]
-        batches.append({info.name: np.ascontiguousarray(part, info.dtype)})
-    return batches
+    return values
 
 
 def _sizes(engine: Engine, requests: int) -> list[int]:

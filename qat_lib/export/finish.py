@@ -27,7 +27,7 @@ from qat_lib.export.record import keras_tensors, node_identities, record_quantiz
 from qat_lib.export.self_check import ModelInput, compare_draft
 from qat_lib.export.verify import verify_onnx
 from qat_lib.files.output_files import check_output
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing
 
 Layout = Literal["NHWC", "NCHW"]
 """Axis order of image inputs."""
@@ -112,7 +112,7 @@ def export_source(
     path: str | os.PathLike[str],
     *,
     options: ExportOptions,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     metadata: Mapping[str, Any] | None = None,
     plan: PlanLike | None = None,
 ) -> ExportReport:
@@ -184,7 +184,7 @@ def _entries(
     graph: ir.Model,
     options: ExportOptions,
     layout: Layout,
-    preprocessing: Preprocessing | None,
+    preprocessing: AnyPreprocessing | None,
     extra: Mapping[str, Any] | None,
     plan: QuantizationPlan | None,
 ) -> dict[str, str]:

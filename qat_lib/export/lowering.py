@@ -10,14 +10,14 @@ import onnx_ir as ir
 from qat_lib.export import passes
 from qat_lib.export.options import PASSES, ExportOptions
 from qat_lib.export.ranges import LearnedRange
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing
 
 
 def lower(
     graph: ir.Model,
     ranges: Mapping[str, LearnedRange],
     options: ExportOptions,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     *,
     layout: str = "NHWC",
 ) -> ir.Model:

@@ -22,7 +22,7 @@ from qat_lib.export.comparing import ParityReference, compare_with
 from qat_lib.export.graph import consumers, dims, is_op, operand, scalar
 from qat_lib.export.parity_report import ParityReport
 from qat_lib.graph.roles import onnx_operators
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing, Preprocessing, PreprocessingByInput
 from qat_lib.support.foreign_errors import describe_error
 
 logger = logging.getLogger("qat_lib")
@@ -69,7 +69,7 @@ def compare_draft(
     source: Comparable,
     draft: Path,
     graph: ir.Model,
-    preprocessing: Preprocessing | None,
+    preprocessing: AnyPreprocessing | None,
     *,
     embedded: bool,
 ) -> list[Finding]:
@@ -82,7 +82,7 @@ def compare_draft(
         source: the model.
         draft: the file.
         graph: graph of the file.
-        preprocessing: preprocessing of raw images.
+        preprocessing: preprocessing of raw inputs.
         embedded: whether the graph contains the preprocessing.
 
     Returns:
@@ -167,23 +167,26 @@ def _random_inputs(
     source: Comparable,
     graph: ir.Model,
     size: int,
-    preprocessing: Preprocessing | None,
+    preprocessing: AnyPreprocessing | None,
     embedded: bool,
 ) -> list[np.ndarray]:
     """Return an array for each input, with ``size`` for open dimensions."""
     # Fixed seed: the result of an export is reproducible.
     rng = np.random.default_rng(0)
-    inputs = source.inputs()
-    if preprocessing is not None and len(inputs) == 1:
-        (only,) = inputs
-        raw = _raw_images(rng, _batch(graph.graph.inputs[0]), preprocessing)
-        images = raw if embedded else preprocessing.apply(raw)
-        if source.layout == "NCHW":
-            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        if embedded or images.shape[1:] == only.shape[1:]:
-            return [images]
-    arrays = []
+    inputs, arrays = source.inputs(), []
     for each, value in zip(inputs, graph.graph.inputs, strict=True):
+        if isinstance(preprocessing, PreprocessingByInput):
+            form = preprocessing.inputs.get(value.name or "")
+        else:
+            form = preprocessing if len(inputs) == 1 else None
+        if form is not None:
+            raw = _raw_data(rng, _batch(value), form)
+            data = raw if embedded else form.apply(raw)
+            if source.layout == "NCHW" and data.ndim == 4:
+                data = np.ascontiguousarray(data.transpose(0, 3, 1, 2))
+            if embedded or data.shape[1:] == each.shape[1:]:
+                arrays.append(data)
+                continue
         shape = (_batch(value), *(size if n is None else n for n in each.shape[1:]))
         arrays.append(_random_array(rng, shape, each, value))
     return arrays
@@ -194,7 +197,7 @@ def _batch(value: ir.Value) -> int:
     return first or SAMPLES
 
 
-def _raw_images(rng: np.random.Generator, count: int, preprocessing: Preprocessing) -> np.ndarray:
+def _raw_data(rng: np.random.Generator, count: int, preprocessing: Preprocessing) -> np.ndarray:
     shape = (count, *preprocessing.image_shape)
     if preprocessing.dtype == "uint8":
         return rng.integers(0, 256, shape, dtype=np.uint8)

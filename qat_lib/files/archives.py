@@ -10,18 +10,20 @@ from __future__ import annotations
 import os
 import struct
 import zipfile
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import BinaryIO
 
 from qat_lib.files import limits
 
 
-def open_archive(stream: BinaryIO, wanted: Collection[str] | None = None) -> zipfile.ZipFile:
+def open_archive(
+    stream: BinaryIO, wanted: Callable[[str], bool] = lambda _: True
+) -> zipfile.ZipFile:
     """Return the archive in ``stream`` after the size check.
 
     Args:
         stream: a seekable file.
-        wanted: names of the members to read; only their sizes count. None: all members.
+        wanted: returns whether a member is read, given its name; only the sizes of these count.
 
     Raises:
         ValueError: the file is not a zip archive, is damaged, or unpacks to more than the limit;
@@ -33,7 +35,7 @@ def open_archive(stream: BinaryIO, wanted: Collection[str] | None = None) -> zip
         archive = zipfile.ZipFile(stream)
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error) as error:
         raise ValueError(f"it is no zip archive, or only a part of one ({error})") from error
-    read = [each for each in archive.infolist() if wanted is None or each.filename in wanted]
+    read = [each for each in archive.infolist() if wanted(each.filename)]
     for member in read:
         # zipfile expands whole input chunks of bzip2 and LZMA, without an output limit.
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -17,7 +17,7 @@ from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.export.self_check import ModelInput
 from qat_lib.options import Backend, FloatPrecision, WeightForm
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing
 from qat_lib.torch.capture import Example, bind_example, in_float32
 from qat_lib.torch.convert import convert
 from qat_lib.torch.naming import named_by_path
@@ -35,7 +35,7 @@ def export_onnx(
     weights: WeightForm = "int8",
     float_precision: FloatPrecision = "fp32",
     batch_size: int | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
     plan: PlanLike | None = None,

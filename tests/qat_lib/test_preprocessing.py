@@ -68,7 +68,7 @@ def test_apply_refuses_what_it_is_not_for(batch: np.ndarray) -> None:
         ({"scale": 0.0}, "above zero"),
         ({"scale": float("inf")}, "above zero"),
         ({"dtype": "int8"}, "uint8 or float32"),
-        ({"image_shape": (2, 2)}, "image_shape"),
+        ({"image_shape": ()}, "image_shape"),
         ({"image_shape": (2, 0, 3)}, "image_shape"),
         ({"image_shape": (2, 2.5, 3)}, "image_shape"),
         ({"image_shape": (2, True, 3)}, "image_shape"),

@@ -15,28 +15,28 @@ from qat_lib.export.graph import (
     lowering_pass,
     replace,
 )
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing, Preprocessing
 
 DTYPES = {"uint8": ir.DataType.UINT8, "float32": ir.DataType.FLOAT}
 
 
 @lowering_pass
 def embed_preprocessing(
-    model: ir.Model, preprocessing: Preprocessing, layout: str = "NHWC"
+    model: ir.Model, preprocessing: AnyPreprocessing, layout: str = "NHWC"
 ) -> None:
     """Preprocess raw images in the graph, in the float32 arithmetic of ``Preprocessing``.
 
     Args:
         model: the graph.
-        preprocessing: preprocessing of images.
-        layout: axis order of the input and of the raw images. Default ``"NHWC"``.
+        preprocessing: preprocessing of the input.
+        layout: axis order of raw images. Default ``"NHWC"``.
 
     Raises:
         ExportError: the model has several inputs, or the shape of its input differs from the
-            images.
+            preprocessing.
     """
     graph = model.graph
-    if len(graph.inputs) != 1:
+    if len(graph.inputs) != 1 or not isinstance(preprocessing, Preprocessing):
         raise ExportError(
             "Expected a model with one input to put the preprocessing into. Received "
             f"{len(graph.inputs)} inputs. "
@@ -46,11 +46,15 @@ def embed_preprocessing(
     if value.shape is None:
         return
     shape = [dim if isinstance(dim, int) else None for dim in value.shape[1:]]
-    height, width, channels = preprocessing.image_shape
-    image = (height, width, channels) if layout == "NHWC" else (channels, height, width)
-    if len(shape) != 3 or any(d not in (None, e) for d, e in zip(shape, image, strict=True)):
+    image = preprocessing.image_shape
+    channels_first = layout == "NCHW" and len(image) == 3
+    if channels_first:
+        image = (image[-1], *image[:-1])
+    if len(shape) != len(image) or any(
+        d not in (None, e) for d, e in zip(shape, image, strict=True)
+    ):
         raise ExportError(
-            f"Expected images of the model's input shape {shape}. The preprocessing gives "
+            f"Expected inputs of the model's input shape {shape}. The preprocessing gives "
             f"{list(image)}. Pass the preprocessing that the model was trained "
             "with."
         )
@@ -76,7 +80,7 @@ def embed_preprocessing(
     ):
         if np.any(array != neutral):
             operand = np.asarray(array, np.float32)
-            if operand.ndim and layout == "NCHW":
+            if operand.ndim and channels_first:
                 operand = operand.reshape(-1, 1, 1)
             step(op_type, add_constant(graph, operand, f"preprocessing/{op_type}"))
     if not nodes:

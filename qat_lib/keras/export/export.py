@@ -20,7 +20,7 @@ from qat_lib.keras.export.keras_reference import KerasReference
 from qat_lib.keras.export.precision import OTHER_FLOATS
 from qat_lib.keras.structure import functional_of
 from qat_lib.options import Backend, FloatPrecision, WeightForm
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import AnyPreprocessing
 
 
 def export_onnx(
@@ -33,7 +33,7 @@ def export_onnx(
     float_precision: FloatPrecision = "fp32",
     channels_first_input: bool = False,
     batch_size: int | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
     plan: PlanLike | None = None,

@@ -22,8 +22,8 @@ def test_read_labelled_prefers_the_test_part(tmp_path: Path) -> None:
     path = save(tmp_path, x=X, y=Y, x_test=X[:3], y_test=Y[:3])
     found = read_labelled(path, None, tmp_path, TEST_PAIRS)
     np.testing.assert_array_equal(found.x, X[:3])
-    assert found.labels.dtype == np.int64
-    np.testing.assert_array_equal(found.pixels(np.array([2, 0])), X[[2, 0]])
+    assert found.targets.dtype == np.int64
+    np.testing.assert_array_equal(found.inputs(np.array([2, 0])), X[[2, 0]])
 
 
 def test_read_labelled_never_takes_a_training_part(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_read_labelled_of_two_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", Y[:, None])
     found = read_labelled(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path, TEST_PAIRS)
-    np.testing.assert_array_equal(found.labels, Y)
+    np.testing.assert_array_equal(found.targets, Y)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_read_labelled_of_two_arrays(tmp_path: Path) -> None:
         ("x.npy", None, "Expected --labels beside"),
         ("data.npz", "y.npy", "Expected no --labels beside"),
         ("x.npy", "none.npy", "none.npy can't be read"),
-        ("x.npy", "few.npy", "10 images but 3 labels"),
+        ("x.npy", "few.npy", "10 inputs but 3 labels"),
         ("y.npy", "y.npy", r"expected inputs \(samples, ...\)"),
         ("empty.npy", "y.npy", "at least one sample"),
         ("text.npz", None, "expected an .npz file"),
@@ -67,13 +67,13 @@ def test_read_labelled_says_what_is_wrong(
 def test_read_training_uses_stored_validation_part(tmp_path: Path) -> None:
     path = save(tmp_path, x_train=X, y_train=Y, x_val=X[:2], y_val=Y[:2])
     training, validating = read_training(path, None, tmp_path, seed=0)
-    assert (len(training.labels), len(validating.labels)) == (10, 2)
+    assert (len(training.targets), len(validating.targets)) == (10, 2)
 
 
 def test_read_training_holds_a_fifth_out_by_class(tmp_path: Path) -> None:
     path = save(tmp_path, x=X, y=Y)
     training, validating = read_training(path, None, tmp_path, seed=0)
-    assert sorted(validating.labels) == [0, 1]
+    assert sorted(validating.targets) == [0, 1]
     together = np.concatenate([training.x, validating.x])
     assert len(training.x) == 8
     np.testing.assert_array_equal(np.sort(together[:, 0]), X[:, 0])
@@ -85,7 +85,7 @@ def test_read_training_holds_a_fifth_out_by_class(tmp_path: Path) -> None:
 
 def test_read_training_needs_two_samples(tmp_path: Path) -> None:
     training, validating = read_training(save(tmp_path, x=X[:2], y=Y[:2]), None, tmp_path, seed=0)
-    assert (len(training.labels), len(validating.labels)) == (1, 1)
+    assert (len(training.targets), len(validating.targets)) == (1, 1)
     with pytest.raises(DataError, match="expected at least 2 samples"):
         read_training(save(tmp_path, x=X[:1], y=Y[:1]), None, tmp_path, seed=0)
 

@@ -2,6 +2,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_a_caller_may_write_into_what_it_got(digits_dataset: Path) -> None:
 
 def test_arrays_are_mapped_not_loaded(digits_dataset: Path) -> None:
     split = open_split(digits_dataset, "train")
-    assert isinstance(split._x, np.memmap)  # type: ignore[attr-defined]
+    assert isinstance(split._arrays["x"], np.memmap)  # type: ignore[attr-defined]
 
 
 def test_an_unknown_part_is_refused(digits_dataset: Path) -> None:
@@ -148,7 +149,7 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "kfp", "mlflow", "s
 @pytest.mark.parametrize("name", ["test_x.npy", "test_y.npy"])
 def test_an_array_of_another_rank_is_told(digits: Path, name: str) -> None:
     np.save(digits / name, np.uint8(1))
-    with pytest.raises(DataError, match=r"test holds images .* Run prepare_data again"):
+    with pytest.raises(DataError, match=r"test holds .* Run prepare_data again"):
         load_split(digits, "test")
 
 
@@ -167,21 +168,28 @@ def test_as_many_labels_as_images_are_expected(digits: Path, name: str, change: 
         ("test_x.npy", lambda a: a[..., 0]),
         ("test_x.npy", lambda a: a[..., None]),
         ("test_y.npy", lambda a: a[:, None]),
-        ("test_y.npy", lambda a: a.astype(np.float32)),
+        ("test_x.npy", lambda a: a.astype(np.float32)),
     ],
 )
 def test_arrays_of_other_axes_or_types_are_told(digits: Path, name: str, change: Any) -> None:
     np.save(digits / name, change(np.load(digits / name)))
-    with pytest.raises(DataError, match=r"test holds images .* Run prepare_data again"):
+    with pytest.raises(DataError, match=r"test holds .* Run prepare_data again"):
         load_split(digits, "test")
 
 
-def files(digits: Path, root: Path, listed: Any, shape: tuple[int, int, int] = (6, 8, 3)) -> Path:
+def files(
+    digits: Path,
+    root: Path,
+    listed: Any,
+    labels: Sequence[int] = (),
+    shape: tuple[int, int, int] = (6, 8, 3),
+) -> Path:
     """Turn a data set of arrays into one of image files."""
     info = json.loads((digits / "dataset.json").read_text())
-    changed = {**info, "root": str(root), "image_shape": list(shape)}
-    (digits / "dataset.json").write_text(json.dumps(changed))
+    images = {"x": {"shape": list(shape), "dtype": "uint8"}}
+    (digits / "dataset.json").write_text(json.dumps({**info, "root": str(root), "inputs": images}))
     (digits / "test_files.json").write_text(json.dumps(listed))
+    np.save(digits / "test_y.npy", np.array(labels, np.int64))
     preprocessing = json.loads((digits / "preprocessing.json").read_text())
     (digits / "preprocessing.json").write_text(
         json.dumps({**preprocessing, "color": "rgb", "resize": None})
@@ -191,19 +199,19 @@ def files(digits: Path, root: Path, listed: Any, shape: tuple[int, int, int] = (
 
 def test_files_of_another_size_are_told(digits: Path, image_folder: Any) -> None:
     root = image_folder(("cat",), 2)
-    files(digits, root, [["cat/000.png", 1], ["cat/001.png", 0]])
+    files(digits, root, ["cat/000.png", "cat/001.png"], [1, 0])
     part = open_split(digits, "test")
-    assert part.labels.tolist() == [1, 0]
-    assert part.labels.dtype == np.int64
-    assert part.pixels(np.array([1, 0])).shape == (2, 6, 8, 3)
-    assert part.pixels(np.array([], np.int64)).shape == (0, 6, 8, 3)
+    assert part.targets.tolist() == [1, 0]
+    assert part.targets.dtype == np.int64
+    assert part.inputs(np.array([1, 0])).shape == (2, 6, 8, 3)
+    assert part.inputs(np.array([], np.int64)).shape == (0, 6, 8, 3)
     for shape in ((6, 9, 3), (6, 7, 3)):
-        files(digits, root, [["cat/000.png", 1]], shape)
+        files(digits, root, ["cat/000.png"], [1], shape)
         with pytest.raises(DataError, match=r"is \(6, 8, 3\) now, expected"):
-            open_split(digits, "test").pixels(np.array([0]))
+            open_split(digits, "test").inputs(np.array([0]))
 
 
-@pytest.mark.parametrize("listed", [[["a", "b"]], 5, [5], [["a", None]]])
+@pytest.mark.parametrize("listed", [[["a", "b"]], 5, [5], {"a": 1}])
 def test_malformed_file_list_is_reported(digits: Path, tmp_path: Path, listed: Any) -> None:
     files(digits, tmp_path, listed)
     with pytest.raises(DataError, match=r"test_files\.json can't be read"):
@@ -212,10 +220,10 @@ def test_malformed_file_list_is_reported(digits: Path, tmp_path: Path, listed: A
 
 def test_reader_resizes_files_to_data_set(digits: Path, image_folder: Any) -> None:
     root = image_folder(("cat",), 2)
-    files(digits, root, [["cat/000.png", 1], ["cat/001.png", 0]], (3, 4, 3))
+    files(digits, root, ["cat/000.png", "cat/001.png"], [1, 0], (3, 4, 3))
     text = json.loads((digits / "preprocessing.json").read_text())
     (digits / "preprocessing.json").write_text(json.dumps({**text, "resize": "bilinear"}))
-    assert open_split(digits, "test").pixels(np.array([0, 1])).shape == (2, 3, 4, 3)
+    assert open_split(digits, "test").inputs(np.array([0, 1])).shape == (2, 3, 4, 3)
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(None, 1), (1, 1), (4, 4), (8, 8), (64, 8)])

@@ -59,8 +59,8 @@ def test_shards_are_plain_tar_files(image_folder: Make) -> None:
     with tarfile.open(out / "train-00000.tar") as tar:
         members = tar.getmembers()
         index = json.loads((out / "train_shards.json").read_text())
-        assert [member.name for member in members] == [entry[4] for entry in index["images"]]
-        for member, (_, offset, size, _, name) in zip(members, index["images"], strict=True):
+        assert [member.name for member in members] == [entry[3] for entry in index["images"]]
+        for member, (_, offset, size, name) in zip(members, index["images"], strict=True):
             stream = tar.extractfile(member)
             assert stream is not None
             assert stream.read() == (root / name).read_bytes()
@@ -78,14 +78,14 @@ def test_equal_images_make_equal_shards(image_folder: Make) -> None:
 
 def test_a_full_shard_is_followed_by_the_next(tmp_path: Path) -> None:
     long = "folder/" * 30 + "c.png"
-    images = [("a.png", 0, b"a" * 700), ("b.png", 1, b"b" * 3), (long, 2, b"c" * 512)]
+    images = [("a.png", b"a" * 700), ("b.png", b"b" * 3), (long, b"c" * 512)]
     write_shards(Dataset(tmp_path), "train", images, shard_bytes=2048)
     index = json.loads((tmp_path / "train_shards.json").read_text())
     assert index["shards"] == ["train-00000.tar", "train-00001.tar"]
-    for (shard, offset, size, label, name), image in zip(index["images"], images, strict=True):
-        assert (name, label, shard) == (image[0], image[1], int(label > 1))
+    for (shard, offset, size, name), image in zip(index["images"], images, strict=True):
+        assert (name, shard) == (image[0], int(name == long))
         data = (tmp_path / index["shards"][shard]).read_bytes()
-        assert data[offset : offset + size] == image[2]
+        assert data[offset : offset + size] == image[1]
 
 
 def test_an_empty_part_has_no_shard(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_an_empty_part_has_no_shard(tmp_path: Path) -> None:
 
 
 def test_no_indices_give_no_pixels(shards: Path) -> None:
-    assert open_split(shards, "test").pixels(np.array([], np.int64)).shape == (0, 6, 8, 3)
+    assert open_split(shards, "test").inputs(np.array([], np.int64)).shape == (0, 6, 8, 3)
 
 
 def test_an_image_that_changes_meanwhile_is_told(image_folder: Make) -> None:
@@ -119,7 +119,7 @@ def test_an_image_that_changes_meanwhile_is_told(image_folder: Make) -> None:
         '{"shards": ["../a.tar"], "images": []}',
         '{"shards": [1], "images": []}',
         '{"shards": [], "images": [[0]]}',
-        '{"shards": [], "images": [["a", 0, 0, 0, "b"]]}',
+        '{"shards": [], "images": [["a", 0, 0, "b"]]}',
     ],
 )
 def test_a_damaged_index_is_told(shards: Path, text: str) -> None:
@@ -153,7 +153,7 @@ def test_a_shard_cut_anywhere_is_refused_or_whole(shards: Path) -> None:
     shard = shards / "test-00000.tar"
     content, expected = shard.read_bytes(), load_split(shards, "test", raw=True)[0]
     entries = json.loads((shards / "test_shards.json").read_text())["images"]
-    end = max(offset + size for _, offset, size, _, _ in entries)
+    end = max(offset + size for _, offset, size, _ in entries)
     refused = 0
     for cut in range(0, len(content), 101):
         shard.write_bytes(content[:cut])
@@ -171,11 +171,13 @@ def test_damaged_bytes_are_told(shards: Path) -> None:
     part = open_split(shards, "test")
     shard.write_bytes(bytes(shard.stat().st_size))
     with pytest.raises(DataError, match=r"the image (cat|dog)/\d+\.png is broken"):
-        part.pixels(np.array([0]))
+        part.inputs(np.array([0]))
 
 
 def test_an_image_of_another_size_is_told(shards: Path) -> None:
     info = json.loads((shards / "dataset.json").read_text())
-    (shards / "dataset.json").write_text(json.dumps({**info, "image_shape": [6, 9, 3]}))
+    (shards / "dataset.json").write_text(
+        json.dumps({**info, "inputs": {"x": {"shape": [6, 9, 3], "dtype": "uint8"}}})
+    )
     with pytest.raises(DataError, match=r"is \(6, 8, 3\), expected \(6, 9, 3\)"):
-        open_split(shards, "test").pixels(np.array([0]))
+        open_split(shards, "test").inputs(np.array([0]))

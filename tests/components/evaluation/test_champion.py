@@ -10,7 +10,7 @@ from tiny_retraining import CLASSES, ENGINE, digits, fit_linear, write_linear
 
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts.comparison import ChampionComparison
-from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.evaluation.champion import compare_with_champion
 from qatline.components.registry.package import Champion
 
@@ -31,8 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     DatasetInfo(
         kind="npz",
         classes=CLASSES,
-        image_shape=(8, 8, 1),
-        dtype="float32",
+        inputs={"x": InputInfo(shape=(8, 8, 1), dtype="float32")},
         splits={"test": 300},
         fingerprint="",
         source="",

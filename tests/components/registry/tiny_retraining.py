@@ -15,7 +15,7 @@ import numpy as np
 
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Promotion
-from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.artifacts.evaluation import FileCheck
 from qatline.components.artifacts.promotion import PromotionOutcome, Verdict
 from qatline.components.settings import EngineSettings, GateSettings, RegistrySettings
@@ -111,8 +111,7 @@ class Retraining:
         DatasetInfo(
             kind="npz",
             classes=CLASSES,
-            image_shape=(8, 8, 1),
-            dtype="float32",
+            inputs={"x": InputInfo(shape=(8, 8, 1), dtype="float32")},
             splits={"test": len(labels)},
             fingerprint=f"{len(self.train[1]):064d}",
             source="",

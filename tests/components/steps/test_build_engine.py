@@ -21,7 +21,7 @@ from qat_lib.engines.openvino import OpenVINOEngine
 from qat_lib.errors import EngineBuildError
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset, Exported
-from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.artifacts.variants import Variant
 from qatline.components.settings import EngineSettings
 from qatline.components.steps.build_engine import _jobs, _warn_of_float, build_engine_step
@@ -51,8 +51,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     DatasetInfo(
         kind="digits",
         classes=tuple("0123456789"),
-        image_shape=(8, 8, 1),
-        dtype="float32",
+        inputs={"x": InputInfo(shape=(8, 8, 1), dtype="float32")},
         splits={"test": 1},
         fingerprint="",
         source="",
@@ -280,13 +279,12 @@ def test_auto_compares_engines_on_images(
     written = Dataset(dataset)
     written.write_preprocessing(PREPROCESSING)
     images = np.random.default_rng(0).uniform(0, 4 * BRIGHT / PREPROCESSING.scale, (8, 8, 8, 1))
-    np.save(written.images_file("calibration"), images.astype(np.float32))
-    np.save(written.labels_file("calibration"), np.zeros(8, np.int64))
+    np.save(written.input_file("calibration"), images.astype(np.float32))
+    np.save(written.targets_file("calibration"), np.zeros(8, np.int64))
     DatasetInfo(
         kind="digits",
         classes=tuple("0123456789"),
-        image_shape=(8, 8, 1),
-        dtype="float32",
+        inputs={"x": InputInfo(shape=(8, 8, 1), dtype="float32")},
         splits={"calibration": 8},
         fingerprint="",
         source="",

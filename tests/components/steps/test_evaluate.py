@@ -17,7 +17,7 @@ from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.openvino import OpenVINOEngine
 from qat_lib.errors import DataError, EngineLoadError
 from qat_lib.preprocessing import Preprocessing
-from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.artifacts.evaluation import FileCheck
 from qatline.components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from qatline.components.settings import EngineSettings
@@ -55,8 +55,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, 
     DatasetInfo(
         kind="npz",
         classes=tuple("0123456789"),
-        image_shape=(8, 8, 1),
-        dtype="float32",
+        inputs={"x": InputInfo(shape=(8, 8, 1), dtype="float32")},
         splits={"test": SAMPLES},
         fingerprint="",
         source="",

@@ -3,14 +3,13 @@
 from typing import Any
 
 from qat_lib.errors import TrackingError
-from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.tracking.mlflow_run import Entry
 
 INFO = DatasetInfo(
     kind="npz",
     classes=("a", "b"),
-    image_shape=(8, 8, 1),
-    dtype="float32",
+    inputs={"x": InputInfo(shape=(8, 8, 1), dtype="float32")},
     splits={"test": 2},
     fingerprint="f" * 64,
     source="http://u:p@host/d.npz",

@@ -12,7 +12,7 @@ from tiny_retraining import write_linear
 
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Baseline
-from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.registry.package import write_package
 from qatline.components.registry.registry import DIGEST
 from qatline.components.settings import RegistrySettings
@@ -25,8 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred")
 INFO = DatasetInfo(
     kind="npz",
     classes=("a", "b"),
-    image_shape=(8, 8, 1),
-    dtype="float32",
+    inputs={"x": InputInfo(shape=(8, 8, 1), dtype="float32")},
     splits={"test": 2},
     fingerprint="f",
     source="",
