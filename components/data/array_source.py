@@ -65,6 +65,23 @@ class ArraySource:
         given = self.parts["train"].inputs[name].shape[1:]
         return None if self.inputs[name].shape == given else "bilinear"
 
+    def statistics(self, name: str, samples: Samples) -> tuple[Array, Array]:
+        """Return mean and standard deviation of each channel of an input, over some samples."""
+        x = self.parts[samples.part].inputs[name]
+        channels = x.shape[-1]
+        count, mean, spread = 0, np.zeros(channels), np.zeros(channels)
+        step = max(1, CHUNK_BYTES // (8 * math.prod(x.shape[1:])))
+        for start in range(0, len(samples.indices), step):
+            values = x[samples.indices[start : start + step]].astype(np.float64)
+            values = values.reshape(-1, channels)
+            # Merge the moments of blocks (Chan et al.): sums of squares would cancel.
+            shift, total = values.mean(axis=0) - mean, count + len(values)
+            spread += ((values - values.mean(axis=0)) ** 2).sum(axis=0)
+            spread += shift**2 * (count * len(values) / total)
+            mean += shift * (len(values) / total)
+            count = total
+        return mean, np.sqrt(spread / max(count, 1))
+
     def sample(self, part: str, index: int) -> str:
         """Return the name of a sample."""
         return f"{part} targets, sample {index}"

@@ -70,7 +70,9 @@ def decode_mask(data: bytes, size: tuple[int, int] | None, *, name: str) -> Pixe
     Raises:
         DataError: the mask is broken, has several channels, or more than 8 bits per pixel.
     """
-    with _opened(data, name) as opened:
+    with _opened(
+        data, name, f"the mask {name}", "Repair it, or remove it and its image."
+    ) as opened:
         opened.load()
         if opened.mode not in ("L", "P", "1"):
             raise DataError(
@@ -98,12 +100,13 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
         DataError: the image is broken, truncated, has 16 or 32 bits per channel, or more than 50
             million pixels (``QATLINE_MAX_IMAGE_PIXELS``).
     """
-    with _opened(data, name) as opened:
+    remedy = "Repair or remove it, or set data.skip_broken=true."
+    with _opened(data, name, f"the image {name}", remedy) as opened:
         return _upright(opened, color, size, name)
 
 
 @contextmanager
-def _opened(data: bytes, name: str) -> Iterator[Any]:
+def _opened(data: bytes, name: str, what: str, remedy: str) -> Iterator[Any]:
     """Open an image within the limit on its size, and translate Pillow's errors."""
     from PIL import Image
 
@@ -119,10 +122,7 @@ def _opened(data: bytes, name: str) -> Iterator[Any]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, str(error)) from error
     except Exception as error:  # Pillow's decoders raise arbitrary exceptions for broken data
-        raise DataError(
-            f"the image {name} is broken: {error}. Repair or remove it, or set "
-            "data.skip_broken=true."
-        ) from error
+        raise DataError(f"{what} is broken: {error}. {remedy}") from error
 
 
 def _upright(opened: Any, color: str, size: tuple[int, int] | None, name: str) -> Pixels:

@@ -23,6 +23,7 @@ from qatline.components.settings import DataSettings
 from qatline.components.support.events import Progress
 
 _BLOCK = 8192
+_LARGEST_INTEGER = 2**53
 _INTEGER = re.compile(r"[+-]?\d+")
 
 Block = tuple[Sequence[str], Mapping[str, Sequence[Any]]]
@@ -207,7 +208,8 @@ def _targets(
         for column in columns:
             values = rows.targets[column]
             numbers = _finite(path, rows.names, column, values)
-            arrays.append(numbers.astype(np.int64) if _are_integers(values) else numbers)
+            is_integer = _are_integers(values) and np.abs(numbers).max() < _LARGEST_INTEGER
+            arrays.append(numbers.astype(np.int64) if is_integer else numbers)
         stacked = np.stack(arrays, axis=1) if len(arrays) > 1 else arrays[0]
         found[name] = stacked.astype(np.float32) if stacked.dtype.kind == "f" else stacked
     is_multilabel = len(columns) > 1 and np.isin(found["train"], (0, 1)).all()
@@ -257,7 +259,7 @@ def _column_names(path: Path) -> list[str]:
     if path.suffix.lower() == ".parquet":
         return [str(name) for name in _parquet(path).schema_arrow.names]
     with _open_csv(path) as stream:
-        return next(_reader(stream), [])
+        return _header(_reader(stream), path)
 
 
 def _blocks(path: Path) -> Iterator[Block]:
@@ -267,12 +269,19 @@ def _blocks(path: Path) -> Iterator[Block]:
         return
     with _open_csv(path) as stream:
         reader = _reader(stream)
-        header: list[str] = next(reader, [])
+        header = _header(reader, path)
         rows = _numbered(reader, header, path)
         while block := list(islice(rows, _BLOCK)):
             lines = [f"line {line}" for line, _ in block]
             columns = list(zip(*(row for _, row in block), strict=True))
             yield lines, dict(zip(header, columns, strict=True))
+
+
+def _header(reader: Any, path: Path) -> list[str]:
+    try:
+        return list(next(reader, []))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: the header can't be read: {error}") from error
 
 
 def _numbered(reader: Any, header: Sequence[str], path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -47,6 +47,13 @@ class ValueSettings(Settings):
         min_length=1,
         description="Standard deviation per channel, after the scale.",
     )
+    standardize: bool = Field(
+        False,
+        description=(
+            "Take mean and std of each channel from the training part, instead of the values "
+            "above; for arrays and tables whose channels have different ranges."
+        ),
+    )
 
 
 class PreprocessingSettings(ValueSettings):

@@ -26,7 +26,7 @@ from qatline.components.data.images import SUFFIXES
 from qatline.components.data.named_source import read_digits, read_keras_dataset
 from qatline.components.data.npz_source import read_npz
 from qatline.components.data.python_source import read_python
-from qatline.components.data.source import Source, deal
+from qatline.components.data.source import Samples, Source, deal
 from qatline.components.data.splits import Indices
 from qatline.components.data.stored_arrays import write_targets
 from qatline.components.data.table_source import image_digest, read_table
@@ -169,7 +169,7 @@ def _write(
     labels = strata or {part: np.zeros(len(y), np.int64) for part, y in source.targets.items()}
     dealt = deal(labels, data, seed=seed, classes=classes)
     counts = {split: len(samples.indices) for split, samples in dealt.items()}
-    preprocessing = _preprocessing(source, data)
+    preprocessing = _preprocessing(source, data, dealt["train"])
     dataset = Dataset(out)
     digests = {}
     for split, samples in dealt.items():
@@ -250,7 +250,7 @@ def _name_sample(task: Task, source: Source, part: str, start: int, count: int) 
         task.check_targets(targets[index : index + 1], source.sample(part, index))
 
 
-def _preprocessing(source: Source, data: DataSettings) -> AnyPreprocessing:
+def _preprocessing(source: Source, data: DataSettings, train: Samples) -> AnyPreprocessing:
     settings = data.preprocessing
     if unknown := sorted(set(settings.inputs) - set(source.inputs)):
         raise DataError(
@@ -258,20 +258,34 @@ def _preprocessing(source: Source, data: DataSettings) -> AnyPreprocessing:
             f"received {unknown[0]}"
         )
     forms = {
-        name: _form(source, name, each, settings.inputs.get(name, settings))
+        name: _form(source, name, each, settings.inputs.get(name, settings), train)
         for name, each in source.inputs.items()
     }
     return forms.popitem()[1] if len(forms) == 1 else PreprocessingByInput(inputs=forms)
 
 
-def _form(source: Source, name: str, info: InputInfo, values: ValueSettings) -> Preprocessing:
+def _form(
+    source: Source, name: str, info: InputInfo, values: ValueSettings, train: Samples
+) -> Preprocessing:
     color = _COLORS.get(info.shape[-1], "channels") if len(info.shape) == 3 else "channels"
+    scale = values.scale or source.scale(name)
+    mean, std = tuple(values.mean), tuple(values.std)
+    if values.standardize:
+        if not isinstance(source, ArraySource):
+            raise DataError(
+                "data.preprocessing.standardize: expected arrays or a table of features, received "
+                "image files. Set mean and std instead."
+            )
+        means, stds = source.statistics(name, train)
+        mean = tuple((means * scale).tolist())
+        # A constant channel has no range to scale.
+        std = tuple(np.where(stds > 0, stds * scale, 1.0).tolist())
     return Preprocessing(
         image_shape=info.shape,
         dtype=info.dtype,
-        scale=values.scale or source.scale(name),
-        mean=tuple(values.mean),
-        std=tuple(values.std),
+        scale=scale,
+        mean=mean,
+        std=std,
         color=color,
         resize=source.resize(name),
     )

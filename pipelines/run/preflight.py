@@ -68,6 +68,8 @@ def _packages(config: RunConfig) -> Iterator[str]:
     yield from FRAMEWORKS[config.model.framework].packages
     if config.data.kind == "digits":
         yield "sklearn"
+    if (config.data.path or "").endswith(".parquet"):
+        yield "pyarrow"
     if os.environ.get(MODE_VARIABLE) != "off":
         yield "mlflow"
     locations = (config.data.path, config.model.name, config.model.weights)

@@ -280,6 +280,21 @@ def read_npz(path: Path) -> None:
     read_npz(path, path.parent, DataSettings(kind="npz", path=str(path)))
 
 
+TABLE = b"a,b,part,y\n" + b"".join(
+    b"%d,%d.5,%s,%d\n" % (index, index, (b"train", b"test")[index % 2], index // 2 % 2)
+    for index in range(8)
+)
+
+
+def read_table(path: Path) -> None:
+    from qatline.components.data.table_source import read_table
+    from qatline.components.settings import DataSettings
+    from qatline.components.support.events import NullProgress
+
+    settings = DataSettings(kind="table", path=str(path), target_columns=["y"], split_column="part")
+    read_table(path, settings, NullProgress())
+
+
 GRAPH = """<ir_version: 8, opset_import: ["" : 17]> net (float[1,4,6,6] x) => (float[1,4,6,6] y)
     <float s = {0.5}, int8 z = {0}, int8[4,4,1,1] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}, float[4] ws = {1,1,1,1},
      int8[4] wz = {0,0,0,0}> {
@@ -437,6 +452,7 @@ def all_readers() -> list[Reader]:
             read=read_override,
         ),
         Reader(name="npz", file="data.npz", files=damaged(npz), valid=npz, read=read_npz),
+        Reader(name="table", file="data.csv", files=damaged(TABLE), valid=TABLE, read=read_table),
         Reader(name="onnx", file="model.onnx", files=damaged(graph), valid=graph, read=read_onnx),
         _json_reader("record", RECORD, read_record),
         _json_reader("identities", NODES, read_identities),

@@ -1,5 +1,6 @@
 """Sources and tasks beside images with classes: shapes, several inputs, tables, masks, functions."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -247,6 +248,31 @@ def test_preprocessing_of_an_unknown_input_is_refused(tmp_path: Path) -> None:
         )
 
 
+def test_standardize_takes_moments_of_the_training_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qatline.components.data import array_source
+
+    monkeypatch.setattr(array_source, "CHUNK_BYTES", 8 * 3 * 7)  # several blocks
+    x = floats(COUNT, 3) * (1.0, 1000.0, 0.0) + (0.0, 1e6, 5.0)
+    values = {"standardize": True, "scale": 0.5}
+    given = npz(tmp_path, x=x.astype(np.float32), y=floats(COUNT))
+    out = prepare(tmp_path, **given, preprocessing=values)
+    found, _ = load_split(out, "train")
+    np.testing.assert_allclose(found.mean(axis=0), 0, atol=1e-2)
+    np.testing.assert_allclose(found.std(axis=0), (1, 1, 0), atol=1e-2)
+
+
+def test_standardize_needs_arrays(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+    with pytest.raises(DataError, match="standardize: expected arrays or a table of features"):
+        prepare(
+            tmp_path,
+            kind="folder",
+            path=str(image_folder()),
+            preprocessing={"standardize": True},
+        )
+
+
 # ------------------------------------------------------------------ tables
 def table(folder: Path, text: str, **data: Any) -> Arrays:
     (folder / "data.csv").write_text(text)
@@ -361,6 +387,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
         (rows(lambda _: 1.5) + '"1,2\n', {}, "after line 62: unexpected end of data"),
         ("a,b,y\n", {}, "expected rows, found none"),
         ("", {}, "target_columns names 'y', received the columns"),
+        ('"a', {}, "the header can't be read: unexpected end of data"),
         ("a,a,y\n1,2,3\n", {}, "received 'a' twice"),
         (
             rows(lambda index: "cow" if index == 4 else "cat"),
@@ -416,6 +443,17 @@ def test_masks_stay_with_their_images(tmp_path: Path, storage: str) -> None:
     np.testing.assert_array_equal(found, images[..., 0] % 3)
 
 
+def test_masks_are_read_from_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QATLINE_CACHE", str(tmp_path / "cache"))
+    archive = shutil.make_archive(str(tmp_path / "packed"), "tar", masks(tmp_path))
+    info = Dataset(prepare(tmp_path, kind="masks", path=archive)).info()
+    assert (info.classes, info.root, sum(info.splits.values())) == (
+        ("road", "sky", "tree"),
+        None,
+        20,
+    )
+
+
 def test_masks_are_resized_to_the_nearest_class(tmp_path: Path) -> None:
     out = prepare(tmp_path, kind="masks", path=str(masks(tmp_path)), image_size=(12, 16))
     _, found = together(out)
@@ -456,7 +494,7 @@ def truncated(root: Path) -> None:
         (other_size, r"the mask .*004\.png is 7x8, its image 6x8"),
         (out_of_range, r"images/004\.png: expected classes from 0 to 2 or 255 .*received 3"),
         (in_color, r"the mask .*004\.png has mode RGB; expected one channel"),
-        (truncated, r"masks/004\.png is broken"),
+        (truncated, r"the mask .*masks/004\.png is broken.* remove it and its image"),
         (lambda root: (root / "masks" / "004.png").unlink(), r"004\.png has no mask in"),
         (
             lambda root: (root / "masks").rename(root / "labels"),

@@ -79,6 +79,45 @@ def test_pipeline_parameters_keep_nulls_of_model_options(options: dict[str, Any]
     assert settings.ModelSettings.model_validate(handed_over).options == options
 
 
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [("task", {"name": "segmentation"}), ("data", {"kind": "python", "name": "mine:data"})],
+)
+def test_pipeline_parameters_keep_nulls_of_user_options(
+    section: str, values: dict[str, Any]
+) -> None:
+    options = {"weights": [None, 1]}
+    config = build_config({section: {**values, "options": options}})
+    handed_over = config.pipeline_parameters()[section]
+    assert type(getattr(config, section)).model_validate(handed_over).options == options
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task": {"name": "regresion"}}, "task.name: expected classification, .*'regresion'"),
+        ({"task": {"name": "mine:"}}, "task.name: expected"),
+        ({"data": {"kind": "table", "path": "a.csv"}}, "needs data.target_columns"),
+        ({"data": {"kind": "masks"}}, "data.kind=masks needs data.path"),
+        ({"data": {"kind": "python", "name": "mine"}}, "needs data.name=module:function"),
+        (
+            {
+                "data": {
+                    "kind": "table",
+                    "path": "s3://bucket/a.csv",
+                    "target_columns": ["y"],
+                    "image_column": "x",
+                }
+            },
+            "expected data.path on this machine",
+        ),
+    ],
+)
+def test_incomplete_data_or_task_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_config(values)
+
+
 def test_pipeline_parameters_keep_options_without_nulls() -> None:
     options = {"sizes": [1, 2], "nested": {"a": [0, False, "", {}]}}
     config = build_config({"model": {"name": "keras.applications:MobileNet", "options": options}})
