@@ -183,7 +183,11 @@ def _ended(registry: Registry) -> list[int]:
 def _end(registry: Registry, number: int) -> None:
     """End a lock for good, and remove it; any number of processes may do so at any time."""
     # The tag comes first: without it the removed name could be created again.
-    registry.set_tag(f"{ENDED_TAG}{number}", _expiry(0))
+    try:
+        registry.set_tag(f"{ENDED_TAG}{number}", _expiry(0))
+    except TrackingError:  # MLflow refuses one of two processes that set the same new tag
+        if last_ended(registry) < number:
+            raise
     _remove(registry, number)
     for earlier in _ended(registry):
         if earlier < number:  # by a killed process, or the tag that this one replaces

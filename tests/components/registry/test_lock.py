@@ -214,6 +214,24 @@ def test_acquire_ends_the_lock_of_an_ended_process_at_once(registry: MemoryRegis
     assert acquire(registry, owner="new", lease=60, sleep=_must_not_sleep) == 2
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_acquire_accepts_a_lock_that_another_process_ended(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch, *, ended: bool
+) -> None:
+    def refuse(key: str, value: str) -> None:
+        if ended:
+            registry.model_tags[key] = value
+        raise TrackingError("UNIQUE constraint failed")
+
+    registry.lock(1).ensure(lock_tags("run 0", lease=-1))
+    monkeypatch.setattr(registry, "set_tag", refuse)
+    if ended:
+        assert acquire(registry, owner="new", lease=60, sleep=_must_not_sleep) == 2
+    else:
+        with pytest.raises(TrackingError, match="UNIQUE"):
+            acquire(registry, owner="new", lease=60, sleep=_must_not_sleep)
+
+
 def test_acquire_waits_for_a_living_process_of_this_machine(registry: MemoryRegistry) -> None:
     registry.lock(1).ensure(lock_tags("me", process=process_identity(), lease=3600))
     with pytest.raises(TimeoutError):
