@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -22,6 +23,7 @@ from qatline.components.registry.lock import (
     LEASE,
     OWNER,
     PROCESS,
+    Lease,
     LockLostError,
     acquire,
     last_ended,
@@ -120,6 +122,46 @@ def test_registry_lock_admits_one_in_any_order_of_requests(
         assert most == 1, f"seed {seed}"
         assert sorted(done) == names
         check_free(shared)
+
+
+def test_checks_succeed_in_the_order_of_the_locks(tmp_path: Path) -> None:
+    """Each contender takes the others for dead at once, whether they own the lock or not."""
+    for seed in range(60):
+        names, succeeded, lost = ["0", "1", "2"], list[tuple[int, str]](), list[str]()
+        turns, shared = Turns(names, seed), MemoryRegistry(tmp_path)
+        shared.ensure()
+
+        def contend(
+            name: str,
+            turns: Turns = turns,
+            shared: MemoryRegistry = shared,
+            succeeded: list[tuple[int, str]] = succeeded,
+            lost: list[str] = lost,
+        ) -> None:
+            registry: Any = TurnedRegistry(shared, turns, name)
+            clock = itertools.count(step=100).__next__
+            for _ in range(3):
+                number = acquire(registry, owner=name, lease=60, clock=clock, sleep=_must_not_sleep)
+                lease = Lease(registry, number, 60)
+                try:
+                    for _ in range(3):
+                        lease.check()
+                        succeeded.append((number, name))
+                except LockLostError:
+                    lost.append(name)
+                lease.release()
+            turns.leave(name)
+
+        threads = [threading.Thread(target=contend, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+        assert [number for number, _ in succeeded] == sorted(number for number, _ in succeeded)
+        owners = dict(succeeded)
+        assert {(number, owners[number]) for number in owners} == set(succeeded)
+        assert lost
 
 
 def lock_tags(owner: str, *, lease: float = 60.0, process: str = "") -> dict[str, str]:
