@@ -156,8 +156,9 @@ def acquire(
             _remove(registry, number)
             continue
         # Clocks of machines differ: only changes count, timed by the local clock.
-        if seen != (seen := (found.get(LOCK_TOKEN, ""), found.get(EXPIRES, ""))):
-            since = clock()
+        state = (found.get(LOCK_TOKEN, ""), found.get(EXPIRES, ""))
+        if state != seen:
+            seen, since = state, clock()
         if clock() - since > _lease_of(found) or is_gone(found.get(PROCESS, "")):
             _log.warning("the lock of %s is dead and ended", found.get(OWNER, "unknown"))
             _end(registry, number)
@@ -188,11 +189,14 @@ def _end(registry: Registry, number: int) -> None:
     except TrackingError:  # MLflow refuses one of two processes that set the same new tag
         if last_ended(registry) < number:
             raise
-    _remove(registry, number)
-    for earlier in _ended(registry):
-        if earlier < number:  # by a killed process, or the tag that this one replaces
-            _remove(registry, earlier)
-            registry.delete_tag(f"{ENDED_TAG}{earlier}")
+    # Earlier ones were left by killed processes, except the tag that this one replaces.
+    for ended in [each for each in _ended(registry) if each <= number]:
+        try:
+            _remove(registry, ended)
+            if ended < number:
+                registry.delete_tag(f"{ENDED_TAG}{ended}")
+        except TrackingError as error:  # a lock of another user, for example
+            _log.warning("lock %d has ended, but can't be removed: %s", ended, error)
 
 
 def _remove(registry: Registry, number: int) -> None:

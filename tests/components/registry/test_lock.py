@@ -334,6 +334,27 @@ def test_lock_left_by_killed_processes_is_removed(registry: MemoryRegistry) -> N
     assert last_ended(registry) == 3
 
 
+def test_lock_that_may_not_be_removed_is_passed(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a server with users, a lock belongs to the user who created it."""
+
+    def refuse() -> None:
+        raise TrackingError("permission denied")
+
+    registry.lock(1).ensure(lock_tags("another user", lease=-1))
+    monkeypatch.setattr(registry.lock(1), "remove", refuse)
+    for _ in range(2):
+        with registry_lock(registry, owner="run 1", lease=60, sleep=_must_not_sleep) as lease:
+            lease.check()
+    assert "lock 1 has ended, but can't be removed: permission denied" in caplog.text
+    assert sorted(registry.model_tags) == [f"{ENDED_TAG}1", f"{ENDED_TAG}3"]
+    monkeypatch.undo()
+    with registry_lock(registry, owner="another user", lease=60):
+        pass
+    check_free(registry)
+
+
 def test_lease_is_renewed(registry: MemoryRegistry) -> None:
     with registry_lock(registry, owner="run 1", lease=0.2):
         seen, deadline = set[str](), time.monotonic() + 10
