@@ -1,15 +1,16 @@
 """Lock of a registered model, with owner and expiry.
 
 MLflow's compare-and-set is a unique name: ``create_registered_model`` succeeds for exactly one
-caller. The lock of the model ``m`` is a registered model ``m-lock-1``; whoever creates it owns the
-lock. Its tags contain the owner and the expiry, which the owner renews.
+caller. The lock of the model ``m`` is a registered model ``m-lock-1``, owned by its creator. Its
+tags contain the owner and the expiry, which the owner renews.
 
-A name may not be deleted and created again: a process that slept after its last look would delete
-the lock of another owner. Each lock therefore has a number, used once. A lock ends with a tag of
-``m``, ``qatline.lock.1``: by its owner, or by any process that finds it dead. From then on the lock
-is ``m-lock-2``, and the owner of ``m-lock-1`` detects that it lost it. A lock is dead if it was not
-renewed for the duration of its lease, by the observer's clock, or if its process on the same
-machine has exited.
+A name must not be reused: ``delete_registered_model`` succeeds for several callers, and a process
+that slept before its request would delete the lock of a later owner. Each lock therefore has a new
+number. The tag ``qatline.lock.1`` of ``m`` ends ``m-lock-1``. The owner sets it, or any process that
+finds the lock dead; the next lock is then ``m-lock-2``, and a former owner detects the loss.
+
+A lock is dead without a renewal for the duration of its lease, by the observer's clock, or if its
+process on the same machine has exited.
 """
 
 from __future__ import annotations
