@@ -44,7 +44,6 @@ class ParityRecord(Record):
     """Agreement of ONNX Runtime with Keras; see ``qat_lib.export.ParityReport``.
 
     Attributes:
-        bound: accepted difference of a graph in FP16, as a share of the largest output.
         fp32: parity of the same graph in FP32.
     """
 
@@ -59,7 +58,6 @@ class ParityRecord(Record):
     noise: Measured = None
     tolerance: Measured = None
     passed: bool = False
-    bound: Measured = None
     fp32: ParityRecord | None = None
 
 

@@ -1,9 +1,6 @@
-"""Measured and accepted differences between an engine and its ONNX graph.
+"""Accepted differences between an engine and its ONNX graph.
 
-The difference of an output is the root mean square (RMS) of the deviation from the reference over
-all requests, divided by the standard deviation of the reference's answers. For independent answers
-it is 1.4. A tenth of the RMS of the worst sample is used instead if it is larger, to detect one
-wrong sample among many. Accepted differences:
+``qat_lib.support.answers`` measures them. Accepted are:
 
 - FP32: different order of sums, and Winograd convolutions: below 1e-6. The bound is 0.001.
 - FP32 in TensorRT: multiplication in TF32, with 10 bits of mantissa. The bound is 0.02.
@@ -24,18 +21,16 @@ by these bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.manifest import EngineManifest
-from qat_lib.engines.values import Array
+from qat_lib.support.answers import Answers, differences, mean_shifts, nudged, other_labels
 from qat_lib.support.mappings import map_values
 
 FP32_BOUND = 1e-3
@@ -47,18 +42,6 @@ LABEL_BOUND = 0.02
 NOISE_FACTOR = 1.5
 NOISE_BOUND = 0.5
 """Upper limit of bounds from noise."""
-NUDGE = 2.0**-14
-"""Relative change of inputs to measure the noise of a network."""
-
-_LEAST_SPREAD = 0.05
-"""Minimum spread as a share of the answers' magnitude, for nearly constant answers."""
-_TINY = 1e-6
-_WORST = 0.1
-"""Weight of the worst sample."""
-
-Floats = NDArray[np.float64]
-Answers = Mapping[str, Array]
-"""Arrays by name: a request, or the outputs for it."""
 
 
 def bound_of(manifest: EngineManifest, *, half: bool) -> float:
@@ -206,115 +189,3 @@ def judge_outputs(
             is_shifted=shift > max(allowed, bound),
         )
     return compared
-
-
-def mean_shifts(
-    answers: Sequence[Answers], expected: Sequence[Answers]
-) -> dict[str, tuple[float, int, int]]:
-    """Return the shift of the mean over the samples for each output.
-
-    Returns:
-        RMS of the difference of the means over the spread of the reference's answers, number of
-        samples, and number of values per sample. The shift is 0 for integers and for samples of
-        different sizes.
-    """
-    shifts = {}
-    for name in expected[0]:
-        pick = itemgetter(name)
-        ours, theirs = (list(_samples(map(pick, each))) for each in (answers, expected))
-        sizes = {each.size for each in (*ours, *theirs)}
-        if expected[0][name].dtype.kind not in "fV" or len(sizes) > 1 or len(ours) != len(theirs):
-            shifts[name] = (0.0, len(theirs), 1)
-            continue
-        truth = np.stack(theirs)
-        shift = np.mean(np.stack(ours) - truth, axis=0)
-        shifts[name] = (_rms(shift) / _spread(truth), len(theirs), shift.size)
-    return shifts
-
-
-def nudged(value: Array, size: float = NUDGE) -> Array:
-    """Return ``value`` with a relative change of ``size``; integers are not changed."""
-    return np.asarray(value * (1 + size), value.dtype) if value.dtype.kind == "f" else value
-
-
-def differences(answers: Sequence[Answers], expected: Sequence[Answers]) -> dict[str, float]:
-    """Return the difference of each output over all requests.
-
-    The difference is infinite if shapes or infinities differ.
-
-    Args:
-        answers: the engine's outputs by name, one mapping per request.
-        expected: the reference's outputs, in the same form.
-    """
-    found = {}
-    for name in expected[0]:
-        pick = itemgetter(name)
-        found[name] = difference(list(map(pick, answers)), list(map(pick, expected)))
-    return found
-
-
-def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return the difference of an output over all requests; for integers, the unequal share."""
-    if not have_equal_shapes(answers, expected):
-        return float("inf")
-    if expected[0].dtype.kind not in "fV":
-        unequal = [*map(np.ravel, map(np.not_equal, answers, expected))]
-        return float(np.concatenate(unequal).mean())
-    squares, count, worst, finite = 0.0, 0, 0.0, []
-    for one, other in zip(_samples(answers), _samples(expected), strict=True):
-        # Infinities and NaN must agree exactly; the RMS covers the finite values.
-        mask = np.isfinite(other)
-        if not np.array_equal(one[~mask], other[~mask], equal_nan=True):
-            return float("inf")
-        if not np.isfinite(one[mask]).all():
-            return float("inf")
-        away = one[mask] - other[mask]
-        squares, count = squares + float(np.sum(np.square(away))), count + away.size
-        worst = max(worst, _rms(away))
-        finite.append(other[mask])
-    typical = max(math.sqrt(squares / max(count, 1)), _WORST * worst)
-    return typical / _spread(np.concatenate(finite))
-
-
-def _spread(values: Floats) -> float:
-    spread = _rms(values - values.mean()) if values.size else 0.0
-    return max(spread, _LEAST_SPREAD * _rms(values), _TINY)
-
-
-def other_labels(answers: Sequence[Array], expected: Sequence[Array]) -> float | None:
-    """Return the share of samples with another position of the largest value.
-
-    The share is None for outputs without classes, such as a map with many nearly equal maxima.
-
-    Args:
-        answers: one output of an engine, one array per request.
-        expected: the reference's output, in the same form.
-    """
-    if any(each.ndim != 2 or each.shape[1] < 2 or each.dtype.kind not in "fV" for each in expected):
-        return None
-    if not have_equal_shapes(answers, expected):
-        return 1.0
-    other = []
-    for one, two in zip(answers, expected, strict=True):
-        other.append(one.argmax(1) != two.argmax(1))
-    return float(np.concatenate(other).mean())
-
-
-def have_equal_shapes(answers: Sequence[Array], expected: Sequence[Array]) -> bool:
-    """Return whether each answer has the expected shape."""
-    return list(map(np.shape, answers)) == list(map(np.shape, expected))
-
-
-def _samples(arrays: Iterable[Array]) -> Iterator[Floats]:
-    """Yield each sample as a vector; an output without a batch is one sample."""
-    for array in arrays:
-        yield from _rows(array)
-
-
-def _rows(array: Array) -> Any:
-    values = array.astype(np.float64)
-    return values.reshape(len(values) or 1, -1) if values.ndim else values.reshape(1, 1)
-
-
-def _rms(values: Floats) -> float:
-    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from qat_lib.engines.agreement import ComparedAnswers, OutputAgreement, differences
+from qat_lib.engines.agreement import ComparedAnswers, OutputAgreement
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
 from qat_lib.engines.values import Array, nan_samples
 from qat_lib.errors import EngineBuildError
+from qat_lib.support.answers import differences
 from qat_lib.support.mappings import map_values
 
 Request = dict[str, Array]
