@@ -17,7 +17,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
-from qat_lib.engines import files
 from qat_lib.engines.agreement import ComparedAnswers, LabelAgreement, OutputAgreement
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.check_requests import random_batches, real_batches
@@ -35,6 +34,7 @@ from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.values import Array, nan_samples
 from qat_lib.errors import EngineError, QatlineError
 from qat_lib.files.npy import load_npy
+from qat_lib.support.digests import sha256_of_file
 
 _PROBED = 8
 """Samples for the comparison of inner tensors; few, since every layer output is kept."""
@@ -164,7 +164,7 @@ def _check_source(path: Path, manifest: EngineManifest, onnx: Path) -> None:
     Raises:
         EngineError: its digest differs from the one in the manifest.
     """
-    built_from, given = manifest.source["sha256"], files.sha256(onnx)
+    built_from, given = manifest.source["sha256"], sha256_of_file(onnx)
     if built_from != given:
         raise EngineError(
             f"Expected the ONNX file that {path.name} was built from, with the SHA-256 "
