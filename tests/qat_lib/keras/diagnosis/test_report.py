@@ -119,7 +119,8 @@ def test_short_name_keeps_both_ends() -> None:
 
 def test_page_has_a_bar_for_each_part_and_escapes(diagnosis: Diagnosis) -> None:
     page = diagnosis_page(diagnosis)
-    assert page.count('<div class="bar">') == 22
+    assert page.count('class="meter int8"') == 21
+    assert page.count('class="meter float"') == 1
     assert "<b>&" not in page
     assert "&lt;b&gt;&amp;" in page
     shares = [float(share) for share in re.findall(r"--share: ([\d.]+)", page)]
