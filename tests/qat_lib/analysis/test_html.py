@@ -23,7 +23,7 @@ def resnet(placement: Any = "conv-only") -> FusionReport:
 def test_page_shows_the_predicted_engine() -> None:
     page = to_html(resnet())
     assert "conv1_conv: Conv 7×7 /2 + Relu + MaxPool 3×3 /2" in page
-    assert page.count('class="node') == 54 + 1 + 2  # layers, the last pool, input and output
+    assert page.count('class="node') == 57 + 2  # kernels, input and output
     assert "Q/DQ pair: image_quantizer/QuantizeLinear" in page
     assert page.count('class="flag"') == 17  # Adds in floating point, and the input's Q
     assert page.count('<tr><th scope="row">') == 33 + 54  # findings and layers
