@@ -24,7 +24,7 @@ Cause: TypeAlias = Literal[
 
 
 _WIDTH = 80
-_NAME = 28
+_NAME = 26
 _ROWS = 12
 _NOTHING = 1e-5
 """Effect below which quantization has no measurable cost."""
@@ -318,8 +318,8 @@ def nothing_found(diagnosis: Diagnosis) -> str:
 
 
 def _table(diagnosis: Diagnosis, every_layer: bool) -> Iterator[str]:
-    yield f"{'':{_NAME}}  {'only it quantized':>18}  {'all but it':>16}  {'SQNR in dB':>12}"
-    heads = f"{'weights':>9}{'inputs':>9}  {'weights':>8}{'inputs':>8}  {'w.':>6}{'in':>6}"
+    yield f"{'':{_NAME}}  {'only it quantized':>18}  {'all but it':>18}  {'SQNR in dB':>12}"
+    heads = f"{'weights':>9}{'inputs':>9}  {'weights':>9}{'inputs':>9}  {'w.':>6}{'in':>6}"
     yield f"{'layer':{_NAME}}  {heads}"
     rows = diagnosis.layers if every_layer else diagnosis.layers[:_ROWS]
     for row in rows:
@@ -331,7 +331,7 @@ def _table(diagnosis: Diagnosis, every_layer: bool) -> Iterator[str]:
 def _row(row: LayerEffect) -> str:
     weights, inputs = row.weights, row.inputs
     only = f"{_only(weights):>9}{_only(inputs):>9}"
-    without = f"{_without(weights):>8}{_without(inputs):>8}"
+    without = f"{_without(weights):>9}{_without(inputs):>9}"
     noise = f"{_sqnr(weights):>6}{_sqnr(inputs):>6}"
     return f"{short_name(row.layer):{_NAME}}  {only}  {without}  {noise}"
 
@@ -345,11 +345,11 @@ def short_name(name: str, width: int = _NAME) -> str:
 
 
 def _only(part: PartEffect | None) -> str:
-    return "-" if part is None else significant(part.only, 2)
+    return "-" if part is None else significant(part.only)
 
 
 def _without(part: PartEffect | None) -> str:
-    return "-" if part is None else significant(part.without, 2)
+    return "-" if part is None else significant(part.without)
 
 
 def _sqnr(part: PartEffect | None) -> str:
