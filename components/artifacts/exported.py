@@ -88,22 +88,19 @@ class ExportRecord(Record):
 
 
 class LayerPrediction(Record):
-    """Fusion prediction for a weighted layer, an Add or a pool."""
+    """Fusion prediction for a weighted layer."""
 
     name: Text = ""
     keras_layer: Text = ""
     op_type: Text = ""
     precision: Text = ""
     macs_share: Measured = None
-    fused_into: Text = ""
 
 
 class Analysis(Record):
     """The fusion analysis; ``findings`` is None if it was not run."""
 
     layers: Sequence[LayerPrediction] = ()
-    adds: Sequence[LayerPrediction] = ()
-    pools: Sequence[LayerPrediction] = ()
     findings: Sequence[FindingRecord] | None = None
 
 

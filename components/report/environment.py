@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.environment import cpu_device, git_state
-from qatline.components.report import numbers
+from qat_lib.pages import numbers
 from qatline.components.report.sources import RunData
 from qatline.components.settings import GateSettings
 from qatline.components.store.fingerprints import library_versions

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qat_lib.pages import numbers
+from qat_lib.pages.numbers import DASH
 from qatline.components.artifacts import ResultRow
 from qatline.components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE, in_order, row_title
 from qatline.components.evaluation.gate import speedup
-from qatline.components.report import numbers
-from qatline.components.report.numbers import DASH
 from qatline.components.report.sources import RunData
 
 

@@ -81,13 +81,12 @@ def significant(value: object, digits: int = 3) -> str:
 
 
 def seconds(value: object) -> str:
-    """Return a readable duration, ``4.2 s`` or ``1 min 35 s``.
-
-    4.23 -> ``4.2 s``, 95 -> ``1 min 35 s``.
-    """
+    """Return a readable duration: ``4.2 s``, ``1 min 35 s`` or ``2 h 5 min``."""
     number = finite(value)
     if number is None:
         return DASH
-    if number < 60:
+    if number < 59.95:
         return f"{number:.1f} s"
-    return f"{int(number // 60)} min {int(number % 60)} s"
+    if number < 3599.5:
+        return "{} min {} s".format(*divmod(round(number), 60))
+    return "{} h {} min".format(*divmod(round(number / 60), 60))
