@@ -19,9 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-NUDGE = 2.0**-14
-"""Relative change of inputs to measure the noise of a network."""
-
 _LEAST_SPREAD = 0.05
 """Minimum spread as a share of the answers' magnitude, for nearly constant answers."""
 _TINY = 1e-6
@@ -33,31 +30,7 @@ Answers = Mapping[str, NDArray[Any]]
 """Arrays by name: a request, or the outputs for it."""
 
 
-def mean_shifts(
-    answers: Sequence[Answers], expected: Sequence[Answers]
-) -> dict[str, tuple[float, int, int]]:
-    """Return the shift of the mean over the samples for each output.
-
-    Returns:
-        RMS of the difference of the means over the spread of the reference's answers, number of
-        samples, and number of values per sample. The shift is 0 for integers and for samples of
-        different sizes.
-    """
-    shifts = {}
-    for name in expected[0]:
-        pick = itemgetter(name)
-        ours, theirs = (list(_samples(map(pick, each))) for each in (answers, expected))
-        sizes = {each.size for each in (*ours, *theirs)}
-        if expected[0][name].dtype.kind not in "fV" or len(sizes) > 1 or len(ours) != len(theirs):
-            shifts[name] = (0.0, len(theirs), 1)
-            continue
-        truth = np.stack(theirs)
-        shift = np.mean(np.stack(ours) - truth, axis=0)
-        shifts[name] = (_rms(shift) / _spread(truth), len(theirs), shift.size)
-    return shifts
-
-
-def nudged(value: NDArray[Any], size: float = NUDGE) -> NDArray[Any]:
+def nudged(value: NDArray[Any], size: float) -> NDArray[Any]:
     """Return ``value`` with a relative change of ``size``; integers are not changed."""
     return np.asarray(value * (1 + size), value.dtype) if value.dtype.kind == "f" else value
 
@@ -98,12 +71,13 @@ def difference(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]
         worst = max(worst, _rms(away))
         finite.append(other[mask])
     typical = max(math.sqrt(squares / max(count, 1)), _WORST * worst)
-    return typical / _spread(np.concatenate(finite))
+    return typical / spread(np.concatenate(finite))
 
 
-def _spread(values: Floats) -> float:
-    spread = _rms(values - values.mean()) if values.size else 0.0
-    return max(spread, _LEAST_SPREAD * _rms(values), _TINY)
+def spread(values: Floats) -> float:
+    """Return the standard deviation of the answers, bounded from below."""
+    found = _rms(values - values.mean()) if values.size else 0.0
+    return max(found, _LEAST_SPREAD * _rms(values), _TINY)
 
 
 def other_labels(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> float | None:
@@ -133,10 +107,11 @@ def have_equal_shapes(answers: Sequence[NDArray[Any]], expected: Sequence[NDArra
 def _samples(arrays: Iterable[NDArray[Any]]) -> Iterator[Floats]:
     """Yield each sample as a vector; an output without a batch is one sample."""
     for array in arrays:
-        yield from _rows(array)
+        yield from rows(array)
 
 
-def _rows(array: NDArray[Any]) -> Any:
+def rows(array: NDArray[Any]) -> Any:
+    """Return each sample as a row of float64; an output without a batch is one row."""
     values = array.astype(np.float64)
     return values.reshape(len(values) or 1, -1) if values.ndim else values.reshape(1, 1)
 
