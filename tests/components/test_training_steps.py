@@ -265,6 +265,7 @@ def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
     assert same == (kept["epoch"] == 0)
 
 
+@pytest.mark.matrix
 def test_control_is_trained_and_teaches(steps: dict[str, Path], tmp_path: Path) -> None:
     from qatline.components.steps.finetune_qat import finetune_qat_step
 

@@ -155,6 +155,7 @@ def killed_and_mended(store: Store, name: str, point: int) -> bool:
     return True
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "point", [8, *(pytest.param(each, marks=pytest.mark.slow) for each in (4, 6, 7, 9, 10))]
 )
