@@ -183,6 +183,7 @@ def killed_and_mended(store: Store, name: str, point: int) -> bool:
     return True
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "point", [7, *(pytest.param(each, marks=pytest.mark.slow) for each in (3, 5, 6, 8, 9))]
 )

@@ -56,6 +56,7 @@ def test_database_uri_reads_back_any_path(template: Path) -> None:
         assert database_path(uri) is None
 
 
+@pytest.mark.matrix
 def test_ensure_store_survives_a_kill_during_creation(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     code = "import sys; from qatline.components.tracking.store import ensure_store; ensure_store(sys.argv[1], 'e')"

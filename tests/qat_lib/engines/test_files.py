@@ -368,6 +368,7 @@ with load_engine(sys.argv[1]) as engine:
 """
 
 
+@pytest.mark.matrix_except("onnxruntime")
 def test_ten_thousand_requests_leave_memory_flat(built: EngineArtifact) -> None:
     # In a process of its own: what other tests left behind is freed and grows at any time.
     command = [sys.executable, "-c", REQUESTS, str(built.path)]
