@@ -42,12 +42,12 @@ from qat_lib.engines.values import Array
 from qat_lib.support.answers import (
     Answers,
     Floats,
+    answer_spread,
     difference,
     differences,
     have_equal_shapes,
     other_labels,
-    rows,
-    spread,
+    sample_rows,
 )
 from qat_lib.support.mappings import map_values
 
@@ -271,8 +271,8 @@ def measure_noise(
     for name in expected[0]:
         size = float(np.mean(sizes[name]))
         shares = [share for share in labels[name] if share is not None]
-        values = np.concatenate([rows(each[name]).ravel() for each in truth])
-        scale = spread(values[np.isfinite(values)])
+        values = np.concatenate([sample_rows(each[name]).ravel() for each in truth])
+        scale = answer_spread(values[np.isfinite(values)])
         found[name] = Noise(
             size=size,
             labels=float(np.mean(shares)) if shares else None,
@@ -310,7 +310,7 @@ def dithered(value: Array, random: np.random.Generator) -> Array:
 
 def _some(array: Array) -> Floats:
     """Return at most ``_VALUES`` evenly spaced values of each sample; others than numbers are 0."""
-    values = rows(array)
+    values = sample_rows(array)
     some: Floats = values[:, :: max(1, -(-values.shape[1] // _VALUES))]
     return np.asarray(np.nan_to_num(some, posinf=0.0, neginf=0.0))
 

@@ -71,10 +71,10 @@ def difference(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]
         worst = max(worst, _rms(away))
         finite.append(other[mask])
     typical = max(math.sqrt(squares / max(count, 1)), _WORST * worst)
-    return typical / spread(np.concatenate(finite))
+    return typical / answer_spread(np.concatenate(finite))
 
 
-def spread(values: Floats) -> float:
+def answer_spread(values: Floats) -> float:
     """Return the standard deviation of the answers, bounded from below."""
     found = _rms(values - values.mean()) if values.size else 0.0
     return max(found, _LEAST_SPREAD * _rms(values), _TINY)
@@ -107,10 +107,10 @@ def have_equal_shapes(answers: Sequence[NDArray[Any]], expected: Sequence[NDArra
 def _samples(arrays: Iterable[NDArray[Any]]) -> Iterator[Floats]:
     """Yield each sample as a vector; an output without a batch is one sample."""
     for array in arrays:
-        yield from rows(array)
+        yield from sample_rows(array)
 
 
-def rows(array: NDArray[Any]) -> Any:
+def sample_rows(array: NDArray[Any]) -> Any:
     """Return each sample as a row of float64; an output without a batch is one row."""
     values = array.astype(np.float64)
     return values.reshape(len(values) or 1, -1) if values.ndim else values.reshape(1, 1)
