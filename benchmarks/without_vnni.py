@@ -253,7 +253,12 @@ def main() -> None:
             print(f"{name} is skipped: there is no {SHARED}.", file=sys.stderr)
             continue
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = measure(name, arguments.images, Path(folder), arguments.without)
+            measured = measure(name, arguments.images, Path(folder), arguments.without)
+        earlier = found.get(name, {"rows": {}})
+        # Ways that were left out keep their figures, if they come from the same images.
+        if earlier == {**measured, "rows": earlier["rows"]}:
+            measured["rows"] = {**earlier["rows"], **measured["rows"]}
+        found[name] = measured
         if arguments.json:
             record.write(arguments.json, {"networks": found})
 

@@ -1,9 +1,10 @@
 """Fixtures that several packages share. Nothing heavy is imported before a test asks for it."""
 
+import fnmatch
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,26 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Traced graphs are millions of small objects: at the default threshold an eighth of the time goes to their collection.
 gc.set_threshold(100_000, 20, 20)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Collector, name: str
+) -> Generator[None, list[pytest.Function], list[pytest.Function]]:
+    """Mark as ``matrix`` the cases of a test that no pattern of its ``matrix_except`` matches."""
+    made = yield
+    cases = made if isinstance(made, list) else []
+    mark = next((mark for case in cases for mark in case.iter_markers("matrix_except")), None)
+    if mark is not None:
+        ids = [case.callspec.id for case in cases]
+        kept = {id for pattern in mark.args for id in fnmatch.filter(ids, pattern)}
+        # Without this, the default run would lose a test whose cases are renamed.
+        if unknown := [pattern for pattern in mark.args if not fnmatch.filter(ids, pattern)]:
+            raise collector.CollectError(f"{name} has no case {unknown}, but {ids}")
+        for case in cases:
+            if case.callspec.id not in kept:
+                case.add_marker("matrix")
+    return made
 
 
 class RecordingProgress:

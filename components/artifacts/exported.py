@@ -44,7 +44,6 @@ class ParityRecord(Record):
     """Agreement of ONNX Runtime with Keras; see ``qat_lib.export.ParityReport``.
 
     Attributes:
-        bound: accepted difference of a graph in FP16, as a share of the largest output.
         fp32: parity of the same graph in FP32.
     """
 
@@ -59,7 +58,6 @@ class ParityRecord(Record):
     noise: Measured = None
     tolerance: Measured = None
     passed: bool = False
-    bound: Measured = None
     fp32: ParityRecord | None = None
 
 
@@ -90,22 +88,19 @@ class ExportRecord(Record):
 
 
 class LayerPrediction(Record):
-    """Fusion prediction for a weighted layer, an Add or a pool."""
+    """Fusion prediction for a weighted layer."""
 
     name: Text = ""
     keras_layer: Text = ""
     op_type: Text = ""
     precision: Text = ""
     macs_share: Measured = None
-    fused_into: Text = ""
 
 
 class Analysis(Record):
     """The fusion analysis; ``findings`` is None if it was not run."""
 
     layers: Sequence[LayerPrediction] = ()
-    adds: Sequence[LayerPrediction] = ()
-    pools: Sequence[LayerPrediction] = ()
     findings: Sequence[FindingRecord] | None = None
 
 

@@ -35,6 +35,7 @@ def promote_version(
         ConfigError: the version does not exist, was rejected by the gate, or is not better than
             chance.
     """
+    _check_version(registry, number, accept_rejected)  # a wrong number does not wait for the lock
     with promotion_lock(registry, by, lease) as held:
         _check_version(registry, number, accept_rejected)
         state = registry.state()

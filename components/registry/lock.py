@@ -1,18 +1,20 @@
-"""Lock in the registry itself, with owner and expiry.
+"""Lock of a registered model, with owner and expiry.
 
-MLflow's stores have no compare-and-set. All of them can set a uniquely named tag and read all tags.
-Each contender therefore sets a flag, a tag with a unique name, and then reads the other flags: of
-two simultaneous contenders, at least one sees the other. A contender that sees no other flag owns
-the lock; if two contenders see each other, the one with the higher token removes its flag.
+MLflow's compare-and-set is a unique name: ``create_registered_model`` succeeds for exactly one
+caller. The lock of the model ``m`` is a registered model ``m-lock-1``, owned by its creator. Its
+tags contain the owner and the expiry, which the owner renews.
 
-The owner renews its flag. A flag is dead, and is removed, if the observer's clock sees no renewal
-for the duration of the lease, or if its process on the same machine has exited. Names are never
-reused, so a removal cannot affect another contender.
+A name must not be reused: ``delete_registered_model`` succeeds for several callers, and a process
+that slept before its request would delete the lock of a later owner. Each lock therefore has a new
+number. The tag ``qatline.lock.1`` of ``m`` ends ``m-lock-1``. The owner sets it, or any process that
+finds the lock dead; the next lock is then ``m-lock-2``, and a former owner detects the loss.
+
+A lock is dead without a renewal for the duration of its lease, by the observer's clock, or if its
+process on the same machine has exited.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import threading
@@ -20,161 +22,73 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
 from qat_lib.errors import TrackingError
 from qatline.components.registry.process_identity import is_gone, process_identity
-from qatline.components.registry.registry import Registry
+from qatline.components.registry.registry import LOCK_TOKEN, Registry
 
-LOCK_TAG = "qatline.lock."
+ENDED_TAG = "qatline.lock."
+"""Prefix of the tags that end locks; the number of the lock follows."""
+
+OWNER, PROCESS = "qatline.owner", "qatline.process"
+LEASE, EXPIRES = "qatline.lease", "qatline.expires"
+_DEFAULT_LEASE = 60.0  # seconds, of a lock without readable tags
 _RENEWALS_A_LEASE = 4
 _LONGEST_POLL = 2.0  # seconds
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flag:
-    """Content of a contender's flag.
-
-    Attributes:
-        owner: the run and its process, for display.
-        process: identity of the process, used by other processes on the same machine.
-        lease: seconds without a renewal after which the flag is dead.
-        beat: number of renewals.
-        held: whether the contender owns the lock.
-        expires: end of the lease, for display.
-    """
-
-    owner: str = ""
-    process: str = ""
-    lease: float = 60.0
-    beat: int = 0
-    held: bool = False
-    expires: str = ""
-
-    def to_json(self) -> str:
-        """Return the text of the tag."""
-        expires = datetime.now(timezone.utc) + timedelta(seconds=self.lease)
-        content = {
-            "owner": self.owner,
-            "process": self.process,
-            "lease": self.lease,
-            "beat": self.beat,
-            "held": self.held,
-            "expires": expires.isoformat(timespec="seconds"),
-        }
-        return json.dumps(content)
-
-    @classmethod
-    def from_json(cls, text: str) -> Flag:
-        """Read a tag; an unreadable one becomes a flag without renewals."""
-        try:
-            content = json.loads(text)
-            return cls(
-                owner=str(content["owner"]),
-                process=str(content["process"]),
-                lease=float(content["lease"]),
-                beat=int(content["beat"]),
-                held=bool(content["held"]),
-                expires=str(content.get("expires", "")),
-            )
-        except (ValueError, KeyError, TypeError):
-            return cls(owner="unknown")
-
-
 class LockLostError(TrackingError):
     """Another process took over the lock of an apparently dead promotion."""
 
 
-@dataclass
-class _Watch:
-    """Liveness of other contenders, by this process's clock."""
-
-    clock: Callable[[], float]
-    seen: dict[str, tuple[int, float]] = field(default_factory=dict)
-
-    def is_dead(self, token: str, flag: Flag) -> bool:
-        """Return whether a flag missed its lease or its process has exited."""
-        # Clocks of machines differ: only changes of ``beat`` count, timed by the local clock.
-        now = self.clock()
-        beat, since = self.seen.get(token, (flag.beat, now))
-        if beat != flag.beat:
-            beat, since = flag.beat, now
-        self.seen[token] = (beat, since)
-        return now - since > flag.lease or is_gone(flag.process)
-
-
 class Lease:
-    """An owned lock; call ``check`` before each write."""
+    """An owned lock, renewed in the background; call ``check`` before each write.
 
-    def __init__(
-        self, registry: Registry, token: str, flag: Flag, *, renewed: float | None = None
-    ) -> None:
-        self._registry, self._token, self._flag = registry, token, flag
-        self._renewed = _uptime() if renewed is None else renewed
-        self._renewing = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="registry-lease", daemon=True)
-        self._thread.start()
+    Args:
+        registry: the registered model.
+        number: number of the lock.
+        seconds: duration of the lease.
+    """
+
+    def __init__(self, registry: Registry, number: int, seconds: float) -> None:
+        self._registry, self._number, self._seconds = registry, number, seconds
+        self._released = threading.Event()
+        threading.Thread(target=self._renew, name="registry-lease", daemon=True).start()
 
     def check(self) -> None:
         """Check that this process still owns the lock.
 
         Raises:
-            LockLostError: another process took it over, or the lease ended.
+            LockLostError: another process ended the lock.
         """
-        flags = read_flags(self._registry.state().tags)
-        holders = [flag.owner for token, flag in flags.items() if flag.held]
-        if self._token not in flags or len(holders) > 1 or self._has_ended():
-            self._ended.set()
-            others = " and ".join(owner for owner in holders if owner != self._flag.owner)
+        last = last_ended(self._registry)
+        if last >= self._number:
+            owner = self._registry.lock(last + 1).state().tags.get(OWNER)
             raise LockLostError(
                 f"The promotion's lock on {self._registry.name!r} was taken over"
-                f"{f' by {others}' if others else ''}, or its lease of {self._flag.lease:g} s "
-                "ended without a renewal. Run it again, or raise registry.lease_seconds."
+                f"{f' by {owner}' if owner else ''}: its lease of {self._seconds:g} s ended "
+                "without a renewal. Run it again, or raise registry.lease_seconds."
             )
 
     def release(self) -> None:
-        """Remove the flag."""
-        self._ended.set()
+        """End the lock; ending a lost lock again has no effect."""
+        self._released.set()
         try:
-            # Excludes a renewal in progress, which would set the flag again after its removal.
-            with self._renewing:
-                self._registry.delete_tag(LOCK_TAG + self._token)
+            _end(self._registry, self._number)
         except TrackingError as error:
             _log.warning("the lock of the promotion stays until its lease ends: %s", error)
 
-    def _beat(self) -> None:
-        while not self._ended.wait(self._flag.lease / _RENEWALS_A_LEASE):
-            try:
-                with self._renewing:
-                    if self._ended.is_set():
-                        return
-                    self._renew()
-            except TrackingError as error:  # the next renewal or write detects a loss
-                _log.warning("the lock of the promotion can't be renewed: %s", error)
-
     def _renew(self) -> None:
-        if self._token not in read_flags(self._registry.state().tags) or self._has_ended():
-            self._ended.set()  # never raise a removed flag again; ``check`` reports it
-            return
-        # Count the lease from before the write: a slow write must not extend it.
-        begun = _uptime()
-        self._flag = replace(self._flag, beat=self._flag.beat + 1)
-        self._registry.set_tag(LOCK_TAG + self._token, self._flag.to_json())
-        # If the process slept before this write, its flag may have been removed and is now raised
-        # again without the lock. Remove it, so that no later renewal makes it look alive.
-        if self._has_ended():
-            self._ended.set()
-            self._registry.delete_tag(LOCK_TAG + self._token)
-            return
-        self._renewed = begun
-
-    def _has_ended(self) -> bool:
-        """Return whether the lease ended without a renewal."""
-        return _uptime() - self._renewed > self._flag.lease
+        lock = self._registry.lock(self._number)
+        while not self._released.wait(self._seconds / _RENEWALS_A_LEASE):
+            try:
+                lock.set_tag(EXPIRES, _expiry(self._seconds))
+            except TrackingError as error:  # ``check`` reports a lost lock
+                if not self._released.is_set():
+                    _log.warning("the lock of the promotion can't be renewed: %s", error)
 
 
 @contextmanager
@@ -194,15 +108,14 @@ def registry_lock(
         owner: name of the owner, displayed to waiting processes.
         lease: seconds without a renewal after which the lock is free.
         waiting: receives the owner's name at each change.
+        clock: returns the time in seconds.
+        sleep: waits.
 
     Raises:
         TrackingError: the store fails.
     """
-    # A new token per attempt: a flag removed as dead never belongs to a later attempt.
-    token = uuid.uuid4().hex
-    flag = Flag(owner=owner, process=process_identity(), lease=lease)
-    begun = acquire(registry, token, flag, waiting=waiting, clock=clock, sleep=sleep)
-    held = Lease(registry, token, replace(flag, held=True), renewed=begun)
+    number = acquire(registry, owner=owner, lease=lease, waiting=waiting, clock=clock, sleep=sleep)
+    held = Lease(registry, number, lease)
     try:
         yield held
     finally:
@@ -211,73 +124,95 @@ def registry_lock(
 
 def acquire(
     registry: Registry,
-    token: str,
-    flag: Flag,
     *,
+    owner: str,
+    lease: float,
     waiting: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> float:
-    """Wait for the lock, mark it as owned by this flag, and return the start time of the lease."""
-    watch, told, raised = _Watch(clock), "", False
+) -> int:
+    """Wait for the lock, and return its number."""
+    # The token identifies an own lock even if the answer to its creation was lost.
+    token = uuid.uuid4().hex
+    seen, since, told = ("", ""), clock(), ""
     while True:
-        others = _living(registry, token, watch)
-        if raised and not others:
-            begun = _uptime()
-            registry.set_tag(LOCK_TAG + token, replace(flag, held=True).to_json())
-            # A process that slept past its lease detects its successor here.
-            others = _living(registry, token, watch)
-            if not any(each.held for each in others.values()):
-                return begun
-        blocked = any(each.held or other < token for other, each in others.items())
-        if blocked and raised:
-            registry.delete_tag(LOCK_TAG + token)
-            raised = False
-        elif not blocked:
-            flag = replace(flag, beat=flag.beat + 1)
-            registry.set_tag(LOCK_TAG + token, flag.to_json())
-            if raised:  # wait until contenders with higher tokens see it
-                sleep(_pause(flag))
-            raised = True
+        number = last_ended(registry) + 1
+        lock = registry.lock(number)
+        found = lock.state().tags
+        if not found:
+            lock.ensure(
+                {
+                    LOCK_TOKEN: token,
+                    OWNER: owner,
+                    PROCESS: process_identity(),
+                    LEASE: f"{lease:g}",
+                    EXPIRES: _expiry(lease),
+                }
+            )
+            found = lock.state().tags
+        if found.get(LOCK_TOKEN) == token:
+            # The number may have been used and removed since the look at the model's tags.
+            if last_ended(registry) < number:
+                return number
+            _remove(registry, number)
             continue
-        holder = " and ".join(sorted(each.owner for each in others.values()))
-        if holder != told:
+        # Clocks of machines differ: only changes count, timed by the local clock.
+        state = (found.get(LOCK_TOKEN, ""), found.get(EXPIRES, ""))
+        if state != seen:
+            seen, since = state, clock()
+        if clock() - since > _lease_of(found) or is_gone(found.get(PROCESS, "")):
+            _log.warning("the lock of %s is dead and ended", found.get(OWNER, "unknown"))
+            _end(registry, number)
+            continue
+        if (holder := found.get(OWNER, "unknown")) != told:
             waiting(holder)
             told = holder
-        sleep(_pause(flag))
+        # The jitter keeps waiting processes from polling in step.
+        sleep(min(_LONGEST_POLL, lease / _RENEWALS_A_LEASE) * random.uniform(0.3, 1.0))
 
 
-def read_flags(tags: Mapping[str, str]) -> dict[str, Flag]:
-    """Return the flags among a model's tags by token."""
-    flags = {}
-    for key, text in tags.items():
-        if key.startswith(LOCK_TAG):
-            flags[key.removeprefix(LOCK_TAG)] = Flag.from_json(text)
-    return flags
+def last_ended(registry: Registry) -> int:
+    """Return the number of the last lock that ended; 0 for none."""
+    return max(_ended(registry), default=0)
 
 
-def _living(registry: Registry, token: str, watch: _Watch) -> dict[str, Flag]:
-    """Return the live flags of other contenders; remove dead ones."""
-    living = {}
-    for other, flag in read_flags(registry.state().tags).items():
-        if other == token:
-            continue
-        if watch.is_dead(other, flag):
-            _log.warning("the lock of %s is dead and removed", flag.owner)
-            registry.delete_tag(LOCK_TAG + other)
-        else:
-            living[other] = flag
-    return living
+def _ended(registry: Registry) -> list[int]:
+    tags = registry.state().tags
+    found = [key.removeprefix(ENDED_TAG) for key in tags if key.startswith(ENDED_TAG)]
+    return sorted(int(number) for number in found if number.isdecimal())
 
 
-def _uptime() -> float:
-    """Return seconds of a clock that advances during suspend."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+def _end(registry: Registry, number: int) -> None:
+    """End a lock for good, and remove it; any number of processes may do so at any time."""
+    # The tag comes first: without it the removed name could be created again.
+    try:
+        registry.set_tag(f"{ENDED_TAG}{number}", _expiry(0))
+    except TrackingError:  # MLflow refuses one of two processes that set the same new tag
+        if last_ended(registry) < number:
+            raise
+    # Earlier ones were left by killed processes, except the tag that this one replaces.
+    for ended in [each for each in _ended(registry) if each <= number]:
+        try:
+            _remove(registry, ended)
+            if ended < number:
+                registry.delete_tag(f"{ENDED_TAG}{ended}")
+        except TrackingError as error:  # a lock of another user, for example
+            _log.warning("lock %d has ended, but can't be removed: %s", ended, error)
 
 
-def _pause(flag: Flag) -> float:
-    """Return the delay before the next poll, in seconds."""
-    # The jitter keeps contenders from polling in step and colliding repeatedly.
-    return min(_LONGEST_POLL, flag.lease / _RENEWALS_A_LEASE) * random.uniform(0.3, 1.0)
+def _remove(registry: Registry, number: int) -> None:
+    lock = registry.lock(number)
+    if LOCK_TOKEN in lock.state().tags:  # else it is missing, or a model of that name
+        lock.remove()
+
+
+def _expiry(seconds: float) -> str:
+    # In microseconds: each renewal must differ from the one before.
+    return (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat()
+
+
+def _lease_of(tags: Mapping[str, str]) -> float:
+    try:
+        return float(tags[LEASE])
+    except (KeyError, ValueError):
+        return _DEFAULT_LEASE

@@ -7,14 +7,15 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from qat_lib.errors import TrackingError
 from qatline.components.registry.facts import INPUTS_VARIABLE
-from qatline.components.registry.registry import INPUTS, ModelState, RegisteredVersion
+from qatline.components.registry.registry import INPUTS, LOCK_TOKEN, ModelState, RegisteredVersion
 from qatline.components.support.credentials import scrub
 from qatline.components.support.model_names import logged_name
 from qatline.components.tracking.patience import patient
@@ -22,8 +23,10 @@ from qatline.components.tracking.store import probe, translated
 from qatline.components.tracking.tracker import PARENT_VARIABLE, RUN_ID_VARIABLE, URI_VARIABLE
 
 _PAGE = 1000
-_MISSING = "RESOURCE_DOES_NOT_EXIST"
-_EXISTS = "RESOURCE_ALREADY_EXISTS"
+_MISSING = frozenset({"RESOURCE_DOES_NOT_EXIST"})
+# Also missing: MLflow reads the existing model for its message, and another may remove it before.
+_EXISTS = frozenset({"RESOURCE_ALREADY_EXISTS"}) | _MISSING
+_NO_TAGS: Mapping[str, str] = MappingProxyType({})
 _LONGEST_TAG = 4900  # characters; the tables of the registry hold 5000
 
 _T = TypeVar("_T")
@@ -47,9 +50,24 @@ class MlflowRegistry:
         self._experiment_id = experiment_id
         self._run_id = run_id
 
-    def ensure(self) -> None:
-        """Create the registered model if it is missing."""
-        self._call(lambda: self._client.create_registered_model(self.name), allowed=_EXISTS)
+    def ensure(self, tags: Mapping[str, str] = _NO_TAGS) -> None:
+        """Create the registered model with these tags if it is missing.
+
+        Of concurrent calls, exactly one creates it: its name is a primary key of the database.
+        """
+        safe = {key: _safe(value) for key, value in tags.items()}
+        self._call(
+            lambda: self._client.create_registered_model(self.name, tags=safe), allowed=_EXISTS
+        )
+
+    def remove(self) -> None:
+        """Remove the registered model; a missing one is ignored."""
+        self._call(lambda: self._client.delete_registered_model(self.name), allowed=_MISSING)
+
+    def lock(self, number: int) -> MlflowRegistry:
+        """Return the registered model that is the lock of that number of this one."""
+        # Unity Catalog allows no further dot in a name.
+        return MlflowRegistry(self._client, f"{self.name}-lock-{number}")
 
     def state(self) -> ModelState:
         """Return its tags and aliases; empty if the model is missing."""
@@ -60,12 +78,12 @@ class MlflowRegistry:
         return ModelState(tags=dict(found.tags), aliases=aliases)
 
     def names(self) -> list[str]:
-        """Return the names of all registered models in the store."""
+        """Return the names of all registered models in the store, without locks."""
         found: list[str] = []
         token: str | None = None
         while True:
             page: Any = self._call(partial(self._search, token))
-            found += [model.name for model in page]
+            found += [model.name for model in page if LOCK_TOKEN not in model.tags]
             token = page.token
             if not token:
                 return found
@@ -187,8 +205,8 @@ class MlflowRegistry:
         wanted = f"name = '{self.name}'"
         return self._client.search_model_versions(wanted, max_results=_PAGE, page_token=token)
 
-    def _call(self, request: Callable[[], _T], *, allowed: str = "") -> _T | None:
-        """Send a request; return None if it fails with the error code ``allowed``."""
+    def _call(self, request: Callable[[], _T], *, allowed: Container[str] = ()) -> _T | None:
+        """Send a request; return None if it fails with one of the error codes ``allowed``."""
         what = f"the registered model {self.name!r} can't be used"
         with translated(what, self._client.tracking_uri):
             from mlflow.exceptions import MlflowException
@@ -196,7 +214,7 @@ class MlflowRegistry:
             try:
                 return patient(request)
             except MlflowException as error:
-                if allowed and error.error_code == allowed:
+                if error.error_code in allowed:
                     return None
                 raise
 

@@ -22,6 +22,8 @@ VERDICT = "qatline.verdict"
 CHANCE = "qatline.better_than_chance"
 RUN = "qatline.run"
 INPUTS = "qatline.inputs"
+LOCK_TOKEN = "qatline.token"
+"""Tag of a registered model that is a lock; unique to its owner."""
 
 PENDING, PROMOTED, REJECTED = "pending", "promoted", "rejected"
 ABANDONED, ROLLED_BACK = "abandoned", "rolled_back"
@@ -68,8 +70,17 @@ class Registry(Protocol):
 
     name: str
 
-    def ensure(self) -> None:
-        """Create the registered model if it is missing."""
+    def ensure(self, tags: Mapping[str, str] = ...) -> None:
+        """Create the registered model with these tags if it is missing.
+
+        Of concurrent calls, exactly one creates it.
+        """
+
+    def remove(self) -> None:
+        """Remove the registered model; a missing one is ignored."""
+
+    def lock(self, number: int) -> Registry:
+        """Return the registered model that is the lock of that number of this one."""
 
     def state(self) -> ModelState:
         """Return its tags and aliases; empty if the model is missing."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qat_lib.pages import numbers
 from qatline.components.artifacts.exported import FindingRecord, ParityRecord
-from qatline.components.report import numbers
 from qatline.components.report.sources import RunData
 
 
@@ -27,10 +27,11 @@ class ExportRow:
 class FindingRow:
     """One finding about a graph."""
 
-    variant: str
+    about: str
     code: str
     severity: str
     node: str
+    keras_layer: str
     message: str
     advice: str
 
@@ -71,10 +72,11 @@ def finding_rows(run: RunData) -> list[FindingRow]:
 
 def _finding(variant: str, finding: FindingRecord) -> FindingRow:
     return FindingRow(
-        variant=variant,
+        about=variant,
         code=finding.code or finding.rule,
         severity=finding.severity or "error",
-        node=finding.keras_layer or finding.node,
+        node=finding.node,
+        keras_layer=finding.keras_layer,
         message=finding.message,
         advice=finding.advice,
     )

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from qat_lib.pages.numbers import significant
 from qatline.components.artifacts.models import Epoch
-from qatline.components.report import svg
-from qatline.components.report.axis import Axis, log_axis, nice_axis
-from qatline.components.report.numbers import significant
-
-_WIDTH, _HEIGHT = 560.0, 280.0
-# Minimum ratio of the largest to the smallest value for a logarithmic axis.
-_LOG_RATIO = 50.0
-_MOST_DOTS = 30
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 14.0, 20.0, 44.0
+from qatline.components.report.plot import Plot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,82 +103,16 @@ def _series(phase: str, part: str, values: Sequence[float | None], offset: int) 
 
 
 def _draw(title: str, series: Sequence[Series], boundary: int) -> Markup:
-    xs = [x for line in series for x, _ in line.points]
-    ys = [y for line in series for _, y in line.points]
-    x_axis = nice_axis(xs, start=_LEFT, end=_WIDTH - _RIGHT, ticks=8, whole=True)
-    wide = min(ys) > 0 and max(ys) / min(ys) > _LOG_RATIO
-    y_axis = (log_axis if wide else nice_axis)(ys, start=_HEIGHT - _BOTTOM, end=_TOP)
-    parts = [_grid(x_axis, y_axis, title)]
+    points = [point for line in series for point in line.points]
+    xs, ys = zip(*points, strict=True)
+    plot = Plot(xs, ys, across="epoch", up=title.lower(), epochs=True)
+    parts = []
     if any(line.phase == "qat" for line in series) and boundary > 0:
-        parts.append(_boundary(x_axis.at(boundary + 0.5)))
-    parts += [_line(line, x_axis, y_axis) for line in series]
-    return svg.picture(_WIDTH, _HEIGHT, *parts, label=_describe(title, series), class_="chart")
-
-
-def _grid(x_axis: Axis, y_axis: Axis, title: str) -> Markup:
-    lines = []
-    for tick in y_axis.ticks:
-        y = y_axis.at(tick)
-        lines.append(svg.element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
-        lines.append(
-            svg.text(_LEFT - 8, y + 4, y_axis.label(tick), text_anchor="end", class_="tick")
-        )
-    for tick in x_axis.ticks:
-        lines.append(
-            svg.text(
-                x_axis.at(tick),
-                _HEIGHT - _BOTTOM + 18,
-                f"{tick:.0f}",
-                text_anchor="middle",
-                class_="tick",
-            )
-        )
-    base = _HEIGHT - _BOTTOM
-    lines.append(svg.element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=base, y2=base, class_="axis"))
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    lines.append(svg.text(middle, _HEIGHT - 6, "epoch", text_anchor="middle", class_="axis-title"))
-    height = (_TOP + base) / 2
-    turned = f"rotate(-90 12 {height})"
-    lines.append(
-        svg.text(
-            12,
-            height,
-            f"{title.lower()}, logarithmic" if y_axis.log else title.lower(),
-            text_anchor="middle",
-            class_="axis-title",
-            transform=turned,
-        )
-    )
-    return svg.element("g", *lines)
-
-
-def _boundary(x: float) -> Markup:
-    return svg.element(
-        "g",
-        svg.element("line", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM, class_="boundary"),
-        svg.text(x - 5, _TOP - 5, "FP32", text_anchor="end", class_="tick"),
-        svg.text(x + 5, _TOP - 5, "QAT", class_="tick"),
-    )
-
-
-def _line(line: Series, x_axis: Axis, y_axis: Axis) -> Markup:
-    places = [(x_axis.at(x), y_axis.at(y), x, y) for x, y in line.points]
-    path = " ".join(
-        f"{'L' if index else 'M'}{x:.1f},{y:.1f}" for index, (x, y, _, _) in enumerate(places)
-    )
-    dots = [
-        svg.element(
-            "circle",
-            svg.element("title", f"{line.label}, epoch {epoch:.0f}: {significant(value, 4)}"),
-            cx=x,
-            cy=y,
-            r=2.6 if len(places) <= _MOST_DOTS else 1.4,
-        )
-        for x, y, epoch, value in places
-    ]
-    return svg.element(
-        "g", svg.element("path", d=path), *dots, class_=f"series {line.phase} {line.part}"
-    )
+        parts.append(plot.boundary(boundary + 0.5, "FP32", "QAT"))
+    for line in series:
+        dots = [(x, y, f"{line.label}, epoch {x:.0f}: {significant(y, 4)}") for x, y in line.points]
+        parts.append(plot.line(dots, class_=f"series {line.phase} {line.part}"))
+    return plot.picture(*parts, label=_describe(title, series))
 
 
 def _describe(title: str, series: Sequence[Series]) -> str:

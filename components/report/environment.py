@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.environment import cpu_device, git_state
+from qat_lib.pages import numbers
 from qat_lib.preprocessing import Preprocessing, PreprocessingByInput
-from qatline.components.report import numbers
 from qatline.components.report.sources import RunData
 from qatline.components.settings import GateSettings
 from qatline.components.store.fingerprints import library_versions

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qat_lib.pages import numbers
 from qatline.components.artifacts.evaluation import WorstSample
 from qatline.components.artifacts.rows import CANDIDATE, REFERENCE
-from qatline.components.report import numbers
 from qatline.components.report.sources import RunData
 
 _MOST_CLASSES = 60

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from qat_lib.pages import html
+from qat_lib.pages.numbers import significant
 from qatline.components.artifacts.models import RangeHistogram
-from qatline.components.report import svg
-from qatline.components.report.numbers import significant
 
 WIDTH, HEIGHT = 220.0, 46.0
 _BASE, _BARS, _PAD = 36.0, 44, 4.0
@@ -80,15 +80,15 @@ def activation_picture(
         height = max((count / peak) ** 0.5 * (_BASE - 4), 0.8)
         tone = "bar" if index * high / len(bars) < inside else "bar clipped"
         x, y = _PAD + index * step, _BASE - height
-        drawn.append(svg.element("rect", x=x, y=y, width=step * 0.82, height=height, class_=tone))
+        drawn.append(html.element("rect", x=x, y=y, width=step * 0.82, height=height, class_=tone))
     lines = [_mark(name, value, high) for name, value in marks.items() if value is not None]
-    axis = svg.element("line", x1=_PAD, x2=WIDTH - _PAD, y1=_BASE, y2=_BASE, class_="axis")
+    axis = html.element("line", x1=_PAD, x2=WIDTH - _PAD, y1=_BASE, y2=_BASE, class_="axis")
     ends = [
-        svg.text(_PAD, HEIGHT - 1, "0", class_="tick"),
-        svg.text(WIDTH - _PAD, HEIGHT - 1, significant(high), text_anchor="end", class_="tick"),
+        html.text(_PAD, HEIGHT - 1, "0", class_="tick"),
+        html.text(WIDTH - _PAD, HEIGHT - 1, significant(high), text_anchor="end", class_="tick"),
     ]
     said = ", ".join(f"{name} {significant(value)}" for name, value in marks.items())
-    return svg.picture(
+    return html.picture(
         WIDTH,
         HEIGHT,
         *drawn,
@@ -112,7 +112,7 @@ def weight_picture(calibrated: Sequence[float], trained: Sequence[float]) -> Mar
     for index, value in enumerate(final):
         height = value / high * (HEIGHT - 6)
         parts.append(
-            svg.element(
+            html.element(
                 "rect",
                 x=_PAD + index * step,
                 y=HEIGHT - 2 - height,
@@ -125,11 +125,11 @@ def weight_picture(calibrated: Sequence[float], trained: Sequence[float]) -> Mar
             y = HEIGHT - 2 - before[index] / high * (HEIGHT - 6)
             x = _PAD + index * step
             parts.append(
-                svg.element("line", x1=x, x2=x + step * 0.82, y1=y, y2=y, class_="mark calibrated")
+                html.element("line", x1=x, x2=x + step * 0.82, y1=y, y2=y, class_="mark calibrated")
             )
     span = f"from {significant(min(final))} to {significant(max(final))}"
     label = f"Range of each of {len(trained or calibrated)} channels, {span}"
-    return svg.picture(WIDTH, HEIGHT, *parts, label=label, class_="spark")
+    return html.picture(WIDTH, HEIGHT, *parts, label=label, class_="spark")
 
 
 def _fewer(values: list[float], most: int = 110) -> list[float]:
@@ -143,9 +143,9 @@ def _fewer(values: list[float], most: int = 110) -> list[float]:
 def _mark(name: str, value: float, high: float) -> Markup:
     x = _PAD + value / high * (WIDTH - 2 * _PAD)
     top = 0.0 if name != "observed" else _BASE - 8
-    return svg.element(
+    return html.element(
         "line",
-        svg.element("title", f"{name}: {significant(value, 4)}"),
+        html.element("title", f"{name}: {significant(value, 4)}"),
         x1=x,
         x2=x,
         y1=top,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from qatline.components.report.graph_picture import engine_precisions
-from qatline.components.report.numbers import DASH, percent, significant
+from qat_lib.pages.numbers import DASH, percent, significant
 from qatline.components.report.sources import RunData
+
+if TYPE_CHECKING:
+    from qat_lib.engines.values import EngineLayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +67,12 @@ def costs_about(run: RunData) -> str:
         f"Effect of quantizing only that part after calibration: {measured}. The whole "
         f"quantization: {significant(run.costs.total)} on {run.costs.samples} samples."
     )
+
+
+def engine_precisions(layers: Iterable[EngineLayer]) -> dict[str, str]:
+    """Return an engine's precision of each ONNX node by name."""
+    found = {}
+    for layer in layers:
+        if layer.precision:
+            found.update(dict.fromkeys(layer.nodes, layer.precision))
+    return found

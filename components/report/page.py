@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
+from qat_lib.pages import numbers
+from qat_lib.pages.graph import GraphView, draw_graph
+from qat_lib.pages.html import render_page
 from qatline.components.artifacts import Verdict
 from qatline.components.artifacts.rows import (
     CANDIDATE,
@@ -22,10 +27,7 @@ from qatline.components.report import (
     curves,
     environment,
     errors,
-    graph,
-    graph_picture,
     layers_table,
-    numbers,
     plan_table,
     ranges,
     scatter,
@@ -38,7 +40,6 @@ from qatline.components.support.credentials import mask_values
 from qatline.components.support.frameworks import FRAMEWORKS
 
 _log = logging.getLogger(__name__)
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_report(
@@ -56,29 +57,12 @@ def render_report(
         gate: the bounds of the verdict.
         seed: seed of the run.
     """
-    context = _context(read_run(folders), gate, seed)
-    # Files of this package, not of the run: the only text inserted without escaping.
-    style, script = (
-        (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    page = render_page(
+        Path(__file__).with_name("report.html.j2"),
+        verdict=Verdict.model_validate(verdict),
+        **_context(read_run(folders), gate, seed),
     )
-    checked = Verdict.model_validate(verdict)
-    page = _page().render(verdict=checked, style=style, script=script, **context)
-    return mask_values(str(page))
-
-
-@cache
-def _page() -> Any:
-    """Return the compiled template; compilation takes as long as rendering."""
-    import jinja2
-
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template("report.html.j2")
+    return mask_values(page)
 
 
 def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
@@ -94,7 +78,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
 
     skipped = attempt("the skipped layers", lambda: plan_table.skipped_rows(run), [])
     activations, weights = attempt("the ranges", lambda: ranges.range_rows(run), ([], []))
-    picture, nodes = attempt("the graph", lambda: _graph(run), ("", 0))
+    view, picture = attempt("the graph", lambda: _graph(run), (GraphView(), None))
     return {
         "reference": reference_title(run.measurements.row(REFERENCE).backend),
         "framework": FRAMEWORKS[run.model.framework].title,
@@ -114,8 +98,8 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "kept": attempt("the kept epoch", lambda: curves.kept_epoch(run.qat_history), ""),
         "activations": activations,
         "weights": weights,
-        "graph": picture,
-        "graph_nodes": nodes,
+        "view": view,
+        "picture": picture,
         "layers": attempt("the layers", lambda: layers_table.layer_rows(run), []),
         "costs": attempt("the layers' costs", lambda: layers_table.cost_rows(run), []),
         "costs_about": layers_table.costs_about(run),
@@ -138,16 +122,22 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
     }
 
 
-def _graph(run: RunData) -> tuple[Any, int]:
+def _graph(run: RunData) -> tuple[GraphView, Markup | None]:
+    """Return the candidate's predicted engine with the built precisions, and its picture."""
+    from qat_lib.analysis import analyze_onnx
+
     path = run.exported.graph(CANDIDATE_VARIANT)
     if not path.is_file():
-        return "", 0
-    view = graph.read_view(path)
-    if view is None:
-        return "", -1
-    view = graph.with_analysis(view, run.analysis)
-    engine = graph_picture.engine_precisions(run.layers)
-    return graph_picture.draw_graph(view, engine), len(view.nodes)
+        return GraphView(), None
+    view = analyze_onnx(path).drawing
+    built = layers_table.engine_precisions(run.layers)
+    nodes = []
+    for node in view.nodes:
+        found = next((built[name] for name in node.names if name in built), None)
+        lines = () if found is None else (f"in the built engine: {found}",)
+        nodes.append(replace(node, details=(*node.details, *lines)))
+    view = replace(view, nodes=tuple(nodes))
+    return view, draw_graph(view)
 
 
 def _scatter(run: RunData) -> Any:
@@ -161,7 +151,7 @@ def _agreement(run: RunData) -> list[tuple[str, str, str, list[tuple[str, str]]]
         found, row = measured.agreement[name], measured.row(name)
         largest = numbers.significant(found.largest_difference)
         others = [
-            (metric.label, numbers.quality(metric, row.quality.get(metric.name)))
+            (metric.label, result_table.quality(metric, row.quality.get(metric.name)))
             for metric in measured.metrics[1:]
         ]
         rows.append((row_title(name, row.backend), numbers.percent(found.same), largest, others))

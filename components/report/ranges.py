@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from qat_lib.pages.numbers import DASH, percent, significant
 from qatline.components.artifacts.models import QuantizerRange, RangeHistogram
 from qatline.components.report.histogram import activation_picture, clipped_share, weight_picture
-from qatline.components.report.numbers import DASH, percent, significant
 from qatline.components.report.sources import RunData
 
 

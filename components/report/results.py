@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qat_lib.pages import numbers
+from qat_lib.pages.numbers import DASH
 from qatline.components.artifacts import ResultRow
+from qatline.components.artifacts.metric import Metric
 from qatline.components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE, in_order, row_title
 from qatline.components.evaluation.gate import speedup
-from qatline.components.report import numbers
-from qatline.components.report.numbers import DASH
 from qatline.components.report.sources import RunData
 
 
@@ -80,9 +81,21 @@ def _quality(row: ResultRow, reference: ResultRow) -> Figure | None:
         return None
     detail, metric = "", row.metric
     if reference.value is not None:
-        change = numbers.change(metric, row.value, reference.value)
-        detail = f"{change} against FP32 ({numbers.quality(metric, reference.value)})"
-    return Figure(title=metric.heading, value=numbers.quality(metric, row.value), detail=detail)
+        change = _difference(metric, row.value, reference.value)
+        detail = f"{change} against FP32 ({quality(metric, reference.value)})"
+    return Figure(title=metric.heading, value=quality(metric, row.value), detail=detail)
+
+
+def quality(metric: Metric, value: float | None) -> str:
+    """Return a value of a metric: a percentage for shares, else four digits."""
+    return numbers.percent(value) if metric.share else numbers.significant(value, 4)
+
+
+def _difference(metric: Metric, value: float, reference: float) -> str:
+    if metric.share:
+        return numbers.points(value - reference)
+    text = numbers.significant(value - reference)
+    return text if text == "0" or value < reference else f"+{text}"
 
 
 def _latency(row: ResultRow, engine: ResultRow) -> Figure | None:
@@ -137,7 +150,7 @@ def _peaks(rows: Mapping[str, ResultRow]) -> ResultRow:
 def _cells(row: ResultRow, reference: float | None, peaks: ResultRow) -> tuple[Cell, ...]:
     p50, p99 = row.latency_ms_p50, row.latency_ms_p99
     return (
-        Cell(text=numbers.quality(row.metric, row.value)),
+        Cell(text=quality(row.metric, row.value)),
         _change(row, reference),
         _scaled(numbers.size(row.bytes), row.bytes, peaks.bytes),
         _scaled(numbers.milliseconds(p50), p50, peaks.latency_ms_p50),
@@ -152,7 +165,7 @@ def _change(row: ResultRow, reference: float | None) -> Cell:
         return Cell(text=DASH)
     loss = row.metric.loss(row.value, reference)
     tone = "good" if loss < 0 else "bad"
-    text = numbers.change(row.metric, row.value, reference)
+    text = _difference(row.metric, row.value, reference)
     return Cell(text=text, tone=tone if loss else "")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qat_lib.pages import numbers
 from qatline.components.artifacts.evaluation import BatchTiming, ResultRow
 from qatline.components.artifacts.rows import in_order, row_title
-from qatline.components.report import numbers
 from qatline.components.report.sources import RunData
 
 MIB = 2**20

@@ -40,7 +40,7 @@ _HANDED_ON = (
     "MLFLOW_EXPERIMENT_ID",
     "MLFLOW_TRACKING_URI",
 )
-_CANCEL_PATIENCE = 20.0  # seconds; a pod that is stopped has 30
+_CANCEL_RETRIES = 4  # within 14 seconds; a pod that is stopped has 30
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ def canceled_by_signal(cancel: Callable[[], None]) -> Iterator[None]:
 
 def _cancel(launcher: Launcher) -> None:
     # Kubernetes kills a terminating pod after 30 seconds: do not retry for minutes.
-    quick = replace(launcher, api=replace(launcher.api, patience=_CANCEL_PATIENCE))
+    quick = replace(launcher, api=replace(launcher.api, retries=_CANCEL_RETRIES))
     try:
         quick.cancel()
     except KubernetesError as error:

@@ -22,7 +22,7 @@ from typing import Any, get_args
 import qat_lib
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.options import Backend
-from qat_lib.support.digests import sha256_of
+from qat_lib.support.digests import sha256_of_file
 from qatline.components.support.frameworks import FRAMEWORKS
 
 OWN_FOLDERS = (Path(qat_lib.__file__).parent, Path(__file__).parents[1])
@@ -130,8 +130,7 @@ def file_digest(path: Path) -> str:
         DataError: the file cannot be read.
     """
     try:
-        with path.open("rb") as stream:
-            return sha256_of(stream)
+        return sha256_of_file(path)
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 
 from qat_lib.errors import StorageError
 from qat_lib.files.text_files import read_json
-from qat_lib.support.digests import sha256_of
+from qat_lib.support.digests import sha256_of, sha256_of_json
 from qatline.components.store.meaning import meaning_digest
 
 MANIFEST_NAME = "manifest.json"
@@ -218,7 +217,7 @@ def _meaning(path: Path) -> str | None:
 
 def _seal(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a manifest's content."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return sha256_of_json(content)
 
 
 def _measure(path: Path) -> tuple[int, str]:

@@ -9,9 +9,10 @@ step finds it by the id of the pipeline run, or creates it. The environment sele
     QATLINE_PIPELINE_NAME    name of the run (default: "pipeline run" and the id)
     QATLINE_USER             user that started it (default: the user of the process)
 
-MLflow has no compare-and-set, but a param can be written only once. Two steps that start
-simultaneously may both create a run; a param of each run names the leading run, and all agree on
-the run that names itself.
+Two steps that start simultaneously may both create a run. A param of each run names the leading
+run, and all agree on the run that names itself: a param can be written only once, which makes it a
+compare-and-set. A registered model per pipeline run would be another one, as for the lock of a
+promotion, but tracking must not require a model registry, and a killed step would leave the model.
 """
 
 from __future__ import annotations
@@ -209,31 +210,17 @@ def _elect(client: Any, candidates: Sequence[Any]) -> str | None:
     A run that names itself leads permanently. It does so only after all other existing runs name
     it: of two runs created simultaneously, the second election sees the first run.
     """
-    named: dict[str, str | None] = {}
-    for run in candidates:
-        named[run.info.run_id] = run.data.params.get(_LEADER)
-    for run_id, leader in named.items():
-        if leader == run_id:
-            # A later step created its own run before it saw this one.
-            _withdraw(client, [other for other in named if other != run_id])
-            return run_id
-    free = [run for run in candidates if named[run.info.run_id] is None]
-    if not free:
-        _withdraw(client, list(named))
-        return None
-    # A deterministic choice: concurrent elections propose the same run.
-    chosen: str = min(free, key=_age).info.run_id
-    for run_id in named:
-        if run_id != chosen and named[run_id] is None and not _name(client, run_id, chosen):
+    named = {run.info.run_id: run.data.params.get(_LEADER) for run in candidates}
+    leader = next((run_id for run_id, name in named.items() if name == run_id), None)
+    free = sorted(run_id for run_id, name in named.items() if name is None)
+    if leader is None and free:
+        # A deterministic choice: concurrent elections propose the same run. It names itself last.
+        if not all(_name(client, run_id, free[0]) for run_id in (*free[1:], free[0])):
             return None
-    if not _name(client, chosen, chosen):
-        return None
-    _withdraw(client, [run_id for run_id in named if run_id != chosen])
-    return chosen
-
-
-def _age(run: Any) -> tuple[int, str]:
-    return (run.info.start_time, run.info.run_id)
+        leader = free[0]
+    # The others lost, were created before their step saw the leader, or name a run that is gone.
+    _withdraw(client, [run_id for run_id in named if run_id != leader])
+    return leader
 
 
 def _name(client: Any, run_id: str, leader: str) -> bool:

@@ -25,7 +25,7 @@ class TrainJobs:
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
-        self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{api.namespace}/trainjobs"
+        self._methods = api.custom
 
     def find(self, name: str) -> dict[str, Any] | None:
         """Return a TrainJob, or None if it does not exist.
@@ -34,7 +34,9 @@ class TrainJobs:
             KubernetesError: Trainer is not installed, or the server is unreachable or refuses.
         """
         try:
-            found: dict[str, Any] = self._request("GET", f"{self._path}/{name}")
+            found: dict[str, Any] = self._call(
+                self._methods.get_namespaced_custom_object, name=name
+            )
         except KubernetesError as error:
             if error.code != 404 or not error.status:
                 raise
@@ -54,8 +56,11 @@ class TrainJobs:
         for form in FORMS:
             body = make(form)
             try:
-                query = {"fieldValidation": "Strict"}
-                created: dict[str, Any] = self._request("POST", self._path, body=body, query=query)
+                created: dict[str, Any] = self._call(
+                    self._methods.create_namespaced_custom_object,
+                    body=body,
+                    field_validation="Strict",
+                )
             except KubernetesError as error:
                 # Conflict: an earlier request succeeded although its response was lost.
                 if error.code == 409:
@@ -72,10 +77,13 @@ class TrainJobs:
         Raises:
             KubernetesError: the server is unreachable or refuses.
         """
-        # Foreground: the TrainJob remains visible until its pods are gone.
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
         try:
-            self._request("DELETE", f"{self._path}/{name}", body=options)
+            # Foreground: the TrainJob remains visible until its pods are gone.
+            self._call(
+                self._methods.delete_namespaced_custom_object,
+                name=name,
+                propagation_policy="Foreground",
+            )
         except KubernetesError as error:
             if error.code != 404:
                 raise
@@ -86,7 +94,9 @@ class TrainJobs:
         Raises:
             KubernetesError: Trainer is not installed, or the server is unreachable or refuses.
         """
-        answer = self._request("GET", self._path, query={"labelSelector": f"{RUN_LABEL}={run}"})
+        answer = self._call(
+            self._methods.list_namespaced_custom_object, label_selector=f"{RUN_LABEL}={run}"
+        )
         return list(answer.get("items") or ())
 
     def _request_existing(self, name: str, conflict: KubernetesError) -> dict[str, Any]:
@@ -95,9 +105,10 @@ class TrainJobs:
             raise conflict
         return found
 
-    def _request(self, method: str, path: str, **content: Any) -> Any:
+    def _call(self, method: Callable[..., Any], **arguments: Any) -> Any:
+        place = {"group": GROUP, "version": VERSION, "plural": "trainjobs"}
         try:
-            return self._api.request(method, path, **content)
+            return self._api.call(method, namespace=self._api.namespace, **place, **arguments)
         except KubernetesError as error:
             # For known kinds, the server returns a Status object.
             if error.code == 404 and not error.status:

@@ -1,37 +1,35 @@
-"""Kubernetes API client for pods, with the service account's token over HTTPS.
+"""Access of a pod to the Kubernetes API, with the ``kubernetes`` package.
 
-A launcher requests a few objects in its own namespace and needs no client library. Requests are
-repeated after transient errors (too many requests, a restarting server, a broken connection).
+kfp installs the package, so that every image of the pipeline contains it. It is imported when the
+first request is made: compiling a pipeline and running one locally do not need it.
 """
 
 from __future__ import annotations
 
-import http.client
+import copy
 import json
-import logging
 import os
-import ssl
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qat_lib.errors import QatlineError
 from qatline.components.support.credentials import scrub
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient, Configuration, CoreV1Api, CustomObjectsApi
 
 ACCOUNT_VARIABLE = "QATLINE_SERVICE_ACCOUNT"
 """Folder of the service account's token, for clusters with another mount path."""
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
-_TIMEOUT = 30.0  # seconds
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_TIMEOUT = 30  # seconds; the package ignores a float
+_LONGEST_PAUSE = 30  # seconds
 
-_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class KubernetesError(QatlineError, RuntimeError):
@@ -52,160 +50,126 @@ class KubernetesError(QatlineError, RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesApi:
-    """Requests to a Kubernetes API server.
+    """Requests to a Kubernetes API server, repeated after transient errors.
 
     Args:
-        server: address, such as ``https://10.0.0.1:443``.
+        configuration: server and credentials.
         namespace: namespace of the pod.
-        account: folder with ``token`` and ``ca.crt``, both read for each request since they change.
-        patience: maximum seconds for repeating a request.
-        sleep: waits between two attempts.
-        clock: monotonic clock in seconds.
+        retries: maximum number of repetitions of a request.
+        backoff: factor of the pauses, which are 0, 2, 4, 8, 16, 30, 30, ... seconds. The default
+            pauses add up to 5 minutes.
     """
 
-    server: str
+    configuration: Configuration
     namespace: str
-    account: Path
-    patience: float = 300.0
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
+    retries: int = 14
+    backoff: float = 1.0
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, Any] | None = None,
-        query: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Return the JSON of the response.
+    @cached_property
+    def core(self) -> CoreV1Api:
+        """Methods for pods and their logs."""
+        from kubernetes.client import CoreV1Api
 
-        Raises:
-            KubernetesError: the server refuses, or does not respond in time.
-        """
-        return json.loads(self._patiently(method, path, body, query))
+        return CoreV1Api(self._client)
 
-    def text(self, path: str, *, query: Mapping[str, str] | None = None) -> str:
-        """Return the text of the response, such as the log of a pod.
+    @cached_property
+    def custom(self) -> CustomObjectsApi:
+        """Methods for TrainJobs."""
+        from kubernetes.client import CustomObjectsApi
+
+        return CustomObjectsApi(self._client)
+
+    def call(self, method: Callable[..., _T], **arguments: Any) -> _T:
+        """Call a method of ``core`` or ``custom`` and return its result.
 
         Raises:
             KubernetesError: the server refuses, or does not respond in time.
         """
-        return self._patiently("GET", path, None, query).decode("utf-8", "replace")
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
 
-    def _patiently(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, str] | None,
-    ) -> bytes:
-        """Send a request until its result is not a transient error."""
-        deadline, pause = self.clock() + self.patience, _FIRST_PAUSE
-        while True:
-            try:
-                return self._send(method, path, body, query)
-            except KubernetesError as error:
-                passing = error.code == 0 or error.code in _PASSING
-                if not passing or self.clock() + pause > deadline:
-                    raise
-                _log.warning("%s; asking again in %.0f s", error, pause)
-            self.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, str] | None,
-    ) -> bytes:
-        address = f"{self.server}{path}" + (f"?{urlencode(query)}" if query else "")
-        request = urllib.request.Request(
-            address,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={
-                "Accept": "application/json, */*",
-                "Authorization": f"Bearer {self._token()}",
-                "Content-Type": "application/json",
-            },
-            method=method,
-        )
-        what = f"{method} {path}"
         try:
-            with urllib.request.urlopen(
-                request, timeout=_TIMEOUT, context=self._trust()
-            ) as response:
-                content: bytes = response.read()
-                return content
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _refusal(what, error.code, error.read()) from error
-        except (OSError, http.client.HTTPException) as error:
+            return method(**arguments, _request_timeout=_TIMEOUT)
+        except (ApiException, ValueError) as error:
+            if isinstance(error, ApiException) and error.status:
+                raise _refusal(error.status, error.body or error.reason) from error
+            # The package reports JSON that contradicts its models by both classes.
             reason = scrub(str(getattr(error, "reason", error)))
             raise KubernetesError(
-                f"The Kubernetes API {self.server} does not answer {what}: {reason}"
+                f"The answer of the Kubernetes API {self.configuration.host} is invalid: {reason}"
             ) from error
-
-    def _token(self) -> str:
-        path = self.account / "token"
-        try:
-            return path.read_text(encoding="ascii").strip()
-        except OSError as error:
+        except (OSError, HTTPError) as error:
+            # urllib3's MaxRetryError contains the cause of the last attempt.
+            reason = scrub(str(getattr(error, "reason", error)))
             raise KubernetesError(
-                f"Expected the token of the pod's service account in {path}, received: "
-                f"{error.strerror}. Leave automountServiceAccountToken on for the pod.",
-                code=401,
+                f"The Kubernetes API {self.configuration.host} does not answer: {reason}"
             ) from error
 
-    def _trust(self) -> ssl.SSLContext | None:
-        if not self.server.startswith("https://"):
-            return None
-        # The API server's certificate is signed by the cluster's own CA, unknown to the system.
-        return ssl.create_default_context(cafile=str(self.account / "ca.crt"))
+    @cached_property
+    def _client(self) -> ApiClient:
+        from kubernetes.client import ApiClient
+        from urllib3 import Retry
+
+        configuration = copy.copy(self.configuration)
+        configuration.retries = Retry(
+            total=self.retries,
+            status_forcelist=_TRANSIENT,
+            # Creations, too: a repeated one answers 409, and the existing object is used.
+            allowed_methods=None,
+            backoff_factor=self.backoff,
+            backoff_max=_LONGEST_PAUSE,
+            # A busy server asks for pauses of 1 second: all attempts would end within seconds.
+            respect_retry_after_header=False,
+            raise_on_status=False,
+        )
+        return ApiClient(configuration)
 
 
-def from_pod(
-    environment: Mapping[str, str] | None = None, *, patience: float = 300.0
-) -> KubernetesApi:
+def from_pod(environment: Mapping[str, str] | None = None, *, retries: int = 14) -> KubernetesApi:
     """Return the API server of the cluster that runs this pod.
 
     Args:
         environment: environment variables. Default: ``os.environ``.
-        patience: maximum seconds for repeating a request.
+        retries: maximum number of repetitions of a request.
 
     Raises:
         KubernetesError: this process is not in a pod, or the pod has no service account.
     """
     values = os.environ if environment is None else environment
-    host, port = values.get("KUBERNETES_SERVICE_HOST"), values.get("KUBERNETES_SERVICE_PORT", "443")
-    account = Path(values.get(ACCOUNT_VARIABLE) or _ACCOUNT)
-    if not host:
+    if not values.get("KUBERNETES_SERVICE_HOST"):
         raise KubernetesError(
             "Expected a pod of a Kubernetes cluster (KUBERNETES_SERVICE_HOST), received none. A "
             "step with several workers is a TrainJob on a cluster only; elsewhere: qatline run."
         )
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException
+    from kubernetes.config.incluster_config import InClusterConfigLoader
+
+    account = Path(values.get(ACCOUNT_VARIABLE) or _ACCOUNT)
+    configuration = Configuration()
     try:
         namespace = (account / "namespace").read_text(encoding="ascii").strip()
-    except OSError as error:
+        # Reads the token again every minute: Kubernetes replaces it while the pod runs.
+        InClusterConfigLoader(
+            token_filename=str(account / "token"),
+            cert_filename=str(account / "ca.crt"),
+            environ=values,
+        ).load_and_set(configuration)
+    except (OSError, ConfigException) as error:
         raise KubernetesError(
-            f"Expected the pod's namespace in {account}, received: {error.strerror}. Leave "
+            f"Expected the pod's service account in {account}, received: {error}. Leave "
             "automountServiceAccountToken on for the pod."
         ) from error
-    name = f"[{host}]" if ":" in host else host
-    server = f"https://{name}:{port}"
-    return KubernetesApi(server=server, namespace=namespace, account=account, patience=patience)
+    return KubernetesApi(configuration=configuration, namespace=namespace, retries=retries)
 
 
-def _refusal(what: str, code: int, content: bytes) -> KubernetesError:
-    text = content.decode("utf-8", "replace").strip()
+def _refusal(code: int, content: str | bytes) -> KubernetesError:
+    text = content if isinstance(content, str) else content.decode("utf-8", "replace")
     try:
         status = json.loads(text)
     except ValueError:
         status = {}
     if not isinstance(status, dict) or status.get("kind") != "Status":
         status = {}
-    reason = scrub(str(status.get("message") or text)[:1000])
-    return KubernetesError(
-        f"The Kubernetes API answers {code} to {what}: {reason}", code=code, status=status
-    )
+    reason = scrub(str(status.get("message") or text.strip())[:1000])
+    return KubernetesError(f"The Kubernetes API answers {code}: {reason}", code=code, status=status)

@@ -8,7 +8,7 @@ from qatline.components.trainjob.job_state import read_job_state
 from qatline.components.trainjob.jobs import TrainJobs
 from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
 
-_PATIENCE = 60.0  # seconds
+_RETRIES = 6  # within about a minute
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def delete_leftovers(run: str, api: KubernetesApi | None = None) -> list[str]:
     """
     deleted: list[str] = []
     try:
-        jobs = TrainJobs(api or from_pod(patience=_PATIENCE))
+        jobs = TrainJobs(api or from_pod(retries=_RETRIES))
         for job in jobs.of_run(run):
             if not read_job_state(job).ended:
                 name = job["metadata"]["name"]

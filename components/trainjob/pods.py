@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qatline.components.support.credentials import scrub
 from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
 from qatline.components.trainjob.objects import NODE
+
+if TYPE_CHECKING:
+    from kubernetes.client import V1Pod
 
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -40,36 +43,32 @@ class FailedPod:
     ended: str
 
 
-def list_pods(api: KubernetesApi, job: str) -> list[dict[str, Any]]:
+def list_pods(api: KubernetesApi, job: str) -> list[V1Pod]:
     """Return a TrainJob's pods.
 
     Raises:
         KubernetesError: the server is unreachable or refuses.
     """
-    answer = api.request(
-        "GET",
-        f"/api/v1/namespaces/{api.namespace}/pods",
-        query={"labelSelector": f"{JOBSET_LABEL}={job}"},
-    )
-    return list(answer.get("items") or ())
+    selector = f"{JOBSET_LABEL}={job}"
+    found = api.call(api.core.list_namespaced_pod, namespace=api.namespace, label_selector=selector)
+    return list(found.items)
 
 
-def obstacles(pods: list[dict[str, Any]]) -> Iterator[str]:
+def obstacles(pods: list[V1Pod]) -> Iterator[str]:
     """Yield a line for each pod that cannot start at present because of image, node or secret."""
     for pod in pods:
-        status, name = pod.get("status") or {}, pod["metadata"]["name"]
-        for condition in status.get("conditions") or ():
-            unscheduled = condition.get("type") == "PodScheduled"
-            if unscheduled and condition.get("status") == "False":
-                yield f"pod {name} has no node: {condition.get('message') or 'no reason given'}"
-        for container in status.get("containerStatuses") or ():
-            waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-                told = ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+        name = pod.metadata.name
+        for condition in pod.status.conditions or ():
+            if condition.type == "PodScheduled" and condition.status == "False":
+                yield f"pod {name} has no node: {condition.message or 'no reason given'}"
+        for container in pod.status.container_statuses or ():
+            waiting = container.state and container.state.waiting
+            if waiting and waiting.reason not in (None, "ContainerCreating", "PodInitializing"):
+                told = ": ".join(filter(None, (waiting.reason, waiting.message)))
                 yield f"pod {name} waits: {told}"
 
 
-def first_failed(pods: list[dict[str, Any]]) -> FailedPod | None:
+def first_failed(pods: list[V1Pod]) -> FailedPod | None:
     """Return the pod that failed first; its failure ends the others."""
     failed: list[FailedPod] = []
     for pod in pods:
@@ -84,9 +83,8 @@ def describe_failure(api: KubernetesApi, pod: FailedPod) -> str:
     lines = [f"Worker {pod.worker} (pod {pod.name}) ended{code}: {pod.reason or 'Error'}."]
     if advice := _ADVICE.get(pod.reason):
         lines.append(advice)
-    path = f"/api/v1/namespaces/{api.namespace}/pods/{pod.name}/log"
     try:
-        log = api.text(path, query={"container": NODE, "tailLines": str(_LOG_LINES)})
+        log = _read_log(api, pod.name)
     except KubernetesError as error:
         lines.append(f"Its log can't be read: {error}")
         log = pod.message
@@ -95,27 +93,37 @@ def describe_failure(api: KubernetesApi, pod: FailedPod) -> str:
     return "\n".join(lines)
 
 
-def _failure(pod: Mapping[str, Any]) -> FailedPod | None:
-    status, meta = pod.get("status") or {}, pod["metadata"]
-    worker = (meta.get("labels") or {}).get(INDEX_LABEL, "?")
-    for container in status.get("containerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated")
-        if container.get("name") == NODE and ended and ended.get("exitCode"):
+def _read_log(api: KubernetesApi, pod: str) -> str:
+    def read(**arguments: Any) -> bytes:
+        # Without _preload_content, the package decodes strictly and fails on other encodings.
+        content: bytes = api.core.read_namespaced_pod_log(_preload_content=False, **arguments).data
+        return content
+
+    log = api.call(read, name=pod, namespace=api.namespace, container=NODE, tail_lines=_LOG_LINES)
+    return log.decode("utf-8", "replace")
+
+
+def _failure(pod: V1Pod) -> FailedPod | None:
+    name, status = pod.metadata.name, pod.status
+    worker = (pod.metadata.labels or {}).get(INDEX_LABEL, "?")
+    for container in status.container_statuses or ():
+        ended = container.state and container.state.terminated
+        if container.name == NODE and ended and ended.exit_code:
             return FailedPod(
-                name=meta["name"],
+                name=name,
                 worker=worker,
-                code=int(ended["exitCode"]),
-                reason=ended.get("reason") or "",
-                message=ended.get("message") or "",
-                ended=ended.get("finishedAt") or "",
+                code=ended.exit_code,
+                reason=ended.reason or "",
+                message=ended.message or "",
+                ended=str(ended.finished_at or ""),
             )
-    if status.get("phase") != "Failed":
+    if status.phase != "Failed":
         return None
     return FailedPod(
-        name=meta["name"],
+        name=name,
         worker=worker,
         code=None,
-        reason=status.get("reason") or "",
-        message=status.get("message") or "",
+        reason=status.reason or "",
+        message=status.message or "",
         ended="",
     )

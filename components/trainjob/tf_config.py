@@ -10,8 +10,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from qat_lib.errors import ConfigError, StepError
+from qatline.components.support.retries import repeated
 from qatline.components.workers.worker_config import (
     TF_CONFIG_VARIABLE,
     WorkerConfig,
@@ -31,7 +33,6 @@ ADDRESSES_VARIABLE = "QATLINE_WORKER_ADDRESSES"
 """``host:port`` of each worker, separated by commas, instead of the names of the JobSet."""
 
 PORT = 2222
-_PAUSE = 2.0  # seconds
 
 
 def derive_worker_config(environment: Mapping[str, str]) -> WorkerConfig:
@@ -86,22 +87,20 @@ def wait_for_hosts(
     deadline = clock() + patience
     for address in addresses:
         host = address.rpartition(":")[0]
-        while not _resolves(host, resolve):
-            if clock() >= deadline:
-                raise StepError(
-                    f"Expected an address of every worker within {patience:.0f} s; {host} has "
-                    "none. Its pod was not started, or the JobSet has no service for host names "
-                    "(network.enableDNSHostnames). See: kubectl get pods."
-                )
-            sleep(_PAUSE)
-
-
-def _resolves(host: str, resolve: Callable[[str], object]) -> bool:
-    try:
-        resolve(host)
-    except OSError:
-        return False
-    return True
+        try:
+            repeated(
+                partial(resolve, host),
+                lambda error: isinstance(error, OSError),
+                seconds=deadline - clock(),
+                clock=clock,
+                sleep=sleep,
+            )
+        except OSError as error:
+            raise StepError(
+                f"Expected an address of every worker within {patience:.0f} s; {host} has none. "
+                "Its pod was not started, or the JobSet has no service for host names "
+                "(network.enableDNSHostnames). See: kubectl get pods."
+            ) from error
 
 
 def _addresses(environment: Mapping[str, str], count: int) -> list[str]:

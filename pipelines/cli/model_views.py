@@ -16,7 +16,7 @@ from rich.table import Table
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
-from qatline.pipelines.run.result_table import format_milliseconds, format_size
+from qat_lib.pages import numbers
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
@@ -113,7 +113,7 @@ def show_export(report: ExportReport, parity: ParityReport | None) -> None:
     """Say what was written and how it compares with Keras."""
     console = _console()
     console.print(
-        f"Wrote {escape(str(report.path))}: {format_size(report.bytes)}, opset {report.opset}, "
+        f"Wrote {escape(str(report.path))}: {numbers.size(report.bytes)}, opset {report.opset}, "
         f"{report.nodes} nodes, {report.quantizers} quantizers, in {report.seconds:.1f} s",
         soft_wrap=True,
     )
@@ -193,7 +193,7 @@ def show_engine(artifact: EngineArtifact) -> None:
     """Say what was built."""
     console, manifest = _console(), artifact.manifest
     console.print(
-        f"Wrote {escape(str(artifact.path))}: {format_size(manifest.bytes)}, "
+        f"Wrote {escape(str(artifact.path))}: {numbers.size(manifest.bytes)}, "
         f"{_described(manifest)}, in {manifest.build_seconds:.1f} s",
         soft_wrap=True,
     )
@@ -275,7 +275,7 @@ def show_evaluation(found: FileEvaluation) -> None:
         text = metric.text(found.quality[metric.name])
         console.print(f"{metric.label:<{width}} {text}")
     if found.latency_ms_p50 is not None and found.latency_ms_p99 is not None:
-        times = map(format_milliseconds, (found.latency_ms_p50, found.latency_ms_p99))
+        times = map(numbers.significant, (found.latency_ms_p50, found.latency_ms_p99))
         console.print(
             f"{'latency':<{width}} {' / '.join(times)} ms (p50 / p99, batch {found.latency_batch})"
         )
@@ -283,7 +283,7 @@ def show_evaluation(found: FileEvaluation) -> None:
 
 def _times(percentiles: Percentiles) -> list[str]:
     return [
-        format_milliseconds(value) for value in (percentiles.p50, percentiles.p90, percentiles.p99)
+        numbers.significant(value) for value in (percentiles.p50, percentiles.p90, percentiles.p99)
     ]
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from qat_lib.errors import ConfigError, StorageError
 from qat_lib.files.output_files import check_output
+from qat_lib.pages import numbers
 from qatline.components.registry.facts import (
     BACKEND,
     DATA,
@@ -36,8 +37,6 @@ from qatline.pipelines.run.folder import RunFolder
 from qatline.pipelines.run.log_lines import read_lines
 from qatline.pipelines.run.overview import RunDetails, RunSummary, StepSummary, run_progress
 from qatline.pipelines.run.result_table import (
-    format_duration,
-    format_milliseconds,
     results_table,
     short_path,
     show_gate,
@@ -76,7 +75,7 @@ def show_runs(runs: Sequence[RunSummary], folder: Path, console: Console | None 
             escape(run.run_id),
             Text(run.status, _STYLES.get(run.status, "")),
             _local_time(run.created, "%m-%d %H:%M"),  # the id has the year
-            _NONE if run.seconds is None else format_duration(run.seconds),
+            _NONE if run.seconds is None else numbers.seconds(run.seconds),
             run.value_text or _NONE,
             escape(run.verdict or _NONE),
         )
@@ -91,7 +90,7 @@ def show_details(details: RunDetails) -> None:
     console, run = Console(highlight=False), details.summary
     parts = [run.status, f"started {_local_time(run.created)}"]
     if run.seconds is not None:
-        parts.append(format_duration(run.seconds))
+        parts.append(numbers.seconds(run.seconds))
     if run.attempts > 1:
         parts.append(f"{run.attempts} attempts")
     console.print(Text(f"{run.run_id}: {', '.join(parts)}"), soft_wrap=True)
@@ -237,7 +236,7 @@ def _steps_table(steps: Sequence[StepSummary]) -> Table:
     table.add_column("status", no_wrap=True)
     table.add_column("duration", justify="right", no_wrap=True)
     for step in steps:
-        time = _NONE if step.seconds is None else format_duration(step.seconds)
+        time = _NONE if step.seconds is None else numbers.seconds(step.seconds)
         table.add_row(escape(step.name), Text(step.status, _STYLES.get(step.status, "")), time)
     return table
 
@@ -295,7 +294,7 @@ def _cells(version: Mapping[str, Any]) -> list[str]:
         str(version["version"]),
         escape(", ".join(version["aliases"]) or version["state"]),
         version["value_text"],
-        _NONE if latency is None else format_milliseconds(latency),
+        _NONE if latency is None else numbers.significant(latency),
         escape(version["target"] or _NONE),
         escape((version["data"] or _NONE)[:8]),
         escape(version["run"] or _NONE),

@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from qat_lib.pages import numbers
 from qatline.components.artifacts.evaluation import primary_metric
 from qatline.components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, reference_title
 from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
 from qatline.pipelines.comparison.tracked_runs import TrackedRun, differing_params
-from qatline.pipelines.run.result_table import format_milliseconds, format_size
 
 Cell = Callable[[TrackedRun], str]
 _RUNS_PER_TABLE = 5
@@ -103,8 +103,8 @@ def comparison_lines(runs: Sequence[TrackedRun]) -> Iterator[tuple[str, Cell]]:
         yield f"{title}: {metric.label}", _quality_cell(name)
     for name in shown:
         if name != REFERENCE:
-            yield f"{ROWS[name]}: p50 ms", _cell(name, "latency_ms_p50", format_milliseconds)
-    yield f"{ROWS[CANDIDATE]}: size", _cell(CANDIDATE, "bytes", format_size)
+            yield f"{ROWS[name]}: p50 ms", _cell(name, "latency_ms_p50", numbers.significant)
+    yield f"{ROWS[CANDIDATE]}: size", _cell(CANDIDATE, "bytes", numbers.size)
 
 
 def _cell(row: str, figure: str, form: Callable[[float], str]) -> Cell:

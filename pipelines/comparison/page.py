@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from qat_lib.pages.html import render_page
 from qatline.components.artifacts.evaluation import primary_metric
 from qatline.components.artifacts.rows import CANDIDATE, ROWS
-from qatline.components.report import page as report_page
 from qatline.components.support.credentials import mask_values
 from qatline.pipelines.comparison.charts import SHAPES, color_of, cost_pictures, curve_pictures
 from qatline.pipelines.comparison.lines import comparison_lines, differing_settings
 from qatline.pipelines.comparison.tracked_runs import TrackedRun, plan_differences
-
-_TEMPLATES = Path(__file__).parent / "templates"
-_REPORT = Path(report_page.__file__).parent / "templates"
 
 
 def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
@@ -24,20 +21,8 @@ def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
         runs: the runs, read with details.
         source: origin of the runs, for the heading.
     """
-    import jinja2
-
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    # Files of the package, not of a run: the only text inserted without escaping.
-    style = (_REPORT / "report.css").read_text(encoding="utf-8")
-    style += (_TEMPLATES / "compare.css").read_text(encoding="utf-8")
-    script = (_REPORT / "report.js").read_text(encoding="utf-8")
-    page = templates.get_template("compare.html.j2").render(
+    page = render_page(
+        Path(__file__).with_name("compare.html.j2"),
         source=source,
         runs=[
             {"run": run, "color": color_of(index), "number": index + 1}
@@ -51,8 +36,6 @@ def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
         costs=cost_pictures(runs),
         curves=curve_pictures(runs),
         shapes=[(shape, ROWS[row]) for row, shape in SHAPES.items() if _measured(runs, row)],
-        style=style,
-        script=script,
     )
     return mask_values(page)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
+from qat_lib.support.digests import sha256_of_json
 from qatline.components.registry.registry import INPUTS, PROMOTED, REJECTED, ROLLED_BACK, Registry
 from qatline.components.store.fingerprints import code_digest, library_versions, settings_files
 from qatline.pipelines.config.run_config import RunConfig
@@ -35,7 +33,7 @@ def inputs_fingerprint(config: RunConfig) -> str:
         "files": settings_files(plain),
         "versions": library_versions(),
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return sha256_of_json(content)
 
 
 def judged_before(registry: Registry, fingerprint: str) -> str:

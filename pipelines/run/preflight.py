@@ -62,7 +62,6 @@ def _packages(config: RunConfig) -> Iterator[str]:
         "onnx_ir",
         "onnx",
         "onnxruntime",
-        "jinja2",
         "PIL",
     )
     yield from FRAMEWORKS[config.model.framework].packages

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qat_lib.pages import numbers
 from qatline.components.artifacts import Engines, ResultRow
 from qatline.components.artifacts.evaluation import primary_metric
 from qatline.components.artifacts.gate_advice import failed_first, next_command
@@ -40,7 +41,7 @@ def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
     _show_places(console, result)
     reused = sum(step.status == "reused" for step in result.steps)
     counts = f"{len(result.steps)} steps" + (f", {reused} reused" if reused else "")
-    console.print(Text(f"Done in {format_duration(seconds)}: {counts}."), soft_wrap=True)
+    console.print(Text(f"Done in {numbers.seconds(seconds)}: {counts}."), soft_wrap=True)
 
 
 def results_table(rows: Mapping[str, ResultRow]) -> Table:
@@ -69,7 +70,7 @@ def _cells(row: ResultRow, reference: float | None) -> list[str]:
     return [
         _NONE if row.value is None else row.metric.text(row.value),
         _change(row, reference),
-        _NONE if row.bytes is None else format_size(row.bytes),
+        _NONE if row.bytes is None else numbers.size(row.bytes),
         _latencies(row),
         _NONE if row.throughput is None else f"{row.throughput:,.0f}",
         _int8(row),
@@ -86,7 +87,7 @@ def _latencies(row: ResultRow) -> str:
     if row.latency_ms_p50 is None:
         return _NONE
     measured = [value for value in (row.latency_ms_p50, row.latency_ms_p99) if value is not None]
-    return " / ".join(map(format_milliseconds, measured))
+    return " / ".join(map(numbers.significant, measured))
 
 
 def _int8(row: ResultRow) -> str:
@@ -158,26 +159,3 @@ def short_path(path: Path) -> Path:
         return path.relative_to(Path.cwd())
     except ValueError:
         return path
-
-
-def format_milliseconds(value: float) -> str:
-    """Return milliseconds with about three digits."""
-    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-def format_size(count: float) -> str:
-    """Return a number of bytes with a decimal unit."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
-
-
-def format_duration(seconds: float) -> str:
-    """Return a readable duration such as ``2 min 5 s``."""
-    if seconds >= 3600:
-        hours, minutes = divmod(round(seconds / 60), 60)
-        return f"{hours} h {minutes} min"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -2,83 +2,70 @@
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
-from itertools import chain
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
 from qat_lib.analysis.catalog import CATALOG
-from qat_lib.analysis.drawing import Box, Drawing, Edge
-from qat_lib.analysis.layout import Place, lay_out
+from qat_lib.analysis.findings import by_severity
 from qat_lib.analysis.report import FusionReport
-
-_PLACE = "/*DATA*/null"
-# Width of a box, gap between boxes and distance of rows in the drawing, in pixels at zoom 1.
-_BOX, _GAP, _ROW = 172.0, 28.0, 84.0
+from qat_lib.pages.graph import draw_graph
+from qat_lib.pages.html import render_page
+from qat_lib.pages.numbers import percent
 
 
 def to_html(report: FusionReport) -> str:
     """Return ``report`` as a self-contained HTML page."""
-    page = files("qat_lib.analysis").joinpath("viewer", "viewer.html").read_text(encoding="utf-8")
-    # In a script element only "</" and "<!--" could end or confuse the data.
-    data = json.dumps(_data(report), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return page.replace(_PLACE, data)
-
-
-def _data(report: FusionReport) -> dict[str, Any]:
-    drawing = report.drawing
-    ends = [(edge.source, edge.target) for edge in drawing.edges]
-    layout = lay_out(len(drawing.boxes), ends, gap=_GAP / _BOX, lane=0.0)
-    shares = {layer.name: layer.macs_share for layer in report.layers}
-    return {
-        "model": report.model,
-        "target": report.target,
-        "note": report.target_note,
-        "summary": report.summary(),
-        "titles": {code: rule.title for code, rule in CATALOG.items()},
-        "kernels": [kernel.name for kernel in report.engine],
-        "boxes": [
-            [*_box(box), shares.get(box.name), *_pixels(place)]
-            for box, place in zip(drawing.boxes, layout.boxes, strict=True)
-        ],
-        "edges": [
-            [*_edge(edge), *chain.from_iterable(map(_pixels, lanes))]
-            for edge, lanes in zip(drawing.edges, layout.lanes, strict=True)
-        ],
-        "findings": _findings(report, drawing),
-    }
-
-
-def _box(box: Box) -> tuple[Any, ...]:
-    return (
-        box.name,
-        box.op,
-        box.keras_layer,
-        box.precision,
-        int(box.writes_float),
-        box.kernel,
-        box.shape,
+    nodes = list(report.drawing.nodes)
+    rows = []
+    for finding in by_severity(report.findings):
+        title = CATALOG[finding.code].title
+        rows.append({**finding.to_dict(), "about": title})
+        place = report.drawing.find(finding.node, finding.keras_layer)
+        if place is not None:
+            # The first finding of a node is its most severe one.
+            line = f"{finding.code} {finding.severity}: {title}"
+            nodes[place] = replace(
+                nodes[place],
+                severity=nodes[place].severity or finding.severity,
+                details=(*nodes[place].details, line),
+            )
+    view = replace(report.drawing, nodes=tuple(nodes))
+    return render_page(
+        Path(__file__).with_name("analysis.html.j2"),
+        report=report,
+        headline=_figures(report),
+        layers=[(layer, percent(layer.macs_share, 1)) for layer in report.layers],
+        findings=rows,
+        view=view,
+        picture=draw_graph(view),
     )
 
 
-def _edge(edge: Edge) -> tuple[Any, ...]:
-    return edge.source, edge.target, _number(edge.scale), edge.quantizer
-
-
-def _pixels(place: Place) -> tuple[float, float]:
-    x, row = place
-    return round(x * _BOX, 1), row * _ROW
-
-
-def _findings(report: FusionReport, drawing: Drawing) -> list[dict[str, Any]]:
-    return [{**finding.to_dict(), "box": drawing.box_of(finding)} for finding in report.findings]
-
-
-def _number(scale: float | None) -> float | str | None:
-    """Return a non-finite scale as text, since JSON has no NaN.
-
-    The parser rules report such a scale.
-    """
-    if scale is None:
-        return None
-    return scale if scale == scale and abs(scale) != float("inf") else str(scale)
+def _figures(report: FusionReport) -> list[dict[str, str]]:
+    """Return the key figures as title, value and detail."""
+    summary = report.summary()
+    conversions = ", ".join(f"{count} {kind}" for kind, count in summary["kernels"].items())
+    figures = (
+        (
+            "INT8 layers",
+            f"{report.int8_layers} of {len(report.layers)}",
+            f"{percent(report.int8_macs_share, 1)} of the multiply-accumulates",
+        ),
+        (
+            "Residual Adds fused",
+            f"{report.fused_adds} of {summary['adds']}",
+            f"{summary['int8_adds']} in INT8",
+        ),
+        ("Pools in INT8", f"{summary['int8_pools']} of {summary['pools']}", ""),
+        (
+            "Engine layers",
+            str(len(report.engine)),
+            f"stand-alone: {conversions or 'none'}; floating-point islands: {summary['islands']}",
+        ),
+        (
+            "Findings",
+            str(len(report.findings)),
+            f"errors: {summary['errors']}, warnings: {summary['warnings']}, hints: {summary['infos']}",
+        ),
+    )
+    return [dict(zip(("title", "value", "detail"), each, strict=True)) for each in figures]

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from qat_lib.analysis.drawing import Drawing
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.weighted import Precision
+from qat_lib.pages.graph import GraphView
 
 REPORT_VERSION = 1
 
@@ -116,7 +116,7 @@ class FusionReport:
     engine: tuple[KernelVerdict, ...]
     islands: tuple[tuple[str, ...], ...]
     findings: tuple[Finding, ...]
-    drawing: Drawing = field(repr=False, compare=False)
+    drawing: GraphView = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Return a one-line summary of the report."""
@@ -175,7 +175,7 @@ class FusionReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain lists and dicts."""
         # asdict copies deeply: dropping the drawing first saves the copy of the whole graph.
-        data = asdict(replace(self, drawing=Drawing(boxes=(), edges=(), anchors={})))
+        data = asdict(replace(self, drawing=GraphView()))
         del data["drawing"]
         return {"version": REPORT_VERSION, "summary": self.summary(), **data}
 

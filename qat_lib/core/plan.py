@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from qat_lib.core.plan_entries import (
 from qat_lib.errors import PlanError
 from qat_lib.files.text_files import parse_json, read_json
 from qat_lib.files.whole_files import write_text
+from qat_lib.support.digests import sha256_of_json
 
 __all__ = [
     "KINDS",
@@ -176,9 +176,7 @@ class QuantizationPlan:
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan's content, in hexadecimal."""
-        # Sorted keys: the digest does not depend on the order of the fields.
-        text = json.dumps(self.to_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return sha256_of_json(self.to_dict())
 
     def __repr__(self) -> str:
         """Return a one-line summary."""

@@ -34,6 +34,7 @@ class Selector:
         spec: the user's spec, or None.
         catalog: the quantizable classes.
         cases: (name, spec) of each custom Q/DQ case.
+        cpu: kind of CPU that will run the engine; the default table depends on it.
 
     Raises:
         SpecError: an entry names an unsupported class.
@@ -45,8 +46,10 @@ class Selector:
         spec: QuantizationSpec | None,
         catalog: Catalog,
         cases: Iterable[tuple[str, QuantizationSpec]] = (),
+        cpu: str | None = None,
     ) -> None:
         self.mode = mode
+        self.cpu = cpu
         # Sources in order of precedence: `decide` takes the first hit.
         ranked = [(name, case.layers) for name, case in reversed(list(cases))]
         if spec is not None:
@@ -61,7 +64,7 @@ class Selector:
                 return Decision(config=config, source=f"{name}: {how}")
         support = traits.support
         # The default table comes last and exists in full mode only.
-        if self.mode == "full" and support is not None and support.quantize_input:
+        if self.mode == "full" and support is not None and support.is_default(self.cpu):
             config = LayerConfig(name=layer, quantize_weight=support.quantize_weight)
             return Decision(config=config, source="default")
         return None

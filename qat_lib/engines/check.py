@@ -17,7 +17,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
-from qat_lib.engines import files
 from qat_lib.engines.agreement import ComparedAnswers, LabelAgreement, OutputAgreement
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.check_requests import random_batches, real_batches
@@ -35,6 +34,7 @@ from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.values import Array, nan_samples
 from qat_lib.errors import EngineError, QatlineError
 from qat_lib.files.npy import load_npy, unpack_arrays
+from qat_lib.support.digests import sha256_of_file
 
 _PROBED = 8
 """Samples for the comparison of inner tensors; few, since every layer output is kept."""
@@ -116,23 +116,26 @@ def check_engine(
             memory = _resident_mib() - before
             _refuse_nan(path, answers)
             first = engine.outputs[0].name
-        reference, half = Reference(onnx), read_summary(onnx).half
-        comparisons = []
-        for part, found in zip(parts, answers, strict=True):
-            if part:
-                comparisons.append(
-                    ComparedAnswers(
-                        manifest=manifest,
-                        half=half,
-                        run=reference.run,
-                        requests=part,
-                        answers=found,
-                        expected=list(map(reference.run, part)),
+            reference, half = Reference(onnx), read_summary(onnx).half
+            comparisons = []
+            for part, found in zip(parts, answers, strict=True):
+                if part:
+                    comparisons.append(
+                        ComparedAnswers(
+                            manifest=manifest,
+                            half=half,
+                            run=reference.run,
+                            infer=engine.infer,
+                            requests=part,
+                            answers=found,
+                            expected=list(map(reference.run, part)),
+                        )
                     )
-                )
-        worst = max((each.outputs[each.worst] for each in comparisons), key=attrgetter("excess"))
-        # Labels of random requests mean nothing.
-        labels = None if inputs is None else comparisons[-1].labels(first)
+            worst = max(
+                (each.outputs[each.worst] for each in comparisons), key=attrgetter("excess")
+            )
+            # Labels of random requests mean nothing.
+            labels = None if inputs is None else comparisons[-1].labels(first)
         passed = worst.agrees and (labels is None or labels.agrees)
         departures: tuple[TensorDeparture, ...] = ()
         is_quick = get_backend(manifest.backend).rebuilds
@@ -174,7 +177,7 @@ def _check_source(path: Path, manifest: EngineManifest, onnx: Path) -> None:
     Raises:
         EngineError: its digest differs from the one in the manifest.
     """
-    built_from, given = manifest.source["sha256"], files.sha256(onnx)
+    built_from, given = manifest.source["sha256"], sha256_of_file(onnx)
     if built_from != given:
         raise EngineError(
             f"Expected the ONNX file that {path.name} was built from, with the SHA-256 "
@@ -207,14 +210,13 @@ def _message(
 ) -> str:
     asked = [f"{requests} random requests"] if requests else []
     asked += [f"{samples} real inputs"] if samples else []
-    relation = "within" if worst.difference <= worst.bound else "outside"
+    relation = "within" if worst.agrees else "outside"
+    mean = ", averaged over dithered inputs," if worst.averaged else ""
     text = (
         f"{path.name}, loaded in a fresh process, answered {' and '.join(asked)}; the "
-        f"largest difference from the ONNX reference is {worst.difference:.2g} of the outputs' "
-        f"spread, {relation} the bound of {worst.bound:.2g}."
+        f"largest difference from the ONNX reference{mean} is {worst.difference:.2g} of the "
+        f"outputs' spread, {relation} the bound of {worst.bound:.2g}."
     )
-    if worst.is_shifted:
-        text += " The outputs' means are shifted, which rounding does not explain."
     if labels is not None and not labels.agrees:
         text += (
             f" {labels.other:.1%} of the real inputs get another label than from the reference; "

@@ -163,15 +163,15 @@ class _Probe:
             expected = list(map(reference.run, self.requests))
             built = build_engine(file, spec, verify=False)
             with load_engine(built.path, rebuild=False) as engine:
-                answers = list(map(engine.infer, self.requests))
-            return ComparedAnswers(
-                manifest=self.manifest,
-                half=read_summary(self.onnx).half,
-                run=reference.run,
-                requests=self.requests,
-                answers=answers,
-                expected=expected,
-            ).outputs
+                return ComparedAnswers(
+                    manifest=self.manifest,
+                    half=read_summary(self.onnx).half,
+                    run=reference.run,
+                    infer=engine.infer,
+                    requests=self.requests,
+                    answers=list(map(engine.infer, self.requests)),
+                    expected=expected,
+                ).outputs
 
 
 def _bisected(

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from qat_lib.engines.agreement import ComparedAnswers, OutputAgreement, differences
+from qat_lib.engines.agreement import ComparedAnswers, OutputAgreement
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
 from qat_lib.engines.values import Array, nan_samples
 from qat_lib.errors import EngineBuildError
+from qat_lib.support.answers import differences
 from qat_lib.support.mappings import map_values
 
 Request = dict[str, Array]
@@ -56,6 +57,7 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
         manifest=engine.manifest,
         half=half,
         run=reference.run,
+        infer=engine.infer,
         requests=requests,
         answers=answers,
         expected=expected,
@@ -124,11 +126,11 @@ def _explain(
     found: list[tuple[dict[str, Shape], dict[str, float]]],
 ) -> str:
     by_shape = "; ".join(f"{_text(shapes)}: {one[name]:.2g}" for shapes, one in found)
-    shifted = ", and noise does not shift the mean over the samples" if worst.is_shifted else ""
+    averaged = " after an average over dithered inputs" if worst.averaged else ""
     return (
         f"The engine does not answer as its ONNX graph does. Its output {name} differs from ONNX "
-        f"Runtime's by {worst.difference:.2g} of the spread; {worst.bound:.2g} is what the "
-        f"engine's precision explains{shifted} (by shape: {by_shape}). The fault is in "
+        f"Runtime's by {worst.difference:.2g} of the spread{averaged}; {worst.bound:.2g} is what "
+        f"the engine's precision explains (by shape: {by_shape}). The fault is in "
         f"{engine.manifest.backend} {engine.manifest.backend_version} on "
         f"{engine.manifest.device['name']}, and nothing was written. Build for a largest batch "
         "that still agrees, or with another backend (backend='onnxruntime'); verify=False "

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qat_lib.engines.agreement import NOISE_BOUND, difference, nudged
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export.metadata import Recorded
 from qat_lib.export.parity_report import LayerDifference, ParityReport
@@ -23,6 +22,7 @@ from qat_lib.export.session import ReferenceSession
 from qat_lib.onnx_view.bounds import check_bounds
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata, read_names
+from qat_lib.support.answers import difference, nudged
 
 FLOAT_TOLERANCE = 1e-4
 """Largest allowed difference of a model without quantizers, relative to the largest output (float
@@ -31,15 +31,18 @@ HALF_TOLERANCE = 2e-2
 """``FLOAT_TOLERANCE`` for models with float16 layers."""
 FLOAT_BOUND = 1e-3
 """Largest allowed difference of an output of a model without quantizers, as measured by
-``qat_lib.engines.agreement``."""
+``qat_lib.support.answers``."""
 HALF_BOUND = 5e-2
-"""``FLOAT_BOUND`` for models with float16 layers."""
+"""``FLOAT_BOUND`` for models with float16 layers; for a quantized file in float16 also
+``FLOAT_TOLERANCE``."""
 QUANTIZED_BOUND = 5e-2
 """``FLOAT_BOUND`` for quantized models.
 
 Float rounding moves single values across a boundary between two integers: up to 0.03 in ResNet-50,
 MobileNetV2 and DenseNet with random weights. Networks that amplify such changes have a wider bound:
 twice the change of their own outputs for an input change by the largest of ``NUDGES``."""
+NOISE_BOUND = 0.5
+"""Upper limit of the wider bound."""
 NUDGES = (2.0**-20, 2.0**-17, 2.0**-14)
 """Relative input changes for the measurement of noise, the least about eight units in the last
 place of float32.
@@ -96,8 +99,8 @@ def compare_with(
         data: inputs of the model, or raw images.
         layers: whether to compare the output of every layer, too.
         batch_size: samples at a time.
-        labels: whether classification outputs are also judged by their labels; use False for random
-            inputs. Default True.
+        labels: whether classification outputs are also judged by their labels, and a quantized file
+            in float16 by its largest difference; use False for random inputs. Default True.
 
     Raises:
         VerificationError: the number or the shapes of the outputs differ from the model's.
@@ -115,8 +118,10 @@ def compare_with(
         path, extra_outputs=extra, metadata=metadata, layout=reference.layout
     )
     comparison = _Comparison(framework=reference.framework, labels=labels)
-    is_quantized = _tolerance(metadata, half=False) is None
-    recorded_half = _recorded(metadata).half
+    recorded = Recorded()
+    if "quantizers" in metadata:
+        recorded = Recorded.from_json(metadata["quantizers"])
+    is_quantized = bool(recorded.activations)
     fixed = session.fixed_batch
     # A file with a fixed batch size can't run an incomplete last batch.
     for batch in batches(reference, data, fixed or batch_size, whole=fixed is not None):
@@ -133,7 +138,7 @@ def compare_with(
                 comparison.add_noise(differing, moved)
                 if comparison.noise > size / 2 * comparison.largest_logit:
                     break
-        half = HALF_BOUND if comparison.half or recorded_half else FLOAT_BOUND
+        half = HALF_BOUND if comparison.half or recorded.half else FLOAT_BOUND
         base = max(half, QUANTIZED_BOUND) if is_quantized else half
         found = _differences(received, expected[:outputs])
         noises = [0.0] * outputs
@@ -145,7 +150,7 @@ def compare_with(
         comparison.add_differences(found, [_widened(base, noise) for noise in noises])
         for layer, value in zip(reference.layers, expected[outputs:], strict=True):
             comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
-    return comparison.report(_tolerance(metadata, comparison.half))
+    return comparison.report(recorded)
 
 
 def _differences(received: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
@@ -155,20 +160,6 @@ def _differences(received: list[np.ndarray], expected: list[np.ndarray]) -> list
 def _widened(bound: float, noise: float) -> float:
     """Return the bound of an output, widened by its noise."""
     return max(bound, min(2 * noise, NOISE_BOUND)) if np.isfinite(noise) else bound
-
-
-def _recorded(metadata: Mapping[str, str]) -> Recorded:
-    return Recorded.from_json(metadata["quantizers"]) if "quantizers" in metadata else Recorded()
-
-
-def _tolerance(metadata: Mapping[str, str], half: bool) -> float | None:
-    """Return the largest allowed difference; None for a quantized model.
-
-    Labels and ``QUANTIZED_BOUND`` decide about a quantized model.
-    """
-    recorded = _recorded(metadata)
-    float_tolerance = HALF_TOLERANCE if recorded.half or half else FLOAT_TOLERANCE
-    return None if recorded.activations else float_tolerance
 
 
 def batches(
@@ -309,16 +300,22 @@ class _Comparison:
             )
             self.layers.setdefault(layer, (tensor, _Difference()))[1].add(expected, best)
 
-    def report(self, tolerance: float | None) -> ParityReport:
+    def report(self, recorded: Recorded) -> ParityReport:
         """Return the verdict over all batches."""
+        is_quantized = bool(recorded.activations)
         if not self.samples:
             raise ExportError(
                 f"Expected at least one sample to compare ONNX with {self.framework}. "
                 "Received none."
             )
-        step = self.largest_logit * (1 / 127 if tolerance is None else FLOAT_STEP)
+        step = self.largest_logit * (1 / 127 if is_quantized else FLOAT_STEP)
         # Two logits may each move by the noise, in opposite directions.
         ties = sum(margin <= step + 2 * self.noise for margin in self.margins)
+        tolerance: float | None = None
+        if not is_quantized:
+            tolerance = HALF_TOLERANCE if recorded.half or self.half else FLOAT_TOLERANCE
+        elif recorded.half and self.labels:
+            tolerance = HALF_BOUND
         return ParityReport(
             samples=self.samples,
             largest_difference=self.outputs.largest,
@@ -332,6 +329,7 @@ class _Comparison:
             tolerance=tolerance,
             difference=self.difference,
             allowed=self.bound,
+            labels_decide=not recorded.half,
             layers=tuple(starmap(_layer_difference, self.layers.items())),
             framework=self.framework,
         )

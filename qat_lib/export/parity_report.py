@@ -40,12 +40,14 @@ class ParityReport:
         noise: change of Keras's own logits for an input change by float rounding; measured only for
             different labels. It widens ``step``, because an export can't reproduce Keras's logits
             more exactly than Keras itself.
-        tolerance: allowed ``largest_difference`` of a model without quantizers, relative to
-            ``magnitude``; None for a quantized model, where labels decide.
+        tolerance: allowed ``largest_difference`` relative to ``magnitude``; None for a quantized
+            model in float32, where labels decide.
         difference: difference of the output closest to its bound, relative to the spread of its
-            values (see ``qat_lib.engines.agreement``); for integers the share of unequal values.
+            values (see ``qat_lib.support.answers``); for integers the share of unequal values.
             Default 0.0.
         allowed: largest allowed ``difference``, explained by rounding in this model. Default 1.0.
+        labels_decide: whether mismatches fail the comparison. False for a file in float16, which
+            rounds every tensor between two layers and thereby changes close labels. Default True.
         layers: differences by layer, in graph order; empty unless requested.
         framework: compared framework, "Keras" or "PyTorch"; the text above uses Keras for either.
     """
@@ -62,13 +64,16 @@ class ParityReport:
     tolerance: float | None
     difference: float = 0.0
     allowed: float = 1.0
+    labels_decide: bool = True
     layers: tuple[LayerDifference, ...] = field(default=())
     framework: str = "Keras"
 
     @property
     def passed(self) -> bool:
         """Whether labels agree, except for ties, and outputs are within their bounds."""
-        if self.mismatches or not np.isfinite(self.largest_difference):
+        if self.mismatches and self.labels_decide:
+            return False
+        if not np.isfinite(self.largest_difference):
             return False
         if self.difference > self.allowed:
             return False

@@ -21,6 +21,7 @@ from qat_lib.errors import VerificationError
 from qat_lib.export.comparing import ParityReference, compare_with
 from qat_lib.export.graph import consumers, dims, is_op, operand, scalar
 from qat_lib.export.parity_report import ParityReport
+from qat_lib.export.passes.bounds import TOPS
 from qat_lib.graph.roles import onnx_operators
 from qat_lib.preprocessing import AnyPreprocessing, Preprocessing, PreprocessingByInput
 from qat_lib.support.foreign_errors import describe_error
@@ -214,22 +215,25 @@ def _random_array(
         return rng.integers(0, 256, shape, dtype=np.uint8)
     if dtype.kind in "iub":
         return rng.integers(0, 2, shape).astype(dtype)
-    largest = _largest(value)
     noise = rng.normal(size=shape)
-    if largest is not None:
-        # Three standard deviations fill the range.
-        noise = np.clip(noise * largest / 3, -largest, largest)
+    if (bounds := _range(value)) is not None:
+        low, high = bounds
+        # Three standard deviations fill each half of the range.
+        noise = np.clip((low + high) / 2 + noise * (high - low) / 6, low, high)
     return noise.astype(np.float32)
 
 
-def _largest(value: ir.Value) -> float | None:
+def _range(value: ir.Value) -> tuple[float, float] | None:
     """Return the range of the quantizer of an input; None without one."""
     for node in consumers(value):
         if is_op(node, "QuantizeLinear"):
-            scale = scalar(operand(node, 1))
-            return None if scale is None else scale * 127
+            scale, integers = scalar(operand(node, 1)), node.outputs[0].dtype
+            if scale is None or integers not in TOPS:
+                return None
+            high = scale * TOPS[integers]
+            return (0.0 if integers == ir.DataType.UINT8 else -high), high
         if is_op(node, *KEEP_RANGE):
-            found = _largest(node.outputs[0])
+            found = _range(node.outputs[0])
             if found is not None:
                 return found
     return None

@@ -34,6 +34,8 @@ class Support:
             of their products in 16 bits: the ``"last"`` or the ``"first"`` axis without ranges per
             channel; ``"unknown"`` if later steps reorder the channels; None = products of different
             channels are not added (depthwise).
+        channels: number of input channels of a convolution without groups; None = unknown, or
+            another operation.
     """
 
     quantize_input: bool = False
@@ -41,6 +43,17 @@ class Support:
     plan_weights: Callable[[], Weights] = _no_weights
     internal: tuple[str, ...] = ()
     pairs: Literal["last", "first", "unknown"] | None = "last"
+    channels: int | None = None
+
+    def is_default(self, cpu: str | None) -> bool:
+        """Return whether the inputs are quantized by default for a kind of CPU.
+
+        Without VNNI, convolutions of 2 to 4 channels (images) stay in float. Their channels are
+        correlated, so that room for pairs costs a whole bit in the layer that all others read, and
+        sums do saturate without it. Kernels pad the channels to blocks, so INT8 saves no time.
+        """
+        is_image = self.channels is not None and 1 < self.channels <= 4
+        return self.quantize_input and not (cpu == "avx2" and is_image)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from qat_lib.planner.inside import decide_inside, decision_outside
 Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 
 
-def decide(graph: CallGraph, selector: Selector, mode: str) -> Decided:
+def decide(graph: CallGraph, selector: Selector) -> Decided:
     """Return the decisions about layers, about inner layers, and the unquantized layers.
 
     The keys are layer names, and ``"<layer>/<inner layer>"`` for layers inside composites.
@@ -39,7 +39,7 @@ def decide(graph: CallGraph, selector: Selector, mode: str) -> Decided:
         if traits.existing is not None:
             reason, detail = "quantized already", "keeps its quantizers"
         elif decision is None:
-            reason, detail = _why_not(graph, call, decided, mode)
+            reason, detail = _why_not(graph, call, decided, selector)
         elif layer in graph.composites:
             reason, detail = "excluded", decision.source
         elif traits.support is None and traits.is_layer:
@@ -73,7 +73,7 @@ def _what_is_missing(graph: CallGraph, traits: Traits) -> str:
 
 
 def _why_not(
-    graph: CallGraph, call: GraphCall, decided: dict[str, Decision], mode: str
+    graph: CallGraph, call: GraphCall, decided: dict[str, Decision], selector: Selector
 ) -> tuple[str, str]:
     traits = call.traits
     if traits.preserves_range:
@@ -86,15 +86,24 @@ def _why_not(
         return "not quantizable", f"runs in float: {traits.obstacle}"
     if traits.support is None:
         return "not quantizable", f"runs in float{_weights_inside(graph, traits)}"
-    if mode == "partial":
+    if selector.mode == "partial":
         return "not named", "partial mode quantizes only what the spec or a case names"
-    return "off by default", f"{_why_off(graph, call)}name it in a spec or a case to quantize it"
+    return (
+        "off by default",
+        f"{_why_off(graph, call, selector)}name it in a spec or a case to quantize it",
+    )
 
 
-def _why_off(graph: CallGraph, call: GraphCall) -> str:
+def _why_off(graph: CallGraph, call: GraphCall, selector: Selector) -> str:
     """Return the default table's reason against a call, as the start of a sentence."""
     if "transposed" in call.traits.roles:
         return "TensorRT has few INT8 kernels of transposed convolutions, some slower than float; "
+    if call.traits.support is not None and call.traits.support.quantize_input:
+        # Only the CPU turns off a layer of the default table.
+        return (
+            f"its {call.traits.support.channels} channels leave 7 bits to INT8 weights on "
+            f"{selector.cpu} CPUs, and float is as fast; "
+        )
     if is_addition(call):
         shapes = [graph.shapes.get(tensor) for tensor in call.inputs]
         # Unknown shapes are left out: they do not prove a broadcast.

@@ -49,8 +49,9 @@ def plan_quantization(
             Runtime; TensorRT supports signed integers only.
         cpu: kind of CPU that will run the engine: ``"vnni"``, ``"avx2"`` or ``"arm"``
             (``qat_lib.engines.cpu_kind()`` returns this machine's). For ``"avx2"``, weight ranges
-            leave room for sums of two products, because such CPUs compute them in 16 bits. None
-            (default): TensorRT, or a CPU whose sums don't overflow.
+            leave room for sums of two products, because such CPUs compute them in 16 bits, and
+            convolutions of images (2 to 4 channels) stay in float by default. None (default):
+            TensorRT, or a CPU whose sums don't overflow.
 
     Returns:
         The plan, for ``qat_lib.apply_plan``.
@@ -77,8 +78,8 @@ def plan_graph(graph: CallGraph, request: PlanRequest) -> QuantizationPlan:
     spec, mode = request.spec, request.mode
     check_names(spec, _layer_names(graph), graph.name)
     specs = [(type(case).__name__, _case_spec(case, graph.model, spec)) for case in request.cases]
-    selector = Selector(mode, spec, graph.catalog, specs)
-    decided, inner, skipped = decide(graph, selector, mode)
+    selector = Selector(mode, spec, graph.catalog, specs, request.cpu)
+    decided, inner, skipped = decide(graph, selector)
     weights = (
         *weight_entries(graph, decided, cpu=request.cpu),
         *composite_entries(graph, inner, cpu=request.cpu),

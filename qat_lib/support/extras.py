@@ -11,7 +11,6 @@ _PACKAGES = {
     "tensorrt": ("cuda",),
     "torch": ("torch", "onnxscript"),
     "data": ("sklearn", "PIL"),
-    "report": ("jinja2", "markupsafe"),
     "pipeline": (
         "kfp",
         "mlflow",

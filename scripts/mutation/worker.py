@@ -29,6 +29,7 @@ HEAVY = (
 )  # fmt: skip
 OPTIONS = (
     "-n", "0", "-x", "-q", "--tb=short", "-p", "no:cacheprovider",
+    "-m", "not slow and not gpu and not live and not mutation",  # the matrix is part of the tests here
     "-W", "ignore::pytest.PytestAssertRewriteWarning",  # Hypothesis is imported before pytest can rewrite it
 )  # fmt: skip
 MEMORY = 8 * 2**30  # bytes that a mutant may allocate

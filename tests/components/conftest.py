@@ -78,13 +78,12 @@ def cluster() -> Iterator[FakeKubernetes]:
 
 
 @pytest.fixture
-def api(cluster: FakeKubernetes, tmp_path: Path) -> KubernetesApi:
-    account = tmp_path / "account"
-    account.mkdir()
-    (account / "token").write_text(f"{cluster.token}\n")
-    return KubernetesApi(
-        server=cluster.url, namespace="team", account=account, patience=5, sleep=lambda _: None
-    )
+def api(cluster: FakeKubernetes) -> KubernetesApi:
+    from kubernetes.client import Configuration
+
+    authorization = {"authorization": f"Bearer {cluster.token}"}
+    configuration = Configuration(host=cluster.url, api_key=authorization)
+    return KubernetesApi(configuration=configuration, namespace="team", retries=3, backoff=0)
 
 
 @pytest.fixture

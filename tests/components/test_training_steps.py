@@ -63,20 +63,27 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
     return {"dataset": digits_dataset, **made}
 
 
-def test_train_baseline_repeat_has_equal_digest(steps: dict[str, Path], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def again(steps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train the baseline a second time."""
     from qatline.components.steps.train_baseline import train_baseline_step
 
+    folder = tmp_path_factory.mktemp("again")
     train_baseline_step(
         steps["dataset"],
-        tmp_path,
+        folder,
         model=ModelSettings(options={"width": 16}),
         training=SHORT,
         seed=1,
         progress=NullProgress(),
     )
-    first, again = describe(steps["baseline"]), describe(tmp_path)
-    assert first.files["model.keras"].sha256 != again.files["model.keras"].sha256
-    assert first.digest == again.digest
+    return folder
+
+
+def test_train_baseline_repeat_has_equal_digest(steps: dict[str, Path], again: Path) -> None:
+    first, second = describe(steps["baseline"]), describe(again)
+    assert first.files["model.keras"].sha256 != second.files["model.keras"].sha256
+    assert first.digest == second.digest
 
 
 @pytest.mark.parametrize(
@@ -185,18 +192,8 @@ def test_baseline_learns_and_writes_its_outputs(steps: dict[str, Path]) -> None:
     assert read(steps["baseline"] / "model.json")["probabilities"] is False
 
 
-def test_training_is_repeatable_with_equal_seed(steps: dict[str, Path], tmp_path: Path) -> None:
-    from qatline.components.steps.train_baseline import train_baseline_step
-
-    train_baseline_step(
-        steps["dataset"],
-        tmp_path,
-        model=ModelSettings(options={"width": 16}),
-        training=SHORT,
-        seed=1,
-        progress=NullProgress(),
-    )
-    first, second = (np.load(path / "predictions.npy") for path in (steps["baseline"], tmp_path))
+def test_training_is_repeatable_with_equal_seed(steps: dict[str, Path], again: Path) -> None:
+    first, second = (np.load(path / "predictions.npy") for path in (steps["baseline"], again))
     np.testing.assert_array_equal(first, second)
 
 
@@ -265,6 +262,7 @@ def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
     assert same == (kept["epoch"] == 0)
 
 
+@pytest.mark.matrix
 def test_control_is_trained_and_teaches(steps: dict[str, Path], tmp_path: Path) -> None:
     from qatline.components.steps.finetune_qat import finetune_qat_step
 

@@ -105,6 +105,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     return Workplace(tmp_path_factory.mktemp("docs"))
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
@@ -180,6 +181,7 @@ def test_finding_codes_are_in_the_catalog() -> None:
     assert named <= set(CATALOG)
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(find_spec("mkdocstrings") is None, reason="needs the group docs")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [

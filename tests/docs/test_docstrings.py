@@ -39,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", modules_with_examples())
 def test_examples_of_a_module_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("qat_lib.torch"):

@@ -86,6 +86,7 @@ RARE = (
 )
 
 
+@pytest.mark.matrix_except("MobileNet")
 @pytest.mark.parametrize(
     "family",
     [pytest.param(name, marks=pytest.mark.slow) if name in RARE else name for name in FAMILIES],
@@ -148,6 +149,7 @@ def test_a_backbone_of_keras_hub(
     assert row["quantizers"]["weight"] == found["int8_layers"]
 
 
+@pytest.mark.matrix
 def test_resnet50_gives_the_engine_that_was_published(
     bench: SimpleNamespace, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from kill_trials import Start, digests, kill_first_run, left_behind, outcome, plan_kills, resume
 
+pytestmark = pytest.mark.matrix
 ROOT = Path(__file__).parents[2]
 FAKES = ROOT / "tests" / "pipelines" / "fakes"
 KILLS = int(os.environ.get("QATLINE_TEST_KILLS", "10"))

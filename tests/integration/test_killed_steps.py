@@ -14,6 +14,7 @@ import pytest
 
 from qatline.pipelines.steps import STEP_ARTIFACTS
 
+pytestmark = pytest.mark.matrix
 STEPS = list(STEP_ARTIFACTS)
 QUICK = [
     "training.epochs=3",

@@ -20,9 +20,12 @@ from qatline.pipelines.config.run_config import RunConfig
 from qatline.pipelines.steps import STEP_ARTIFACTS
 
 # MLflow's own use of SQLAlchemy 2.1.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.matrix,
+    pytest.mark.filterwarnings(
+        "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+    ),
+]
 STEPS = list(STEP_ARTIFACTS)
 ROWS = ("fp32", "fp32_engine", "ptq_engine", "qat_engine")
 KEYS = ("accuracy", "bytes", "latency_ms_p50", "latency_ms_p99", "int8_layers", "weighted_layers")

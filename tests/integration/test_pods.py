@@ -17,6 +17,7 @@ from qatline.pipelines.config.run_config import load_config
 from qatline.pipelines.steps import STEP_ARTIFACTS, step_of_task
 
 pytestmark = [
+    pytest.mark.matrix,
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred"),
 ]

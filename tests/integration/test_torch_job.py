@@ -16,6 +16,7 @@ from qat_lib.support.extras import missing_packages
 from qatline.pipelines.steps import STEP_ARTIFACTS
 
 pytestmark = [
+    pytest.mark.matrix,
     pytest.mark.skipif(
         bool(missing_packages(["torch", "onnxscript"])), reason="needs qatline[torch]"
     ),

@@ -22,6 +22,7 @@ from qatline.pipelines.cluster.compile import pipeline_ir
 from qatline.pipelines.config.run_config import load_config
 
 pytestmark = [
+    pytest.mark.matrix,
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred"),
 ]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 FLOORS = {
     "qat_lib": (
-        "errors options support graph",
+        "errors options support graph pages",
         "files calibrators keras.structure",
         "keras.cloning lockstep models onnx_view preprocessing",
         "engines",

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 from qat_lib.core.plan_entries import SkippedLayer, skipped_to_dict
 from qat_lib.core.spec import LayerConfig, QuantizationSpec
 from qat_lib.errors import SpecError
+from qat_lib.pages.numbers import significant
 
 Cause: TypeAlias = Literal[
     "outlier channel",
@@ -23,7 +24,7 @@ Cause: TypeAlias = Literal[
 
 
 _WIDTH = 80
-_NAME = 28
+_NAME = 26
 _ROWS = 12
 _NOTHING = 1e-5
 """Effect below which quantization has no measurable cost."""
@@ -127,6 +128,12 @@ class LayerFinding:
     advice: str = ""
     channels: tuple[int, ...] = ()
     minor: bool = False
+
+    @property
+    def effects(self) -> str:
+        """Both effects in a sentence."""
+        only, without = significant(self.only), significant(self.without)
+        return f"Alone it costs {only}; without it {without} is left."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as JSON types."""
@@ -280,7 +287,7 @@ def _number(value: Any) -> float:
 def as_text(diagnosis: Diagnosis, *, every_layer: bool = False) -> str:
     """Return a diagnosis as text; ``every_layer`` shows all rows and minor findings."""
     lines = [
-        f"{diagnosis.model}: quantized as a whole {number(diagnosis.total)} on "
+        f"{diagnosis.model}: quantized as a whole {significant(diagnosis.total)} on "
         f"{diagnosis.samples} samples",
         f"({MEASURES[diagnosis.measure]})",
         "",
@@ -311,8 +318,8 @@ def nothing_found(diagnosis: Diagnosis) -> str:
 
 
 def _table(diagnosis: Diagnosis, every_layer: bool) -> Iterator[str]:
-    yield f"{'':{_NAME}}  {'only it quantized':>18}  {'all but it':>16}  {'SQNR in dB':>12}"
-    heads = f"{'weights':>9}{'inputs':>9}  {'weights':>8}{'inputs':>8}  {'w.':>6}{'in':>6}"
+    yield f"{'':{_NAME}}  {'only it quantized':>18}  {'all but it':>18}  {'SQNR in dB':>12}"
+    heads = f"{'weights':>9}{'inputs':>9}  {'weights':>9}{'inputs':>9}  {'w.':>6}{'in':>6}"
     yield f"{'layer':{_NAME}}  {heads}"
     rows = diagnosis.layers if every_layer else diagnosis.layers[:_ROWS]
     for row in rows:
@@ -324,7 +331,7 @@ def _table(diagnosis: Diagnosis, every_layer: bool) -> Iterator[str]:
 def _row(row: LayerEffect) -> str:
     weights, inputs = row.weights, row.inputs
     only = f"{_only(weights):>9}{_only(inputs):>9}"
-    without = f"{_without(weights):>8}{_without(inputs):>8}"
+    without = f"{_without(weights):>9}{_without(inputs):>9}"
     noise = f"{_sqnr(weights):>6}{_sqnr(inputs):>6}"
     return f"{short_name(row.layer):{_NAME}}  {only}  {without}  {noise}"
 
@@ -337,17 +344,12 @@ def short_name(name: str, width: int = _NAME) -> str:
     return f"{name[: width - half - 1]}…{name[-half:]}"
 
 
-def number(value: float) -> str:
-    """Return an effect with three digits."""
-    return f"{value:.3f}" if value >= 0.01 else f"{value:.1e}" if value else "0"
-
-
 def _only(part: PartEffect | None) -> str:
-    return "-" if part is None else number(part.only)
+    return "-" if part is None else significant(part.only)
 
 
 def _without(part: PartEffect | None) -> str:
-    return "-" if part is None else number(part.without)
+    return "-" if part is None else significant(part.without)
 
 
 def _sqnr(part: PartEffect | None) -> str:
@@ -358,10 +360,7 @@ def _sqnr(part: PartEffect | None) -> str:
 
 def _finding_lines(place: int, finding: LayerFinding) -> Iterator[str]:
     yield from _wrapped(f"{place}. {finding.layer}: {finding.cause} in {finding.tensor}", "   ")
-    effects = (
-        f"Alone it costs {number(finding.only)}; without it {number(finding.without)} is left."
-    )
-    text = f"{finding.message} {effects} {finding.advice}".rstrip()
+    text = f"{finding.message} {finding.effects} {finding.advice}".rstrip()
     yield from (f"   {line}" for line in _wrapped(text, ""))
     for entry in finding.change:
         lines = [f"{key}: {_plain(value)}" for key, value in entry.to_dict().items()]

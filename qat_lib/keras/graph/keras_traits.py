@@ -119,6 +119,7 @@ def _support(operation: Any) -> Support | None:
         plan_weights=plan_weights,
         internal=wrapper.internal_names,
         pairs=_pairs(operation),
+        channels=_channels(operation),
     )
 
 
@@ -136,6 +137,15 @@ def _pairs(operation: Any) -> Literal["last", "unknown"] | None:
         return None
     # Kernels compute such a group as one matrix product over its whole window.
     return "unknown" if channels % 2 else "last"
+
+
+def _channels(operation: Any) -> int | None:
+    """Return ``Support.channels`` of a layer."""
+    is_plain = (
+        isinstance(operation, (layers.Conv1D, layers.Conv2D, layers.Conv3D))
+        and operation.groups == 1
+    )
+    return int(operation.kernel.shape[-2]) if is_plain and operation.built else None
 
 
 def _weighted_inside(operation: Any) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
+from qat_lib.errors import TrackingError
 from qatline.components.registry.registry import ModelState, RegisteredVersion
 
 
@@ -17,8 +19,12 @@ class Killed(BaseException):
 class MemoryRegistry:
     """Tags, aliases and versions; ``kill_at`` raises before the write of that number."""
 
-    def __init__(self, folder: Path, name: str = "model") -> None:
+    def __init__(
+        self, folder: Path, name: str = "model", parent: MemoryRegistry | None = None
+    ) -> None:
         self.name = name
+        self.parent = parent
+        self.locks: dict[int, MemoryRegistry] = {}
         self.folder = folder
         self.exists = False
         self.model_tags: dict[str, str] = {}
@@ -31,6 +37,9 @@ class MemoryRegistry:
         self.dead = False
 
     def _write(self, what: str) -> None:
+        if self.parent is not None:
+            self.parent._write(f"{self.name}: {what}")
+            return
         if self.dead or (self.kill_at is not None and len(self.writes) >= self.kill_at):
             self.dead = True
             raise Killed(what)
@@ -40,16 +49,25 @@ class MemoryRegistry:
         """Go on as the next process."""
         self.kill_at, self.dead, self.writes = None, False, []
 
-    def ensure(self) -> None:
+    def ensure(self, tags: Mapping[str, str] = MappingProxyType({})) -> None:
         self._write("ensure")
-        self.exists = True
+        if not self.exists:
+            self.exists, self.model_tags = True, dict(tags)
+
+    def remove(self) -> None:
+        self._write("remove")
+        self.exists, self.model_tags = False, {}
+
+    def lock(self, number: int) -> MemoryRegistry:
+        return self.locks.setdefault(number, MemoryRegistry(self.folder, f"lock {number}", self))
 
     def state(self) -> ModelState:
         return ModelState(tags=dict(self.model_tags), aliases=dict(self.aliases))
 
     def set_tag(self, key: str, value: str) -> None:
         self._write(f"tag {key}")
-        assert self.exists
+        if not self.exists:
+            raise TrackingError(f"there is no {self.name}")
         assert len(value) <= 5000
         self.model_tags[key] = value
 

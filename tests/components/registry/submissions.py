@@ -6,6 +6,7 @@ imported once. A process may be told to kill or to stop itself before one of its
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from qatline.components.registry.registry import RegisteredVersion
 
 _WRITES = frozenset(
     (
-        *("ensure", "set_tag", "delete_tag", "set_alias", "delete_alias"),
+        *("ensure", "remove", "set_tag", "delete_tag", "set_alias", "delete_alias"),
         *("upload", "discard_upload", "create_version", "set_version_tags"),
     )
 )
@@ -58,17 +59,21 @@ class Submission:
 class Fragile:
     """A registry whose process ends, or stops, before one of its writes."""
 
-    def __init__(self, registry: MlflowRegistry, submission: Submission) -> None:
-        self._registry, self._submission = registry, submission
-        self.writes = 0
+    def __init__(
+        self, registry: MlflowRegistry, submission: Submission, writes: Iterator[int]
+    ) -> None:
+        self._registry, self._submission, self._writes = registry, submission, writes
+
+    def lock(self, number: int) -> Fragile:
+        return Fragile(self._registry.lock(number), self._submission, self._writes)
 
     def __getattr__(self, name: str) -> Any:
         if name in _WRITES:
-            if self.writes == self._submission.kill_at:
+            write = next(self._writes)
+            if write == self._submission.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if self.writes == self._submission.stop_at:
+            if write == self._submission.stop_at:
                 os.kill(os.getpid(), signal.SIGSTOP)
-            self.writes += 1
         return getattr(self._registry, name)
 
 
@@ -159,7 +164,7 @@ def submit(wanted: Submission, folder: Path) -> dict[str, Any]:
     client, uri = MlflowClient(), os.environ["MLFLOW_TRACKING_URI"]
     assert client.tracking_uri == uri
     real = MlflowRegistry(client, wanted.name, experiment_id=os.environ["MLFLOW_EXPERIMENT_ID"])
-    registry = Fragile(real, wanted)
+    registry = Fragile(real, wanted, itertools.count())
     verdict = judge(wanted.accuracy, current_champion(real), "seen")
     (folder / f"judged-{wanted.digest}").touch()
     while wanted.wait_for and not Path(wanted.wait_for).exists():
@@ -184,10 +189,12 @@ def submit(wanted: Submission, folder: Path) -> dict[str, Any]:
         by=f"run {wanted.digest}",
     )
     options = PromotionOptions(
-        judge_again=lambda champion: judge(wanted.accuracy, champion, "again"), lease=wanted.lease
+        judge_again=lambda champion: judge(wanted.accuracy, champion, "again"),
+        lease=wanted.lease,
+        waiting=lambda owner: (folder / f"waiting-{wanted.digest}").touch(),
     )
     outcome = submit_candidate(registry, candidate, options)  # type: ignore[arg-type]
-    return {**outcome.to_dict(), "writes": registry.writes}
+    return outcome.to_dict()
 
 
 def _serve(folder: Path) -> None:

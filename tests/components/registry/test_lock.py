@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from memory_registry import MemoryRegistry
 
 from qat_lib.errors import TrackingError
 from qatline.components.registry.lock import (
-    LOCK_TAG,
-    Flag,
+    ENDED_TAG,
+    EXPIRES,
+    LEASE,
+    OWNER,
+    PROCESS,
     Lease,
     LockLostError,
     acquire,
+    last_ended,
     registry_lock,
 )
 from qatline.components.registry.process_identity import process_identity
-from qatline.components.registry.registry import ModelState
+from qatline.components.registry.registry import LOCK_TOKEN
 
 
 class Turns:
@@ -56,37 +63,37 @@ class Turns:
             self._condition.notify_all()
 
 
-class TurnedRegistry(MemoryRegistry):
+class TurnedRegistry:
     """A registry whose requests wait for their turn."""
 
-    def __init__(self, shared: MemoryRegistry, turns: Turns, name: str) -> None:
-        super().__init__(shared.folder)
-        self.exists = True
-        self.model_tags = shared.model_tags
-        self._turns, self._who = turns, name
+    def __init__(self, shared: MemoryRegistry, turns: Turns, who: str) -> None:
+        self.name = shared.name
+        self._shared, self._turns, self._who = shared, turns, who
 
-    def state(self) -> ModelState:
-        self._turns.take(self._who)
-        return super().state()
+    def lock(self, number: int) -> TurnedRegistry:
+        return TurnedRegistry(self._shared.lock(number), self._turns, self._who)
 
-    def set_tag(self, key: str, value: str) -> None:
-        self._turns.take(self._who)
-        super().set_tag(key, value)
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def request(*arguments: Any) -> Any:
+            self._turns.take(self._who)
+            return getattr(self._shared, name)(*arguments)
 
-    def delete_tag(self, key: str) -> None:
-        self._turns.take(self._who)
-        super().delete_tag(key)
+        return request
 
 
 @pytest.mark.parametrize("contenders", [2, 3])
-def test_acquire_lets_one_in_whatever_the_order_of_requests(
-    tmp_path: Path, contenders: int
+@pytest.mark.parametrize("dead", [False, True])
+def test_registry_lock_admits_one_in_any_order_of_requests(
+    tmp_path: Path, contenders: int, *, dead: bool
 ) -> None:
     for seed in range(60):
         inside, most = 0, 0
         done: list[str] = []
         names = [f"{index}" for index in range(contenders)]
         turns, shared = Turns(names, seed), MemoryRegistry(tmp_path)
+        shared.ensure()
+        if dead:
+            shared.lock(1).ensure(lock_tags("run 0", lease=-1.0))
 
         def contend(
             name: str,
@@ -95,14 +102,15 @@ def test_acquire_lets_one_in_whatever_the_order_of_requests(
             done: list[str] = done,
         ) -> None:
             nonlocal inside, most
-            registry = TurnedRegistry(shared, turns, name)
-            acquire(registry, name, Flag(owner=name), sleep=lambda seconds: None)
-            inside += 1
-            most = max(most, inside)
-            registry.state()  # others have their turns meanwhile
-            registry.state()
-            inside -= 1
-            registry.delete_tag(LOCK_TAG + name)
+            registry: Any = TurnedRegistry(shared, turns, name)
+            for _ in range(2):  # the second time with a number seen while others were inside
+                lock = registry_lock(registry, owner=name, lease=60, sleep=lambda seconds: None)
+                with lock as lease:
+                    inside += 1
+                    most = max(most, inside)
+                    lease.check()  # others have their turns meanwhile
+                    lease.check()
+                    inside -= 1
             done.append(name)
             turns.leave(name)
 
@@ -113,7 +121,64 @@ def test_acquire_lets_one_in_whatever_the_order_of_requests(
             thread.join(20)
         assert most == 1, f"seed {seed}"
         assert sorted(done) == names
-        assert shared.model_tags == {}
+        check_free(shared)
+
+
+def test_checks_succeed_in_the_order_of_the_locks(tmp_path: Path) -> None:
+    """Each contender takes the others for dead at once, whether they own the lock or not."""
+    for seed in range(60):
+        names, succeeded, lost = ["0", "1", "2"], list[tuple[int, str]](), list[str]()
+        turns, shared = Turns(names, seed), MemoryRegistry(tmp_path)
+        shared.ensure()
+
+        def contend(
+            name: str,
+            turns: Turns = turns,
+            shared: MemoryRegistry = shared,
+            succeeded: list[tuple[int, str]] = succeeded,
+            lost: list[str] = lost,
+        ) -> None:
+            registry: Any = TurnedRegistry(shared, turns, name)
+            clock = itertools.count(step=100).__next__
+            for _ in range(3):
+                number = acquire(registry, owner=name, lease=60, clock=clock, sleep=_must_not_sleep)
+                lease = Lease(registry, number, 60)
+                try:
+                    for _ in range(3):
+                        lease.check()
+                        succeeded.append((number, name))
+                except LockLostError:
+                    lost.append(name)
+                lease.release()
+            turns.leave(name)
+
+        threads = [threading.Thread(target=contend, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+        assert [number for number, _ in succeeded] == sorted(number for number, _ in succeeded)
+        owners = dict(succeeded)
+        assert {(number, owners[number]) for number in owners} == set(succeeded)
+        assert lost
+
+
+def lock_tags(owner: str, *, lease: float = 60.0, process: str = "") -> dict[str, str]:
+    return {
+        LOCK_TOKEN: f"token of {owner}",
+        OWNER: owner,
+        PROCESS: process,
+        LEASE: f"{lease}",
+        EXPIRES: "2026-11-25T12:00:00",
+    }
+
+
+def check_free(registry: MemoryRegistry) -> None:
+    """Check that only the tag of the last lock is left."""
+    assert [number for number, lock in registry.locks.items() if lock.exists] == []
+    late = [key for key in registry.model_tags if key != f"{ENDED_TAG}{last_ended(registry)}"]
+    assert late == []
 
 
 @pytest.fixture
@@ -136,178 +201,208 @@ class Clock:
         self.now += seconds
 
 
-def test_locked_leaves_no_flag(registry: MemoryRegistry) -> None:
-    with registry_lock(registry, owner="run 1", lease=60) as lease:
-        lease.check()
-        (text,) = registry.model_tags.values()
-        flag = Flag.from_json(text)
-        assert (flag.owner, flag.held, flag.lease) == ("run 1", True, 60)
-        assert flag.expires > "2020"
-    assert registry.model_tags == {}
+def test_lock_is_a_model_with_owner_and_expiry(registry: MemoryRegistry) -> None:
+    for number in (1, 2, 3):
+        with registry_lock(registry, owner="run 1", lease=60) as lease:
+            lease.check()
+            tags = registry.lock(number).state().tags
+            assert (tags[OWNER], tags[LEASE]) == ("run 1", "60")
+            assert tags[EXPIRES] > "2020"
+        check_free(registry)
+    assert last_ended(registry) == 3
 
 
-def test_locked_takes_the_flag_down_after_an_error(registry: MemoryRegistry) -> None:
+def test_lock_ends_after_an_error(registry: MemoryRegistry) -> None:
     with pytest.raises(ValueError, match="no"), registry_lock(registry, owner="run 1", lease=60):
         raise ValueError("no")
-    assert registry.model_tags == {}
+    check_free(registry)
 
 
-def test_acquire_waits_for_a_lease_before_it_removes_a_dead_flag(
-    registry: MemoryRegistry,
-) -> None:
-    registry.set_tag(LOCK_TAG + "dead", Flag(owner="run 0", lease=30, held=True).to_json())
+def test_acquire_waits_for_a_lease_before_it_ends_a_dead_lock(registry: MemoryRegistry) -> None:
+    registry.lock(1).ensure(lock_tags("run 0", lease=30))
     clock, told = Clock(), list[str]()
-    acquire(registry, "new", Flag(lease=30), waiting=told.append, clock=clock, sleep=clock.sleep)
+    number = acquire(
+        registry, owner="new", lease=30, waiting=told.append, clock=clock, sleep=clock.sleep
+    )
+    assert number == 2
     assert 30 < clock.now < 35
     assert told == ["run 0"]
-    assert list(registry.model_tags) == [LOCK_TAG + "new"]
+    assert not registry.lock(1).exists
 
 
-def test_acquire_waits_as_long_as_the_holder_renews(registry: MemoryRegistry) -> None:
-    clock, renewals = Clock(), 0
+def test_acquire_waits_as_long_as_the_owner_renews(registry: MemoryRegistry) -> None:
+    clock = Clock()
 
     def sleep(seconds: float) -> None:
-        nonlocal renewals
         clock.sleep(seconds)
-        renewals += 1
         if clock.now < 500:
-            flag = Flag(owner="run 0", lease=30, held=True, beat=renewals)
-            registry.set_tag(LOCK_TAG + "living", flag.to_json())
+            registry.lock(1).set_tag(EXPIRES, str(clock.now))
         else:
-            registry.delete_tag(LOCK_TAG + "living")
+            registry.set_tag(f"{ENDED_TAG}1", "")
 
-    registry.set_tag(LOCK_TAG + "living", Flag(lease=30, held=True).to_json())
-    acquire(registry, "new", Flag(lease=30), clock=clock, sleep=sleep)
+    registry.lock(1).ensure(lock_tags("run 0", lease=30))
+    assert acquire(registry, owner="new", lease=30, clock=clock, sleep=sleep) == 2
     assert clock.now >= 500
 
 
-def test_acquire_removes_the_flag_of_an_ended_process_at_once(registry: MemoryRegistry) -> None:
+def test_acquire_ends_the_lock_of_an_ended_process_at_once(registry: MemoryRegistry) -> None:
     code = (
         "from qatline.components.registry.process_identity import process_identity as p; print(p())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    gone = Flag(owner="run 0", process=done.stdout.strip(), lease=3600, held=True)
-    assert f" {os.getpid()} " not in gone.process
-    registry.set_tag(LOCK_TAG + "gone", gone.to_json())
-    acquire(registry, "new", Flag(), sleep=_must_not_sleep)
-    assert list(registry.model_tags) == [LOCK_TAG + "new"]
+    process = done.stdout.strip()
+    assert f" {os.getpid()} " not in process
+    registry.lock(1).ensure(lock_tags("run 0", process=process, lease=3600))
+    assert acquire(registry, owner="new", lease=60, sleep=_must_not_sleep) == 2
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_acquire_accepts_a_lock_that_another_process_ended(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch, *, ended: bool
+) -> None:
+    def refuse(key: str, value: str) -> None:
+        if ended:
+            registry.model_tags[key] = value
+        raise TrackingError("UNIQUE constraint failed")
+
+    registry.lock(1).ensure(lock_tags("run 0", lease=-1))
+    monkeypatch.setattr(registry, "set_tag", refuse)
+    if ended:
+        assert acquire(registry, owner="new", lease=60, sleep=_must_not_sleep) == 2
+    else:
+        with pytest.raises(TrackingError, match="UNIQUE"):
+            acquire(registry, owner="new", lease=60, sleep=_must_not_sleep)
 
 
 def test_acquire_waits_for_a_living_process_of_this_machine(registry: MemoryRegistry) -> None:
-    flag = Flag(owner="me", process=process_identity(), lease=3600, held=True)
-    registry.set_tag(LOCK_TAG + "living", flag.to_json())
+    registry.lock(1).ensure(lock_tags("me", process=process_identity(), lease=3600))
     with pytest.raises(TimeoutError):
-        acquire(registry, "new", Flag(), sleep=_give_up)
-    assert LOCK_TAG + "living" in registry.model_tags
+        acquire(registry, owner="new", lease=60, sleep=_give_up)
+    assert registry.lock(1).exists
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"owner": 3}'])
-def test_acquire_removes_unreadable_flags_after_a_lease(
-    registry: MemoryRegistry, text: str
+@pytest.mark.parametrize("tags", [{}, {"purpose": "mine"}, {LOCK_TOKEN: "", LEASE: "long"}])
+def test_acquire_passes_unreadable_locks_after_a_lease(
+    registry: MemoryRegistry, tags: Mapping[str, str]
 ) -> None:
-    registry.set_tag(LOCK_TAG + "odd", text)
+    registry.lock(1).ensure(tags)
     clock = Clock()
-    acquire(registry, "new", Flag(lease=5), clock=clock, sleep=clock.sleep)
+    assert acquire(registry, owner="new", lease=5, clock=clock, sleep=clock.sleep) == 2
     assert clock.now > 60
+    # A model of a user is never removed.
+    assert registry.lock(1).exists == (LOCK_TOKEN not in tags)
+
+
+def test_acquire_recognizes_a_lock_whose_answer_was_lost(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow's client repeats a request without an answer; the second one finds the lock."""
+    lock, ensure = registry.lock(1), registry.lock(1).ensure
+
+    def ensure_twice(tags: Mapping[str, str]) -> None:
+        ensure(tags)
+        ensure(tags)
+
+    monkeypatch.setattr(lock, "ensure", ensure_twice)
+    assert acquire(registry, owner="new", lease=60, sleep=_must_not_sleep) == 1
+
+
+def test_number_used_meanwhile_gives_no_lock(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process slept between its look and the creation; another used the lock meanwhile."""
+    lock, ensure = registry.lock(1), registry.lock(1).ensure
+
+    def sleep_and_ensure(tags: Mapping[str, str]) -> None:
+        monkeypatch.undo()
+        with registry_lock(registry, owner="quick", lease=60):
+            pass
+        ensure(tags)
+
+    monkeypatch.setattr(lock, "ensure", sleep_and_ensure)
+    assert acquire(registry, owner="slow", lease=60, sleep=_must_not_sleep) == 2
+    assert not registry.lock(1).exists
+
+
+def test_lock_left_by_killed_processes_is_removed(registry: MemoryRegistry) -> None:
+    for number in (1, 2):  # killed between the tag and the removal
+        registry.set_tag(f"{ENDED_TAG}{number}", "")
+        registry.lock(number).ensure(lock_tags("run 0"))
+    with registry_lock(registry, owner="run 1", lease=60):
+        registry.set_tag(f"{ENDED_TAG}1", "")  # by a process that slept
+    check_free(registry)
+    assert last_ended(registry) == 3
+
+
+def test_lock_that_may_not_be_removed_is_passed(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a server with users, a lock belongs to the user who created it."""
+
+    def refuse() -> None:
+        raise TrackingError("permission denied")
+
+    registry.lock(1).ensure(lock_tags("another user", lease=-1))
+    monkeypatch.setattr(registry.lock(1), "remove", refuse)
+    for _ in range(2):
+        with registry_lock(registry, owner="run 1", lease=60, sleep=_must_not_sleep) as lease:
+            lease.check()
+    assert "lock 1 has ended, but can't be removed: permission denied" in caplog.text
+    assert sorted(registry.model_tags) == [f"{ENDED_TAG}1", f"{ENDED_TAG}3"]
+    monkeypatch.undo()
+    with registry_lock(registry, owner="another user", lease=60):
+        pass
+    check_free(registry)
 
 
 def test_lease_is_renewed(registry: MemoryRegistry) -> None:
     with registry_lock(registry, owner="run 1", lease=0.2):
-        deadline = time.monotonic() + 10
-        while _beat(registry) < 4 and time.monotonic() < deadline:
+        seen, deadline = set[str](), time.monotonic() + 10
+        while len(seen) < 4 and time.monotonic() < deadline:
+            seen.add(registry.lock(1).state().tags[EXPIRES])
             time.sleep(0.02)
-        assert _beat(registry) >= 4
+        assert len(seen) >= 4
 
 
-def test_lease_that_was_taken_over_stops_its_holder(registry: MemoryRegistry) -> None:
+def take_over(registry: MemoryRegistry) -> None:
+    """Act as a process that found the first lock dead, and creates the second."""
+    registry.set_tag(f"{ENDED_TAG}1", "")
+    registry.lock(1).remove()
+    registry.lock(2).ensure(lock_tags("quick"))
+
+
+def test_lease_that_was_taken_over_stops_its_owner(registry: MemoryRegistry) -> None:
     with registry_lock(registry, owner="slow", lease=60) as lease:
-        registry.model_tags.clear()
-        registry.set_tag(LOCK_TAG + "quick", Flag(owner="quick", held=True).to_json())
-        with pytest.raises(LockLostError, match="taken over by quick"):
+        take_over(registry)
+        with pytest.raises(LockLostError, match=r"taken over by quick.*registry\.lease_seconds"):
             lease.check()
-    assert list(registry.model_tags) == [LOCK_TAG + "quick"]
+    assert registry.lock(2).state().tags == lock_tags("quick")
 
 
-def test_lease_stops_after_a_renewal_that_took_too_long(registry: MemoryRegistry) -> None:
-    flag = Flag(owner="slow", lease=60, held=True)
-    registry.set_tag(LOCK_TAG + "a", flag.to_json())  # raised again by the late renewal
-    lease = Lease(registry, "a", flag, renewed=0.0)
-    with pytest.raises(LockLostError, match="ended without a renewal"):
-        lease.check()
-    lease.release()
-
-
-def test_renewal_of_a_process_that_slept_takes_no_lock_back(
-    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+def test_owner_that_slept_takes_no_lock_back(
+    registry: MemoryRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It slept between its look at the flags and its write; meanwhile another was there."""
-    clock = Clock()
-    monkeypatch.setattr("qatline.components.registry.lock._uptime", clock)
-    flag = Flag(owner="slow", lease=0.2, held=True)
-    registry.set_tag(LOCK_TAG + "a", flag.to_json())
-    asleep, write = threading.Event(), registry.set_tag
-
-    def sleep_and_write(key: str, value: str) -> None:
-        if not asleep.is_set():
-            registry.model_tags.clear()  # another took the lock over, promoted and is gone
-            clock.sleep(100)
-            asleep.set()
-        write(key, value)
-
-    monkeypatch.setattr(registry, "set_tag", sleep_and_write)
-    lease = Lease(registry, "a", flag, renewed=0.0)
-    assert asleep.wait(10)
-    time.sleep(0.3)  # time for renewals that must not come
-    assert registry.model_tags == {}
-    with pytest.raises(LockLostError):
-        lease.check()
-    lease.release()
-
-
-def test_lease_that_ended_is_not_renewed(
-    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr("qatline.components.registry.lock._uptime", clock)
-    flag = Flag(owner="slow", lease=0.2, held=True)
-    registry.set_tag(LOCK_TAG + "a", flag.to_json())
-    lease = Lease(registry, "a", flag, renewed=-0.3)
-    time.sleep(0.3)
-    assert _beat(registry) == 0
-    with pytest.raises(LockLostError, match="ended without a renewal"):
-        lease.check()
-    lease.release()
-
-
-def test_lease_stops_beside_another_holder(registry: MemoryRegistry) -> None:
-    with registry_lock(registry, owner="slow", lease=60) as lease:
-        registry.set_tag(LOCK_TAG + "quick", Flag(owner="quick", held=True).to_json())
-        with pytest.raises(LockLostError, match=r"registry\.lease_seconds"):
+    with registry_lock(registry, owner="slow", lease=0.1) as lease:
+        take_over(registry)
+        deadline = time.monotonic() + 10
+        while "can't be renewed" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with pytest.raises(LockLostError):
             lease.check()
-
-
-def test_lease_is_not_raised_again_once_removed(registry: MemoryRegistry) -> None:
-    registry.set_tag(LOCK_TAG + "a", Flag(lease=0.1, held=True).to_json())
-    lease = Lease(registry, "a", Flag(lease=0.1, held=True))
-    registry.model_tags.clear()
-    time.sleep(0.3)
-    assert registry.model_tags == {}
-    lease.release()
+    assert "can't be renewed" in caplog.text
+    assert not registry.lock(1).exists
+    assert registry.lock(2).state().tags == lock_tags("quick")
 
 
 def test_release_tells_of_a_store_that_is_away(
     registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(key: str) -> None:
+    def refuse(key: str, value: str) -> None:
         raise TrackingError("the store is away")
 
     with registry_lock(registry, owner="run 1", lease=60):
-        monkeypatch.setattr(registry, "delete_tag", refuse)
+        monkeypatch.setattr(registry, "set_tag", refuse)
     assert "stays until its lease ends: the store is away" in caplog.text
-
-
-def _beat(registry: MemoryRegistry) -> int:
-    return max(Flag.from_json(text).beat for text in registry.model_tags.values())
 
 
 def _must_not_sleep(seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qat_lib.errors import TrackingError
-from qatline.components.registry.lock import registry_lock
+from qatline.components.registry.lock import ENDED_TAG, OWNER, registry_lock
 from qatline.components.registry.mlflow_registry import MlflowRegistry, open_registry
 from qatline.components.registry.registry import ModelState
 from qatline.components.settings import RegistrySettings
@@ -139,8 +139,38 @@ def test_lock_is_held_and_released(registry: MlflowRegistry) -> None:
     registry.ensure()
     with registry_lock(registry, owner="run 1", lease=60) as lease:
         lease.check()
-        assert len(registry.state().tags) == 1
-    assert registry.state().tags == {}
+        assert registry.lock(1).state().tags[OWNER] == "run 1"
+        assert registry.name in registry.names()
+        assert registry.lock(1).name not in registry.names()
+    assert registry.lock(1).state() == ModelState()
+    assert list(registry.state().tags) == [f"{ENDED_TAG}1"]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_ensure_creates_once(
+    registry: MlflowRegistry, client: Any, monkeypatch: pytest.MonkeyPatch, *, removed: bool
+) -> None:
+    from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
+
+    registry.ensure({"qatline.owner": "first"})
+    look = SqlAlchemyStore.get_registered_model
+
+    def remove_and_look(store: Any, name: str) -> Any:
+        monkeypatch.undo()  # another process removes the model before MLflow's message names it
+        if removed:
+            client.delete_registered_model(name)
+        return look(store, name)
+
+    monkeypatch.setattr(SqlAlchemyStore, "get_registered_model", remove_and_look)
+    registry.ensure({"qatline.owner": "second"})
+    assert registry.state().tags == ({} if removed else {"qatline.owner": "first"})
+
+
+def test_remove_ignores_a_missing_model(registry: MlflowRegistry) -> None:
+    registry.ensure()
+    registry.remove()
+    registry.remove()
+    assert registry.name not in registry.names()
 
 
 def test_refused_request_is_a_tracking_error(registry: MlflowRegistry) -> None:

@@ -12,7 +12,7 @@ from qat_lib.errors import ConfigError, TrackingError
 from qatline.components.artifacts.promotion import PromotionOutcome, Reason, Verdict
 from qatline.components.registry.by_hand import find_version, promote_version, rollback
 from qatline.components.registry.journal import MOVE_TAG, Move, history
-from qatline.components.registry.lock import LOCK_TAG, LockLostError
+from qatline.components.registry.lock import ENDED_TAG, LEASE, LockLostError, last_ended
 from qatline.components.registry.promotion import (
     UPLOAD_TAG,
     Candidate,
@@ -103,7 +103,7 @@ def test_first_candidate_becomes_champion(registry: MemoryRegistry, tmp_path: Pa
     assert states(registry) == ["promoted"]
     (move,) = history(registry.model_tags)
     assert (move.action, move.to, move.left, move.by) == ("promotion", 1, None, "run a")
-    assert not [key for key in registry.model_tags if not key.startswith("qatline.history.")]
+    assert sorted(registry.model_tags) == ["qatline.history.000001", f"{ENDED_TAG}1"]
 
 
 def test_better_candidate_takes_over_and_worse_one_is_kept_as_challenger(
@@ -207,7 +207,8 @@ def test_killed_promotion_is_mended_by_the_next_run(
 
 def _check_clean(registry: MemoryRegistry, *, resumed: bool, good: bool, place: list[str]) -> None:
     left = [key for key in registry.model_tags if not key.startswith("qatline.history.")]
-    assert left == [], place
+    assert left == [f"{ENDED_TAG}{last_ended(registry)}"], place
+    assert not any(lock.exists for lock in registry.locks.values()), place
     assert "pending" not in states(registry)
     digests = [version.digest for version in registry.found]
     assert len(set(digests)) == len(digests)
@@ -229,9 +230,9 @@ def _check_clean(registry: MemoryRegistry, *, resumed: bool, good: bool, place: 
 
 def _end_process(registry: MemoryRegistry) -> None:
     """Let the lock look like that of a process that is gone."""
-    for key in [key for key in registry.model_tags if key.startswith(LOCK_TAG)]:
-        text = registry.model_tags[key]
-        registry.model_tags[key] = text.replace('"lease": 60.0', '"lease": -1.0')
+    for lock in registry.locks.values():
+        if lock.exists:
+            lock.model_tags[LEASE] = "-1"
 
 
 @pytest.mark.parametrize("point", range(20))
@@ -299,6 +300,18 @@ def test_promote_by_hand_needs_consent_for_rejected_versions(
     assert (move.action, move.to, move.left) == ("manual promotion", 2, 1)
     assert registry.aliases == {"champion": 2, "previous": 1}
     assert promote_version(registry, 2, by="me", lease=60.0, accept_rejected=True) is None
+
+
+@pytest.mark.parametrize("number", [2, 3])  # rejected, and missing
+def test_promote_by_hand_checks_the_version_before_it_locks(
+    registry: MemoryRegistry, tmp_path: Path, number: int
+) -> None:
+    run(registry, tmp_path, "a", 90)
+    run(registry, tmp_path, "b", 80)
+    registry.revived()
+    with pytest.raises(ConfigError, match="version"):
+        promote_version(registry, number, by="me", lease=60.0)
+    assert registry.writes == []
 
 
 def test_promote_by_hand_refuses_chance(registry: MemoryRegistry, tmp_path: Path) -> None:
@@ -386,7 +399,7 @@ def fail_late(registry: MemoryRegistry, *, taken_over: bool) -> None:
     """Act as a process whose upload another one removed while it slept."""
     with promotion_lock(registry, "sleeper", 60.0):
         if taken_over:
-            registry.model_tags.clear()
+            registry.set_tag(f"{ENDED_TAG}{last_ended(registry) + 1}", "")
             registry.set_alias("previous", 2)
         raise TrackingError("there is no such upload")
 

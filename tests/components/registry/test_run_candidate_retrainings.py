@@ -66,6 +66,7 @@ def retrain(tmp_path: Path) -> Make:
     return make
 
 
+@pytest.mark.matrix
 def test_retrainings_protect_the_champion(registry: MlflowRegistry, retrain: Make) -> None:
     first = retrain(100).run(registry.name)
     assert (first.action, first.champion) == ("promoted", 1)

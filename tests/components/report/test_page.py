@@ -249,3 +249,11 @@ def test_page_shows_what_layers_cost_where_it_was_measured(tmp_path: Path) -> No
     (folders.ptq / "layer_costs.json").write_text("[]")
     page = render_report(folders, verdict=VERDICT, gate=GATE, seed=0)
     assert "can&#39;t be shown" in page or "can't be shown" in page
+
+
+def test_graph_shows_the_precision_of_the_built_engine(folders: ReportFolders) -> None:
+    page = render(folders)
+    assert page.count("in the built engine: int8") == 1
+    layers = folders.engines / "qat.layers.json"
+    layers.write_text(layers.read_text().replace("quant_stem/Conv", "quant_stem/Relu"))
+    assert "in the built engine: int8" in render(folders)  # any node of the kernel

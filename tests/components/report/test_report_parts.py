@@ -3,67 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markupsafe import Markup
 from sample_run import VERDICT
-from sample_run import graph as sample_graph
 
-from qat_lib.onnx_view.identity import Identities
+from qat_lib.pages.numbers import DASH
 from qatline.components.artifacts import FineTuned
-from qatline.components.artifacts.exported import Analysis, LayerPrediction
 from qatline.components.artifacts.models import Epoch, QuantizerRange, RangeHistogram
-from qatline.components.report import ReportFolders, numbers, render_report, svg
-from qatline.components.report.axis import log_axis, nice_axis
+from qatline.components.report import ReportFolders, render_report
 from qatline.components.report.curves import kept_epoch, training_charts
 from qatline.components.report.errors import class_rows
-from qatline.components.report.graph import read_view, with_analysis
-from qatline.components.report.graph_picture import draw_graph
-from qatline.components.report.graph_view import GraphView
 from qatline.components.report.histogram import clipped_share, rebin, weight_picture
-from qatline.components.report.numbers import DASH
+from qatline.components.report.plot import log_axis, nice_axis
 from qatline.components.report.ranges import _oscillation, range_rows
 from qatline.components.report.sources import read_run
 from qatline.components.report.speed import speed_table
 from qatline.components.settings import GateSettings
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (numbers.percent(0.97222), "97.22%"),
-        (numbers.percent(math.nan), "–"),
-        (numbers.percent(None), "–"),
-        (numbers.points(0.0028), "+0.28 pp"),
-        (numbers.points(-0.0056), "−0.56 pp"),
-        (numbers.points(0.00001), "±0.00 pp"),
-        (numbers.size(999), "999 B"),
-        (numbers.size(999_600), "1 MB"),
-        (numbers.size(186_123), "186 kB"),
-        (numbers.size(102_500_000), "102 MB"),
-        (numbers.size(3.2e12), "3.2e+03 GB"),
-        (numbers.milliseconds(0.0402), "0.0402 ms"),
-        (numbers.milliseconds(0.00402), "4.02 µs"),
-        (numbers.milliseconds(21.84), "21.8 ms"),
-        (numbers.rate(160_000), "160\u202f000 /s"),
-        (numbers.significant(0.99999), "1.00"),
-        (numbers.significant(-1234.5), "−1234"),
-        (numbers.significant(0), "0"),
-        (numbers.significant(1e-9), "1.00e−09"),
-        (numbers.significant(True), "–"),
-        (numbers.seconds(95), "1 min 35 s"),
-        (numbers.seconds(4.23), "4.2 s"),
-    ],
-)
-def test_numbers_read_well(text: str, expected: str) -> None:
-    assert text == expected
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
@@ -120,86 +78,6 @@ def test_weight_picture_thins_wide_layers() -> None:
     assert weight_picture([], []) == ""
 
 
-def test_svg_escapes_text_and_attributes() -> None:
-    drawn = svg.element("text", "<b>", data_x='"><script>', width=1.5)
-    assert drawn == Markup('<text data-x="&#34;&gt;&lt;script&gt;" width="1.5">&lt;b&gt;</text>')
-
-
-@pytest.fixture
-def view(tmp_path_factory: pytest.TempPathFactory) -> GraphView:
-    path = tmp_path_factory.mktemp("graph") / "qat.onnx"
-    path.write_bytes(sample_graph().SerializeToString())
-    found = read_view(path)
-    assert found is not None
-    return found
-
-
-def test_graph_view_holds_layers_pairs_and_weights(view: GraphView) -> None:
-    nodes = {node.title: node for node in view.nodes if node.kind not in ("Input", "Output")}
-    names = [
-        "stem",
-        "block1_conv1",
-        "block1_conv2",
-        "block1_project",
-        "block1_add",
-        "pool",
-        "flatten",
-        "head",
-    ]
-    assert list(nodes) == names
-    assert nodes["block1_conv1"].kind == "Conv 3×3 /2 + ReLU"
-    assert nodes["block1_conv1"].weights == 8
-    assert nodes["stem"].output is not None
-    assert nodes["stem"].output.amax == pytest.approx(2.5)
-    assert nodes["block1_conv2"].output is None
-    assert nodes["head"].precision == "float"
-    assert nodes["flatten"].precision == ""
-    assert {name for name, node in nodes.items() if node.precision == "int8"} == {
-        "stem", "block1_conv1", "block1_conv2", "block1_project", "pool",
-    }  # fmt: skip
-
-
-def test_shared_pair_has_two_edges(view: GraphView) -> None:
-    key = next(node.key for node in view.nodes if node.title == "stem")
-    assert [edge.quantized for edge in view.edges if edge.source == key] == [True, True]
-    drawn = draw_graph(view, {"quant_stem/Conv": "i8"})
-    assert drawn.count('class="pill"') == 5
-    assert "runs in i8 in the engine" in drawn
-
-
-def test_unsigned_ranges_begin_at_zero(tmp_path: Path) -> None:
-    proto = sample_graph()
-    pair = next(
-        node
-        for node in proto.graph.node
-        if node.op_type == "QuantizeLinear" and "stem" in node.input[0]
-    )
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((), np.uint8), "unsigned"))
-    for node in proto.graph.node:
-        if node is pair or (node.op_type == "DequantizeLinear" and node.input[0] == pair.output[0]):
-            node.input[2:] = ["unsigned"]
-    (tmp_path / "qat.onnx").write_bytes(proto.SerializeToString())
-    found = read_view(tmp_path / "qat.onnx")
-    assert found is not None
-    output = next(node.output for node in found.nodes if node.title == "stem")
-    assert output is not None
-    assert output.range() == "0…5.02"  # 255 steps where signed integers have 127 over ±2.5
-    assert "Q/DQ 0…5.02" in draw_graph(found, {})
-
-
-def test_layer_title_comes_from_the_file(tmp_path: Path) -> None:
-    proto = sample_graph()
-    known = {"quant_stem/Conv": "backbone/stem"}
-    for key, text in Identities(layers=known).to_metadata().items():
-        proto.metadata_props.add(key=f"qatline.{key}", value=text)
-    (tmp_path / "qat.onnx").write_bytes(proto.SerializeToString())
-    found = read_view(tmp_path / "qat.onnx")
-    assert found is not None
-    assert [node.names for node in found.nodes if node.title == "backbone/stem"] == [
-        ("quant_stem/Conv", "quant_stem/Relu")
-    ]
-
-
 def test_the_table_of_ranges_says_which_are_unsigned(folders: ReportFolders) -> None:
     run = read_run(folders)
     ((name, first), *_) = run.qat_ranges.items()
@@ -207,15 +85,6 @@ def test_the_table_of_ranges_says_which_are_unsigned(folders: ReportFolders) -> 
     unsigned = first.model_copy(update={"unsigned": True})
     rows, _ = range_rows(replace(run, qat_ranges={name: unsigned}))
     assert [row.name for row in rows if row.tensor.endswith(", unsigned")] == [name]
-
-
-def test_analysis_decides_the_precision(view: GraphView) -> None:
-    add = LayerPrediction(
-        name="quant_block1_add/Add", precision="int8", fused_into="quant_block1_conv2/Conv"
-    )
-    seen = with_analysis(view, Analysis(adds=[add]))
-    node = next(node for node in seen.nodes if node.title == "block1_add")
-    assert (node.precision, node.fused) == ("int8", "block1_conv2")
 
 
 def epochs(*, kept: int | None) -> list[Epoch]:

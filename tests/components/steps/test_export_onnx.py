@@ -279,7 +279,7 @@ def test_fp16_precision_keeps_fp32_graph(digits_dataset, steps, tmp_path, progre
     parity = summary["qat"]["parity"]
     assert parity["passed"]
     assert parity["fp32"]["mismatches"] == 0
-    assert parity["largest_difference"] <= parity["bound"] * parity["magnitude"]
+    assert parity["largest_difference"] <= parity["tolerance"] * parity["magnitude"]
     assert metrics["int8_layers"] == metrics["weighted_layers"] == 2
     assert not [path for path in out.iterdir() if path.is_dir()]
 
@@ -287,8 +287,10 @@ def test_fp16_precision_keeps_fp32_graph(digits_dataset, steps, tmp_path, progre
 def test_fp16_file_far_from_keras_stops_the_step(
     digits_dataset, steps, tmp_path, progress, monkeypatch
 ):
-    monkeypatch.setattr("qatline.components.export.parity.HALF_BOUND", 1e-9)
-    with pytest.raises(VerificationError, match=r"ptq\.onnx in FP16 differs from Keras by up to"):
+    monkeypatch.setattr("qat_lib.export.comparing.HALF_BOUND", 1e-9)
+    with pytest.raises(
+        VerificationError, match=r"ptq\.onnx does NOT agree with Keras .* in FP16\."
+    ):
         run(digits_dataset, steps, tmp_path / "onnx", progress, float_precision="fp16")
 
 

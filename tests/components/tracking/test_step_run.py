@@ -320,6 +320,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         started.kill(signal.SIGTERM)
 
 
+@pytest.mark.matrix
 def test_through_a_server(
     server: str, monkeypatch: pytest.MonkeyPatch, progress: Any, tmp_path: Path
 ) -> None:

@@ -203,6 +203,7 @@ def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
         ensure_store("nonsense://host", "x")
 
 
+@pytest.mark.matrix
 def test_two_launchers_may_make_one_database_at_once(tmp_path: Path) -> None:
     code = (
         "import sys; from qatline.components.tracking.store import ensure_store; "

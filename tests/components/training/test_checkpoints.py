@@ -125,6 +125,7 @@ def trained(folder: Path, case: str, *, kill: int = 0) -> int:
 SLOW = ("baseline", "recipe", "parts", "torch", "torch-parts", "torch-learned")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in interrupted.CASES],

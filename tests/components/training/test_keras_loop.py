@@ -90,6 +90,7 @@ def train(
     return [np.asarray(v.value) for v in model.variables], rows.rows, noted
 
 
+@pytest.mark.matrix_except("frozen")
 @pytest.mark.parametrize(
     ("policy", "asked"),
     [
@@ -130,6 +131,7 @@ def unnormalized(policy: str) -> Any:
     return model
 
 
+@pytest.mark.matrix_except("learned")
 @pytest.mark.parametrize("policy", ["frozen", "learned"])
 def test_loop_sums_gradients_over_the_parts_of_a_batch(policy: str) -> None:
     schedule = QATSettings(

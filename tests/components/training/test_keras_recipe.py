@@ -82,6 +82,7 @@ def test_candidate_has_statistics_of_its_own_for_its_block() -> None:
     np.testing.assert_array_equal(np.array(norm.moving_mean), before)
 
 
+@pytest.mark.matrix_except("{'ema': 0.9}")
 @pytest.mark.parametrize(
     "asked",
     [

@@ -58,6 +58,7 @@ def kernel_of(trained: TorchNetwork) -> np.ndarray:
     return weight
 
 
+@pytest.mark.matrix_except("False-adamw-0.1-0.2", "True-sgd")
 @pytest.mark.parametrize(
     "options",
     [

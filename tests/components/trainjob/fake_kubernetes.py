@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 MANIFESTS = HERE.parents[2] / "pipelines" / "cluster" / "manifests" / "runtime.yaml"
 SCHEMAS = yaml.safe_load((HERE / "crds.yaml").read_text())
 FORMS = ("podSpecOverrides", "podTemplateOverrides", "runtimePatches")
+CONTAINER = {"name": "node", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
 _TRAINJOBS = re.compile(
     r"/apis/trainer\.kubeflow\.org/v1alpha1/namespaces/([^/]+)/trainjobs(?:/([^/]+))?"
 )
@@ -143,7 +144,7 @@ class FakeKubernetes:
         with self._lock:
             self.pods[name] = {
                 "metadata": {"name": name, "labels": labels},
-                "status": {"containerStatuses": [{"name": "node", "state": dict(state)}], **status},
+                "status": {"containerStatuses": [{**CONTAINER, "state": dict(state)}], **status},
             }
         return name
 
@@ -151,7 +152,7 @@ class FakeKubernetes:
     def answer(self, method: str, target: str, token: str, raw: bytes) -> Any:
         parts = urlsplit(target)
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
-        if token != f"Bearer {self.token}":
+        if token.lower() != f"bearer {self.token}":
             raise RefusedError(401, "Unauthorized", "Unauthorized")
         body = json.loads(raw) if raw else {}
         if match := _TRAINJOBS.fullmatch(parts.path):
@@ -176,8 +177,7 @@ class FakeKubernetes:
                 raise RefusedError(404, "NotFound", f'trainjobs "{name}" not found', name=str(name))
             job = self.jobs[name]
             if verb == "delete":
-                assert body == {"apiVersion": "v1", "kind": "DeleteOptions",
-                                "propagationPolicy": "Foreground"}  # fmt: skip
+                assert query == {"propagationPolicy": "Foreground"}
                 job["metadata"].setdefault("deletionTimestamp", "2026-11-22T20:00:00Z")
                 self._gone(name)
             elif "deletionTimestamp" in job["metadata"]:
@@ -270,7 +270,8 @@ class FakeKubernetes:
                     token = self.headers.get("Authorization") or ""
                     found = fake.answer(self.command, self.path, token, raw)
                     code = 201 if self.command == "POST" else 200
-                    content = (found if isinstance(found, str) else json.dumps(found)).encode()
+                    text = found if isinstance(found, str) else json.dumps(found)
+                    content = text.encode(errors="surrogateescape")
                 except RefusedError as refusal:
                     code, content = refusal.code, json.dumps(refusal.status).encode()
                 except LookupError:

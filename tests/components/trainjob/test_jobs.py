@@ -34,7 +34,7 @@ def test_create_ends_with_the_last_refusal(
     cluster: FakeKubernetes, api: KubernetesApi, make: Make
 ) -> None:
     cluster.unknown = FORMS
-    with pytest.raises(KubernetesError, match=r'answers 400 .*unknown field "spec\.podSpecOverr'):
+    with pytest.raises(KubernetesError, match=r'answers 400: .*unknown field "spec\.podSpecOverr'):
         TrainJobs(api).create(make)
 
 

@@ -1,106 +1,164 @@
-"""Requests of a pod to the API server: token, trust, answers that pass and that stay."""
+"""Requests of a pod to the API server: account, trust, transient errors and refusals."""
 
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from certificates import certificate
 from fake_kubernetes import FakeKubernetes
+from kubernetes.config import incluster_config
 
 from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
 
-PODS = "/api/v1/namespaces/team/pods"
-QUERY = {"labelSelector": "a=b"}
+
+def list_pods(api: KubernetesApi) -> list[Any]:
+    found = api.call(api.core.list_namespaced_pod, namespace="team", label_selector="a=b")
+    return list(found.items)
 
 
-def test_request_sends_the_token_as_it_is_now(cluster: FakeKubernetes, api: KubernetesApi) -> None:
-    assert api.request("GET", PODS, query=QUERY)["items"] == []
-    cluster.token = "next"
-    with pytest.raises(KubernetesError, match="answers 401 to GET /api/v1/namespaces/team/pods"):
-        api.request("GET", PODS, query=QUERY)
-    (api.account / "token").write_text("next")
-    assert api.request("GET", PODS, query=QUERY)["items"] == []
+@pytest.fixture
+def pod(cluster: FakeKubernetes, tmp_path: Path) -> Callable[[], KubernetesApi]:
+    """Return the API as a pod of the cluster sees it, over HTTPS."""
+    key, trusted = certificate(tmp_path)
+    cluster.serve_tls(key, trusted)
+    (tmp_path / "namespace").write_text("team\n")
+    (tmp_path / "token").write_text(cluster.token)
+    (tmp_path / "ca.crt").write_bytes(trusted.read_bytes())
+    host, _, port = cluster.url.removeprefix("https://").partition(":")
+    variables = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+    return lambda: from_pod({**variables, "QATLINE_SERVICE_ACCOUNT": str(tmp_path)}, retries=0)
 
 
 @pytest.mark.parametrize("fault", [429, 500, 503, None])
-def test_request_asks_again_after_faults_that_pass(
+def test_call_repeats_after_transient_errors(
     cluster: FakeKubernetes, api: KubernetesApi, fault: int | None
 ) -> None:
-    pauses: list[float] = []
-    cluster.faults = [fault, fault]
-    found = replace(api, sleep=pauses.append).request("GET", PODS, query=QUERY)
-    assert found["items"] == []
-    assert pauses == [1, 2]
+    cluster.faults = [fault] * api.retries
+    assert list_pods(api) == []
+    assert cluster.faults == []
 
 
-def test_request_gives_up_after_its_patience(cluster: FakeKubernetes, api: KubernetesApi) -> None:
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
+def test_call_gives_up_after_its_retries(cluster: FakeKubernetes, api: KubernetesApi) -> None:
     cluster.faults = [503] * 50
-    with pytest.raises(KubernetesError, match=r"answers 503 .*: fault 503"):
-        replace(api, patience=100, sleep=sleep, clock=lambda: now[0]).request("GET", PODS)
-    # 1 + 2 + 4 + 8 + 16 + 30 + 30; the next pause would end after 100 s.
-    assert now[0] == 91
+    with pytest.raises(KubernetesError, match="answers 503: fault 503"):
+        list_pods(api)
+    assert len(cluster.faults) == 50 - 1 - api.retries
+
+
+def test_default_retries_last_five_minutes(
+    cluster: FakeKubernetes, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", pauses.append)
+    cluster.faults = [503] * 50
+    with pytest.raises(KubernetesError, match="answers 503"):
+        list_pods(KubernetesApi(configuration=api.configuration, namespace="team"))
+    assert pauses[:5] == [2, 4, 8, 16, 30]
+    assert sum(pauses) == 300
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 409, 422])
-def test_request_repeats_no_refusal(cluster: FakeKubernetes, api: KubernetesApi, code: int) -> None:
+def test_call_repeats_no_refusal(cluster: FakeKubernetes, api: KubernetesApi, code: int) -> None:
     cluster.faults = [code]
     with pytest.raises(KubernetesError) as caught:
-        api.request("GET", PODS, query=QUERY)
+        list_pods(api)
     assert caught.value.code == code
     assert caught.value.status["reason"] == "InternalError"
 
 
-def test_request_tells_of_a_server_that_is_away(
-    cluster: FakeKubernetes, api: KubernetesApi
-) -> None:
+def test_call_reports_an_unreachable_server(cluster: FakeKubernetes, api: KubernetesApi) -> None:
     cluster.close()
-    with pytest.raises(KubernetesError, match=r"does not answer GET .*refused") as caught:
-        replace(api, patience=0).request("GET", PODS)
+    with pytest.raises(
+        KubernetesError, match=rf"{cluster.url} does not answer: .*refused"
+    ) as caught:
+        list_pods(replace(api, retries=0))
     assert caught.value.code == 0
 
 
-def test_a_pod_without_a_token_is_told(api: KubernetesApi) -> None:
-    (api.account / "token").unlink()
-    with pytest.raises(KubernetesError, match="automountServiceAccountToken"):
-        api.request("GET", PODS)
-
-
-def test_from_pod_reads_what_kubernetes_gives_a_pod(tmp_path: Path) -> None:
-    (tmp_path / "namespace").write_text("team\n")
-    given = {"QATLINE_SERVICE_ACCOUNT": str(tmp_path), "KUBERNETES_SERVICE_HOST": "fd00::1"}
-    found = from_pod({**given, "KUBERNETES_SERVICE_PORT": "6443"})
-    assert (found.server, found.namespace, found.account) == (
-        "https://[fd00::1]:6443",
-        "team",
-        tmp_path,
-    )
-    assert (
-        from_pod({**given, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}).server == "https://10.0.0.1:443"
-    )
-
-
-def test_from_pod_is_refused_elsewhere(tmp_path: Path) -> None:
-    with pytest.raises(KubernetesError, match=r"KUBERNETES_SERVICE_HOST.*qatline run"):
-        from_pod({})
-    with pytest.raises(KubernetesError, match=r"Expected the pod's namespace in .*No such file"):
-        from_pod({"KUBERNETES_SERVICE_HOST": "h", "QATLINE_SERVICE_ACCOUNT": str(tmp_path)})
-
-
-def test_https_trusts_the_clusters_authority_alone(
-    cluster: FakeKubernetes, api: KubernetesApi, tmp_path: Path
+def test_call_reports_a_slow_server(
+    cluster: FakeKubernetes, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, trusted = certificate(tmp_path)
-    cluster.serve_tls(key, trusted)
-    secure = replace(api, server=cluster.url, patience=0)
-    (api.account / "ca.crt").write_bytes(trusted.read_bytes())
-    assert secure.request("GET", PODS, query=QUERY)["items"] == []
+    monkeypatch.setattr("qatline.components.trainjob.kubernetes_api._TIMEOUT", 1)
+    with cluster._lock, pytest.raises(KubernetesError, match=r"does not answer: .*timed out"):
+        list_pods(replace(api, retries=0))
+
+
+def test_call_never_logs_the_token(
+    cluster: FakeKubernetes, api: KubernetesApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    cluster.faults = [503, None, 401]
+    with pytest.raises(KubernetesError, match="answers 401") as caught:
+        list_pods(api)
+    assert "Retry" in caplog.text
+    assert cluster.token not in f"{caplog.text} {caught.value} {caught.value.__cause__}"
+
+
+def test_from_pod_reads_a_replaced_token(
+    cluster: FakeKubernetes,
+    pod: Callable[[], KubernetesApi],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = pod()
+    assert api.namespace == "team"
+    assert list_pods(api) == []
+    cluster.token = "next"
+    (tmp_path / "token").write_text("next")
+    later = SimpleNamespace(now=lambda: datetime.now() + timedelta(minutes=2))
+    monkeypatch.setattr(
+        incluster_config, "datetime", SimpleNamespace(datetime=later, timedelta=timedelta)
+    )
+    assert list_pods(api) == []
+
+
+def test_from_pod_connects_without_a_proxy(
+    pod: Callable[[], KubernetesApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert list_pods(pod()) == []
+
+
+def test_from_pod_trusts_only_the_clusters_authority(
+    pod: Callable[[], KubernetesApi], tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    (api.account / "ca.crt").write_bytes(certificate(other)[1].read_bytes())
+    (tmp_path / "ca.crt").write_bytes(certificate(other)[1].read_bytes())
     with pytest.raises(KubernetesError, match="certificate verify failed"):
-        secure.request("GET", PODS, query=QUERY)
+        list_pods(pod())
+
+
+@pytest.mark.parametrize("name", ["namespace", "token", "ca.crt"])
+def test_from_pod_requires_a_service_account(
+    pod: Callable[[], KubernetesApi], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).unlink()
+    with pytest.raises(KubernetesError, match=r"Expected the pod's service account in .*automount"):
+        pod()
+
+
+def test_from_pod_requires_a_pod() -> None:
+    with pytest.raises(KubernetesError, match=r"KUBERNETES_SERVICE_HOST.*qatline run"):
+        from_pod({})
+
+
+def test_missing_package_prevents_no_import() -> None:
+    code = (
+        "import sys; sys.modules.update({'kubernetes': None, 'urllib3': None})\n"
+        "from qatline.components.runtime import train_job_component\n"
+        "from qatline.components.trainjob.leftovers import delete_leftovers\n"
+        "print(delete_leftovers('1'))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -237,8 +237,7 @@ def test_faults_while_it_watches_are_passed_over(
     def fault() -> None:
         cluster.faults += [503, None, 429]
 
-    launcher = make(fault, lambda: cluster.end(NAME, "Complete"))
-    replace(launcher, api=replace(launcher.api, patience=60)).run_to_end(lambda: None)
+    make(fault, lambda: cluster.end(NAME, "Complete")).run_to_end(lambda: None)
     assert cluster.faults == []
     assert cluster.jobs == {}
 

@@ -2,20 +2,21 @@
 
 from typing import Any
 
+import pytest
 from fake_kubernetes import FakeKubernetes
 
-from qatline.components.trainjob.kubernetes_api import KubernetesApi
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
 from qatline.components.trainjob.pods import describe_failure, first_failed, list_pods, obstacles
 
 
-def ended(code: int, at: str = "", **told: str) -> dict[str, Any]:
+def ended(code: int, at: str | None = None, **told: str) -> dict[str, Any]:
     return {"terminated": {"exitCode": code, "finishedAt": at, **told}}
 
 
 def test_list_pods_are_those_of_the_job(cluster: FakeKubernetes, api: KubernetesApi) -> None:
     mine = cluster.add_pod("a", 0, {"running": {}})
     cluster.add_pod("b", 0, {"running": {}})
-    assert [pod["metadata"]["name"] for pod in list_pods(api, "a")] == [mine]
+    assert [pod.metadata.name for pod in list_pods(api, "a")] == [mine]
 
 
 def test_obstacles_are_what_kubernetes_says(cluster: FakeKubernetes, api: KubernetesApi) -> None:
@@ -28,6 +29,16 @@ def test_obstacles_are_what_kubernetes_says(cluster: FakeKubernetes, api: Kubern
         "pod a-node-0-0-x0y waits: ImagePullBackOff: no image",
         "pod a-node-0-1-x1y has no node: 0/3 nodes: no GPU",
     ]
+
+
+def test_list_pods_reports_an_invalid_answer(cluster: FakeKubernetes, api: KubernetesApi) -> None:
+    cluster.add_pod("a", 0, ended(1, "yesterday"))
+    with pytest.raises(KubernetesError, match=r"answer of .* is invalid: Failed to parse `yest"):
+        list_pods(api, "a")
+    cluster.pods.clear()
+    cluster.add_pod("a", 0, {}, conditions=[{"type": "Ready"}])
+    with pytest.raises(KubernetesError, match=r"answer of .* is invalid: .*must not be `None`"):
+        list_pods(api, "a")
 
 
 def test_first_failed_is_the_one_that_others_follow(
@@ -66,6 +77,16 @@ def test_describe_failure_ends_with_the_log(cluster: FakeKubernetes, api: Kubern
     ]
     assert len(lines) == 2 + 40
     assert lines[-2:] == ["fetching https://***@host/x", "ConfigError: no such option"]
+
+
+def test_describe_failure_accepts_a_log_in_another_encoding(
+    cluster: FakeKubernetes, api: KubernetesApi
+) -> None:
+    name = cluster.add_pod("a", 1, ended(2))
+    cluster.logs[name] = "Gr\udcf6\udcdfe"  # the bytes of Latin-1
+    failed = first_failed(list_pods(api, "a"))
+    assert failed is not None
+    assert describe_failure(api, failed).endswith("Gr\ufffd\ufffde")
 
 
 def test_describe_failure_without_log_has_the_pods_message(

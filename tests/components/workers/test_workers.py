@@ -42,6 +42,7 @@ def train(folder: Path, case: str, count: int) -> list[dict[str, np.ndarray]]:
     return [dict(np.load(folder / f"{index}-of-{count}.npz")) for index in range(count)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("case", "count"),
     [

@@ -129,6 +129,7 @@ def test_a_run_while_it_works_and_after_it(
     ]
 
 
+@pytest.mark.matrix
 def test_resume_goes_on_where_a_run_stopped(fake_cli: Any) -> None:
     failed = fake_cli("run", "--set", "model.options={train_baseline: {error: DataError}}")
     assert failed.returncode == 1

@@ -29,8 +29,6 @@ class Block(importlib.abc.MetaPathFinder):
         *(
             "sklearn",
             "PIL",
-            "jinja2",
-            "markupsafe",
             "kfp",
             "mlflow",
             "boto3",

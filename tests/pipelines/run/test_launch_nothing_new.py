@@ -19,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 SETTINGS = ["--set", "registry.name=line-3", "--set", "retrain.only_new=true"]
 
 
+@pytest.mark.matrix
 def test_run_ends_early_where_the_same_inputs_were_judged(
     fake_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_run_prints_steps_result_and_places(fake_cli: Any) -> None:
     assert (run / "artifacts" / "evaluation" / "evaluation.json").is_file()
 
 
+@pytest.mark.matrix
 def test_json_is_alone_on_stdout(
     fake_cli: Any,
 ) -> None:
@@ -77,6 +78,7 @@ def test_json_is_alone_on_stdout(
     assert (Path(private["run_dir"]) / "store" / "evaluate").is_dir()
 
 
+@pytest.mark.matrix_except("{error: DataError*")
 @pytest.mark.parametrize(
     ("behaviour", "code", "message"),
     [
@@ -121,6 +123,7 @@ def test_json_of_a_failure_has_the_error(fake_cli: Any) -> None:
     assert fake_cli.executed() == ["prepare_data", "train_baseline", "train_baseline", "evaluate"]
 
 
+@pytest.mark.matrix_except("train_baseline-launcher")
 @pytest.mark.parametrize(
     ("step", "victim"),
     [
@@ -159,6 +162,7 @@ def test_a_run_that_is_killed_goes_on(
     assert json.loads((run / "run.json").read_text())["attempts"] == 2
 
 
+@pytest.mark.matrix_except("2-130")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_everything_cleanly(
     fake_cli: Any, started: Start, number: signal.Signals, code: int
@@ -177,6 +181,7 @@ def test_a_signal_ends_everything_cleanly(
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.matrix
 def test_killed_run_blocks_no_other_run(fake_cli: Any, started: Start) -> None:
     first = started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
     wait_for((fake_cli.runs / "misbehaved-train_baseline").exists, "the step")
@@ -208,6 +213,7 @@ def test_killed_run_blocks_no_other_run(fake_cli: Any, started: Start) -> None:
     } == {"finished"}
 
 
+@pytest.mark.matrix
 def test_a_run_leaves_nothing_in_the_temporary_folder(
     fake_cli: Any, started: Start, tmp_path: Path
 ) -> None:

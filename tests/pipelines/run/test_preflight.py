@@ -124,12 +124,12 @@ def test_missing_packages_are_named_with_their_extras(
 
     def missing(packages: list[str]) -> list[str]:
         asked.extend(packages)
-        return ["jinja2", "mlflow"]
+        return ["sklearn", "mlflow"]
 
     monkeypatch.setattr(preflight, "missing_packages", missing)
     monkeypatch.delenv("QATLINE_TRACKING")
     with pytest.raises(
-        MissingPackageError, match=r"needs jinja2, mlflow, which are .*qatline\[report,pipeline\]"
+        MissingPackageError, match=r"needs sklearn, mlflow, which are .*qatline\[data,pipeline\]"
     ):
         check_before_training(load_config(overrides=["data={kind: npz, path: s3://b/k}"]))
     assert {"boto3", "mlflow"} < set(asked)

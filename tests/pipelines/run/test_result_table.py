@@ -64,10 +64,10 @@ def test_table_reads_well_at_80_columns() -> None:
         "INT8",
     ]
     assert [" ".join(row.split()) for row in rows] == [
-        "FP32 Keras 98.60% - 2.2 MB - - 0/14",
-        "FP32 engine 98.60% +0.00 736 kB 0.077 / 4.89 11,548 0/14",
-        "PTQ INT8 engine 97.60% -1.00 337 kB 12.30 / 106 15,678 14/14",
-        "QAT INT8 engine 99.16% +0.56 12.3 MB 0.082 / 8.93 1,218,351 14/14",
+        "FP32 Keras 98.60% - 2.25 MB - - 0/14",
+        "FP32 engine 98.60% +0.00 736 kB 0.0771 / 4.89 11,548 0/14",
+        "PTQ INT8 engine 97.60% -1.00 337 kB 12.3 / 106 15,678 14/14",
+        "QAT INT8 engine 99.16% +0.56 12.3 MB 0.0818 / 8.93 1,218,351 14/14",
     ]
 
 

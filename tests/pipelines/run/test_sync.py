@@ -40,6 +40,7 @@ def names(records: dict[str, Any]) -> list[tuple[str, str]]:
     return sorted((name, status) for name, status, *_ in records.values())
 
 
+@pytest.mark.matrix
 def test_sync_records_a_run_whose_store_was_away(fake_cli: Any) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

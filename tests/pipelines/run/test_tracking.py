@@ -43,6 +43,7 @@ def test_optional_server_that_is_away_is_a_warning(fake_cli: Any, nobody: str) -
     assert "MLflow" not in done.stdout.rpartition("Run ")[2]
 
 
+@pytest.mark.matrix
 def test_killed_run_resumes_its_own_record(fake_cli: Any) -> None:
     failed = fake_cli(
         "run",
@@ -73,6 +74,7 @@ def test_killed_run_resumes_its_own_record(fake_cli: Any) -> None:
     assert not [name for name in parent(before).data.params if name.startswith("cluster")]
 
 
+@pytest.mark.matrix
 def test_run_in_postgres_keeps_password_out_and_artifacts_near(fake_cli: Any) -> None:
     server = PostgresServer()
     try:

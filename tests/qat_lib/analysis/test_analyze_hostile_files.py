@@ -261,6 +261,7 @@ def chain(count: int, build: Callable[[GraphBuilder, str, int], str]) -> GraphBu
     return g
 
 
+@pytest.mark.matrix_except("gates")
 @pytest.mark.parametrize(
     "build",
     [

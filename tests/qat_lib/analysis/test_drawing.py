@@ -1,4 +1,4 @@
-"""The drawing of an engine: boxes, edges, and a finding's box."""
+"""The drawing of an engine: a box for each kernel, edges, and the box of each name."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis import CATALOG, analyze_graph
-from qat_lib.analysis.drawing import Drawing, draw
+from qat_lib.analysis.drawing import draw
 from qat_lib.analysis.engine import predict_engine
+from qat_lib.pages.graph import GraphNode, GraphView
 
 
-def drawing(g: GraphBuilder) -> Drawing:
+def drawing(g: GraphBuilder) -> GraphView:
     return draw(predict_engine(g.graph()))
 
 
-def block() -> GraphBuilder:
-    """An INT8 convolution with Relu, two readers and two inputs.
+def operators(g: GraphBuilder) -> list[GraphNode]:
+    return [node for node in drawing(g).nodes if node.kind not in ("Input", "Output")]
 
-    It is read in INT8 and in floating point.
-    """
+
+def block() -> GraphBuilder:
+    """An INT8 convolution with Relu, read in INT8 and in floating point, and two inputs."""
     g = GraphBuilder()
     x, side = g.input("x", (1, 16, 8, 8)), g.input("side", ("n", 16, 8, 8))
     y = g.op("Relu", [g.conv(g.qdq(x, name="x_quantizer"), 16, 16, name="first")], "relu/Relu")
@@ -31,91 +32,95 @@ def block() -> GraphBuilder:
     return g
 
 
-def test_boxes() -> None:
+def test_draw_gives_a_box_for_each_kernel() -> None:
     g = block()
-    found = [
-        (b.name, b.op, b.keras_layer, b.precision, b.writes_float, b.kernel, b.shape)
-        for b in drawing(g).boxes
-    ]
     ends = [output.name for output in g.outputs]
-    assert found == [
-        ("x", "Input", "x", "", False, -1, "1 x 16 x 8 x 8"),
-        ("side", "Input", "side", "", False, -1, "n x 16 x 8 x 8"),
-        ("quant_first/Conv", "Conv", "first", "int8", False, 0, "1 x 16 x 8 x 8"),
-        ("relu/Relu", "Relu", "relu", "int8", True, 0, "1 x 16 x 8 x 8"),
-        ("quant_second/Conv", "Conv", "second", "int8", True, 1, "1 x 4 x 8 x 8"),
-        ("mul/Mul", "Mul", "mul", "float32", False, 2, "n x 16 x 8 x 8"),
-        (ends[0], "Output", ends[0], "", False, -1, "n x 16 x 8 x 8"),
-        (ends[1], "Output", ends[1], "", False, -1, "1 x 4 x 8 x 8"),
+    assert [(node.title, node.kind, node.precision) for node in drawing(g).nodes] == [
+        ("x", "Input", ""),
+        ("side", "Input", ""),
+        ("first", "Conv 3×3 + Relu", "int8"),
+        ("second", "Conv 3×3", "int8"),
+        ("mul", "Mul", "float"),
+        (ends[0], "Output", ""),
+        (ends[1], "Output", ""),
     ]
+    first, second, _ = operators(g)
+    assert first.names == ("quant_first/Conv", "relu/Relu")
+    assert first.details[:3] == (
+        "INT8, writes floating point",
+        "output: 1 × 16 × 8 × 8",
+        "kernel: quant_first/Conv + relu/Relu",
+    )
+    assert second.int8_weight
+    assert second.details[3:] == ("multiply-accumulates: 20.0%", "weight: INT8, 4 ranges")
 
 
-def test_edges_and_anchors() -> None:
+def test_draw_gives_edges_with_pairs_and_anchors() -> None:
     found = drawing(block())
-    names = [box.name for box in found.boxes]
-    edges = [
-        (
-            names[e.source],
-            names[e.target],
-            None if e.scale is None else round(e.scale, 4),
-            e.quantizer,
-        )
-        for e in found.edges
+    titles = [node.title for node in found.nodes]
+    edges = [(titles[e.source], titles[e.target], e.quantized) for e in found.edges]
+    assert edges[:4] == [
+        ("x", "first", True),
+        ("first", "second", True),
+        ("first", "mul", False),
+        ("side", "mul", False),
     ]
-    assert edges[:5] == [
-        ("x", "quant_first/Conv", 0.1, "x_quantizer/QuantizeLinear"),
-        ("quant_first/Conv", "relu/Relu", None, ""),
-        ("relu/Relu", "quant_second/Conv", 0.25, "relu_quantizer/QuantizeLinear"),
-        ("relu/Relu", "mul/Mul", None, ""),
-        ("side", "mul/Mul", None, ""),
-    ]
-    assert [edge[0] for edge in edges[5:]] == ["mul/Mul", "quant_second/Conv"]
-    assert [edge[2:] for edge in edges[5:]] == [(None, "")] * 2
-    assert names[found.anchors["relu_quantizer/QuantizeLinear"]] == "relu/Relu"
-    assert names[found.anchors["x_quantizer/DequantizeLinear"]] == "x"
-    assert names[found.anchors["first_weight/DequantizeLinear"]] == "quant_first/Conv"
-    assert names[found.anchors["relu"]] == "relu/Relu"
+    assert [edge[0] for edge in edges[4:]] == ["mul", "second"]
+    pairs = {node.title: node.output for node in found.nodes if node.output is not None}
+    assert {title: pair.name for title, pair in pairs.items()} == {
+        "x": "x_quantizer/QuantizeLinear",
+        "first": "relu_quantizer/QuantizeLinear",
+    }
+    assert pairs["first"].amax == pytest.approx(0.25 * 127)
+    for name, title in (
+        ("relu_quantizer/QuantizeLinear", "first"),
+        ("x_quantizer/DequantizeLinear", "x"),
+        ("first_weight/DequantizeLinear", "first"),
+        ("relu", "first"),
+        ("quant_second/Conv", "second"),
+    ):
+        assert titles[found.anchors[name]] == title
 
 
-@pytest.mark.parametrize(
-    ("node", "layer", "expected"),
-    [
-        ("relu/Relu", "", 3),
-        ("relu/Relu", "second", 3),
-        ("nowhere", "second", 4),
-        ("nowhere", "nothing", -1),
-    ],
-)
-def test_box_of_a_finding(node: str, layer: str, expected: int) -> None:
-    finding = CATALOG["V11"].at(node, message="What.", advice="Do.", layer=layer)
-    assert drawing(block()).box_of(finding) == expected
+def test_find_takes_the_first_known_name() -> None:
+    found = drawing(block())
+    assert found.find("relu/Relu", "second") == 2
+    assert found.find("nowhere", "second") == 3
+    assert found.find("nowhere", "nothing") is None
 
 
 def test_a_layer_is_anchored_at_its_first_operator() -> None:
     g = GraphBuilder()
-    g.output(g.op("Exp", [g.op("Tanh", [g.input()], "layer/Tanh")], "layer/Exp"))
-    assert drawing(g).anchors["layer"] == 1
+    g.output(g.op("Exp", [g.op("Softmax", [g.input()], "layer/Softmax")], "layer/Exp"))
+    found = drawing(g)
+    assert found.nodes[found.anchors["layer"]].names[0] == "layer/Softmax"
 
 
-def test_outputs_in_order_with_their_scales() -> None:
-    """A constant output has no box; an input as output has two.
+def test_boxes_are_in_topological_order() -> None:
+    """An elementwise kernel may start before an operand that it reads later."""
+    g = GraphBuilder()
+    x = g.input("x")
+    early = g.op("Exp", [x], "early/Exp")
+    other = g.op("Softmax", [x], "other/Softmax")
+    g.output(g.op("Mul", [early, other], "late/Mul"))
+    assert [node.kind for node in operators(g)] == ["Softmax", "Exp + Mul"]
+    assert all(edge.source < edge.target for edge in drawing(g).edges)
 
-    Nothing writes a constant output.
-    """
+
+def test_outputs_are_in_order() -> None:
+    """A constant output has no box, since nothing writes it; an input as output has two."""
     g = GraphBuilder()
     x = g.input("x")
     y = g.op("Tanh", [x], "tanh/Tanh")
     end = g.qdq(y, 0.5, name="tanh_quantizer")
     g.output(g.const(np.ones(3), name="constant"), end, x, y)
     found = drawing(g)
-    names = [box.name for box in found.boxes]
-    assert names == ["x", "tanh/Tanh", end, "x", y]
-    edges = [(edge.source, edge.target, edge.scale, edge.quantizer) for edge in found.edges]
-    assert edges == [
-        (0, 1, None, ""),
-        (1, 2, 0.5, "tanh_quantizer/QuantizeLinear"),
-        (0, 3, None, ""),
-        (1, 4, None, ""),
+    assert [node.title for node in found.nodes] == ["x", "tanh", end, "x", y]
+    assert [(edge.source, edge.target, edge.quantized) for edge in found.edges] == [
+        (0, 1, False),
+        (1, 2, True),
+        (0, 3, False),
+        (1, 4, False),
     ]
 
 
@@ -123,46 +128,50 @@ Build = Callable[[GraphBuilder, str], str]
 
 
 @pytest.mark.parametrize(
-    ("build", "dtype", "precision"),
+    ("build", "dtype", "precision", "detail"),
     [
-        (lambda g, x: g.op("Tanh", [x]), np.float32, "float32"),
-        (lambda g, x: g.op("Tanh", [x]), np.float16, "float16"),
-        (lambda g, x: g.op("Foreign", [x]), np.float16, "float32"),
-        (lambda g, x: g.op("Exp", [g.op("Tanh", [x])]), np.float16, "float16"),
-        (lambda g, x: g.op("MaxPool", [g.qdq(x)], kernel_shape=[1, 1]), np.float32, "int8"),
-        (lambda g, x: g.conv(g.qdq(x), 16, 16, quantized=False), np.float32, "mixed"),
-        (lambda g, x: g.conv(x, 16, 16, quantized=False), np.float32, "float32"),
+        (lambda g, x: g.op("Tanh", [x]), np.float32, "float", "float32"),
+        (lambda g, x: g.op("Tanh", [x]), np.float16, "float", "float16"),
+        (lambda g, x: g.op("Foreign", [x]), np.float16, "float", "float32"),
+        (lambda g, x: g.op("Exp", [g.op("Tanh", [x])]), np.float16, "float", "float16"),
+        (lambda g, x: g.op("Flatten", [x]), np.float32, "", "float32"),
+        (lambda g, x: g.op("MaxPool", [g.qdq(x)], kernel_shape=[1, 1]), np.float32, "int8", "INT8"),
+        (
+            lambda g, x: g.conv(g.qdq(x), 16, 16, quantized=False),
+            np.float32,
+            "float",
+            "float32: one operand is not quantized",
+        ),
+        (lambda g, x: g.conv(x, 16, 16, quantized=False), np.float32, "float", "float32"),
     ],
 )
-def test_precision_of_a_box(build: Build, dtype: Any, precision: str) -> None:
+def test_precision_of_a_box(build: Build, dtype: Any, precision: str, detail: str) -> None:
     g = GraphBuilder(dtype=dtype)
     g.output(build(g, g.input()))
-    boxes = [box for box in drawing(g).boxes if box.op not in ("Input", "Output")]
-    assert {box.precision for box in boxes} == {precision}
+    assert [(node.precision, node.details[0]) for node in operators(g)] == [(precision, detail)]
 
 
 @pytest.mark.parametrize(
     ("shape", "text"),
-    [((1, "n", 3), "1 x n x 3"), ((1, None, 3), "1 x ? x 3"), ((), ""), (None, "?")],
+    [((1, "n", 3), "1 × n × 3"), ((1, None, 3), "1 × ? × 3"), ((), ""), (None, "?")],
 )
 def test_shape_of_a_box(shape: Any, text: str) -> None:
     g = GraphBuilder()
     g.output(g.op("Tanh", [g.input("x", shape)]))
-    assert drawing(g).boxes[0].shape == text
+    assert drawing(g).nodes[0].details == (f"shape: {text}",)
 
 
-def test_box_kernel_is_number_in_report() -> None:
-    report = analyze_graph(block().graph())
-    for box in report.drawing.boxes:
-        if box.kernel >= 0:
-            assert box.name in report.engine[box.kernel].name.split(" + ")
-
-
-def test_a_box_of_several_outputs_shows_the_first() -> None:
+@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
+def test_pair_with_an_unusable_scale_has_no_range(scale: float) -> None:
     g = GraphBuilder()
-    x = g.input()
-    parts = g.op("Split", [x, g.const([4, 12], np.int64)], "split", outputs=2, axis=1)
-    pooled = g.op("MaxPool", [parts], "pool", outputs=2, kernel_shape=[1, 1])
-    g.output(pooled, *(node.output[1] for node in g.nodes))
-    found = {box.name: (box.shape, box.precision) for box in drawing(g).boxes}
-    assert found["split"] == found["pool"] == ("1 x 4 x 8 x 8", "float32")
+    g.output(g.conv(g.qdq(g.input(), scale), 16, 16))
+    pair = drawing(g).nodes[0].output
+    assert pair is not None
+    assert pair.range() == ""
+
+
+def test_kind_names_strides_and_groups() -> None:
+    g = GraphBuilder()
+    x = g.op("MaxPool", [g.input()], kernel_shape=[3, 2], strides=[2, 2])
+    g.output(g.op("MaxPool", [x], kernel_shape=[1, 1], strides=[1, 2]))
+    assert [node.kind for node in operators(g)] == ["MaxPool 3×2 /2", "MaxPool 1×1 /1×2"]

@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from qat_lib.analysis import CATALOG, to_html
-from qat_lib.analysis.drawing import Box, Drawing, Edge
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.report import (
     AddVerdict,
@@ -22,6 +21,7 @@ from qat_lib.analysis.report import (
     PoolVerdict,
 )
 from qat_lib.analysis.table import render
+from qat_lib.pages.graph import GraphEdge, GraphNode, GraphView
 
 EMPTY = FusionReport(
     model="",
@@ -34,7 +34,7 @@ EMPTY = FusionReport(
     engine=(),
     islands=(),
     findings=(),
-    drawing=Drawing(boxes=(), edges=(), anchors={}),
+    drawing=GraphView(),
 )
 
 
@@ -148,7 +148,7 @@ def test_a_report_as_json_has_numbers_only() -> None:
 
 
 def test_reports_are_compared_without_their_drawings() -> None:
-    other = replace(EMPTY, drawing=Drawing(boxes=(), edges=(), anchors={"a": 1}))
+    other = replace(EMPTY, drawing=GraphView(anchors={"a": 1}))
     assert other == EMPTY
     assert "Drawing" not in repr(EMPTY)
 
@@ -281,84 +281,31 @@ def test_table_closes_with_the_counts_and_the_codes(codes: tuple[str, ...], verd
     assert re.search(rf"Codes: {'.*, '.join(codes)} ", found)
 
 
-def box(name: str, **options: Any) -> Box:
-    fields = {
-        "op": "Conv",
-        "keras_layer": name,
-        "precision": "int8",
-        "writes_float": False,
-        "kernel": 0,
-        "shape": "1",
-    }
-    return Box(name=name, **{**fields, **options})
-
-
-def page_data(report: FusionReport) -> dict[str, Any]:
-    match = re.search(r"^const data = (.*);$", to_html(report), re.MULTILINE)
-    assert match is not None
-    return dict(json.loads(match.group(1)))
-
-
-def test_page_holds_boxes_edges_and_findings() -> None:
-    drawing = Drawing(
-        boxes=(
-            box("quant_a/Conv", writes_float=True, kernel=3),
-            box("side", op="Input"),
-            box("end", shape="2 x 3"),
-        ),
-        edges=(
-            Edge(source=0, target=2, scale=0.5, quantizer="q"),
-            Edge(source=1, target=2, scale=None, quantizer=""),
-        ),
-        anchors={"node": 2, "end": 1},
+def test_page_marks_boxes_and_links_findings() -> None:
+    drawing = GraphView(
+        nodes=(GraphNode(title="a", kind="Conv"), GraphNode(title="end", kind="Output")),
+        edges=(GraphEdge(source=0, target=1, quantized=True),),
+        anchors={"node": 0, "end": 1},
     )
-    report = replace(FULL, drawing=drawing, findings=(finding("V01"), finding("V08", "nowhere")))
-    found = page_data(report)
-    assert found["model"] == "dir/[model].onnx"
-    assert found["summary"] == report.summary()
-    assert found["kernels"] == ["k"] * 5
-    assert found["titles"]["V01"] == "scale missing, not positive or not constant"
-    assert [each[:8] for each in found["boxes"]] == [
-        ["quant_a/Conv", "Conv", "quant_a/Conv", "int8", 1, 3, "1", 0.25],
-        ["side", "Input", "side", "int8", 0, 0, "1", None],
-        ["end", "Conv", "end", "int8", 0, 0, "2 x 3", None],
-    ]
-    assert [each[:4] for each in found["edges"]] == [[0, 2, 0.5, "q"], [1, 2, None, ""]]
-    assert [each["box"] for each in found["findings"]] == [2, 2]
+    found = (finding("V08"), finding("V01"), finding("V08", "nowhere", "info"))
+    page = to_html(replace(FULL, drawing=drawing, findings=found))
+    assert "dir/[model].onnx" in page
+    # The colour is that of the worst finding, the text names both.
+    (marked,) = re.findall(r'<g class="node neutral error" id="node-0".*?</title>', page, re.DOTALL)
+    assert marked.index("V01 error") < marked.index("V08 warning")
+    assert page.count('<a href="#node-0"><code>node</code></a>') == 2
+    assert "<code>nowhere</code>" in page
+    for figure in (
+        "errors: 1, warnings: 1, hints: 1",
+        "37.5% of the multiply-accumulates",
+        "2 of 3",
+        "stand-alone: 2 quantize, 1 elementwise; floating-point islands: 2",
+    ):
+        assert figure in page, figure
 
 
-def test_page_places_boxes_in_pixels() -> None:
-    """Boxes of 172 pixels have gaps of 28; rows are 84 apart."""
-    edges = tuple(Edge(source=source, target=2, scale=None, quantizer="") for source in (0, 1))
-    drawing = Drawing(boxes=(box("a"), box("b"), box("c")), edges=edges, anchors={})
-    places = [each[8:] for each in page_data(replace(EMPTY, drawing=drawing))["boxes"]]
-    assert places == [[86.0, 0.0], [286.0, 0.0], [186.0, 84.0]]
-
-
-def test_page_gives_an_edge_over_rows_the_places_between() -> None:
-    ends = ((0, 1), (1, 2), (0, 2))
-    edges = tuple(
-        Edge(source=source, target=target, scale=None, quantizer="") for source, target in ends
-    )
-    drawing = Drawing(boxes=(box("a"), box("b"), box("c")), edges=edges, anchors={})
-    found = [each[4:] for each in page_data(replace(EMPTY, drawing=drawing))["edges"]]
-    assert found[:2] == [[], []]
-    assert len(found[2]) == 2
-    assert found[2][1] == 84.0
-
-
-@pytest.mark.parametrize(
-    ("scale", "shown"),
-    [
-        (0.5, 0.5),
-        (-0.5, -0.5),
-        (None, None),
-        (float("nan"), "nan"),
-        (float("inf"), "inf"),
-        (float("-inf"), "-inf"),
-    ],
-)
-def test_page_shows_scales_that_are_no_numbers_as_text(scale: float | None, shown: Any) -> None:
-    edges = (Edge(source=0, target=1, scale=scale, quantizer=""),)
-    drawing = Drawing(boxes=(box("a"), box("b")), edges=edges, anchors={})
-    assert page_data(replace(EMPTY, drawing=drawing))["edges"][0][2] == shown
+def test_page_without_a_picture_links_nothing() -> None:
+    drawing = GraphView(nodes=(GraphNode(title="a", kind="Conv"),) * 3001, anchors={"node": 0})
+    page = to_html(replace(FULL, drawing=drawing, findings=(finding("V01"),)))
+    assert "too many nodes for a picture" in page
+    assert 'href="#node-' not in page

@@ -305,6 +305,7 @@ def gates(blocks: int) -> keras.Model:
     return keras.Model(x, layers.Softmax()(y))
 
 
+@pytest.mark.matrix_except("gates-TensorRTQDQCase")
 @pytest.mark.parametrize(
     ("make", "case"), [(deep, ResNetV2QDQCase), (deep, TensorRTQDQCase), (gates, TensorRTQDQCase)]
 )

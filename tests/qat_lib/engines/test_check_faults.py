@@ -74,6 +74,7 @@ class Judged:
         self.accuracy = right / len(images)
 
 
+@pytest.mark.matrix
 def test_faults_are_caught_and_sound_engines_pass(
     graph: Path, digits: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

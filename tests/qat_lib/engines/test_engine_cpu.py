@@ -22,10 +22,11 @@ from qat_lib.engines import (
     manifest_path,
     read_manifest,
 )
-from qat_lib.engines.agreement import bound_of, difference
+from qat_lib.engines.agreement import bound_of
 from qat_lib.engines.environment import cpu_device, cpu_kind
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.errors import ConfigError, EngineBuildError, EngineError
+from qat_lib.support.answers import difference
 
 
 def test_engine_answers_like_the_reference(built: EngineArtifact, int8_onnx: Path) -> None:

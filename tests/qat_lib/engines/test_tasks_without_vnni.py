@@ -141,6 +141,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     return dict(zip((task.__name__ for task in TASKS), json.loads(done.stdout), strict=True))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("task", [task.__name__ for task in TASKS])
 def test_engine_is_as_exact_as_its_graph(task: str, engines: dict[str, dict[str, Any]]) -> None:
     found = engines[task]

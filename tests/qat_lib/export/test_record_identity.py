@@ -63,6 +63,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.matrix_except("{}", "{'weights': 'qdq'*")
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_each_node_carries_its_keras_layer(
     tmp_path: Path, quantized: Any, options: dict[str, Any]
@@ -81,6 +82,7 @@ def test_each_node_carries_its_keras_layer(
     assert set(known.layers.values()) <= names | {"preprocessing"}
 
 
+@pytest.mark.matrix_except("{}", "{'weights': 'qdq'*")
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_each_pair_carries_the_name_of_its_plan_entry(
     tmp_path: Path, quantized: Any, plan: Any, options: dict[str, Any]

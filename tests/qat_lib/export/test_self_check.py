@@ -15,7 +15,7 @@ from keras import layers
 import qat_lib
 import qat_lib.torch
 from qat_lib.errors import ExportError, VerificationError
-from qat_lib.export import comparing, finish
+from qat_lib.export import comparing, finish, self_check
 from qat_lib.export.lowering import lower
 
 IMAGE = (8, 8, 3)
@@ -60,6 +60,7 @@ def break_padding(monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
     monkeypatch.setattr(finish, "lower", lower_wrongly)
 
 
+@pytest.mark.matrix_except("export_keras-True", "export_torch-True")
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("export", [export_keras, export_torch])
 def test_export_refuses_graph_of_other_outputs(
@@ -85,6 +86,7 @@ def test_refusal_names_first_differing_layer(
         export_keras(tmp_path / "model.onnx", quantized=False)
 
 
+@pytest.mark.matrix_except("options0", "options3")
 @pytest.mark.parametrize(
     "options",
     [
@@ -107,6 +109,30 @@ def test_every_kind_of_export_is_compared(
     break_padding(monkeypatch, 1)
     with pytest.raises(VerificationError, match="does not compute"):
         export_keras(tmp_path / "other.onnx", quantized=True, **options)
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_random_inputs_fill_range_of_quantizer(
+    unsigned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[np.ndarray] = []
+
+    def compare(open_reference: Any, path: Path, data: list[np.ndarray], **options: Any) -> Any:
+        given.extend(data)
+        return comparing.compare_with(open_reference, path, data, **options)
+
+    monkeypatch.setattr(self_check, "compare_with", compare)
+    x = keras.Input(IMAGE)
+    model = keras.Model(x, layers.Conv2D(4, 3)(layers.ReLU()(x) if unsigned else x))
+    model = qat_lib.quantize_model(model, unsigned=unsigned)
+    images = np.random.default_rng(0).uniform(0, 10, size=(8, *IMAGE)).astype("f4")
+    qat_lib.calibrate(model, images)
+    qat_lib.export_onnx(model, tmp_path / "model.onnx", target="openvino")
+    (values,) = given
+    assert values.max() == pytest.approx(10, rel=0.2)
+    assert values.min() == pytest.approx(0 if unsigned else -10, rel=0.2, abs=0.5)
+    # Half of the values are in each half of the range.
+    assert values.mean() == pytest.approx((values.min() + values.max()) / 2, abs=1)
 
 
 def test_file_that_cannot_run_is_reported(

@@ -130,6 +130,7 @@ ORDERS = [
 ]
 
 
+@pytest.mark.matrix_except("convolutions-add", "max-full", "full-full-full")
 @pytest.mark.parametrize("steps", ORDERS, ids="-".join)
 def test_repeated_calls_give_one_quantizer_per_tensor(steps: tuple[str, ...]) -> None:
     model = original = net()

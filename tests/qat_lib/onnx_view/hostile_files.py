@@ -153,7 +153,6 @@ def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
     from qat_lib.engines.onnxruntime import reference_session
     from qat_lib.export.verify import verify_onnx
     from qat_lib.keras.export.parity import check_parity
-    from qatline.components.report.graph import read_view as report_graph
     from qatline.pipelines.cli.main import app
 
     def command(*arguments: str) -> Callable[[Path], Any]:
@@ -172,7 +171,6 @@ def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
     return {
         "analyze_onnx": analyze_onnx,
         "read_summary": read_summary,
-        "report": report_graph,
         "verify_onnx": verify_onnx,
         "analyze": command("analyze", "FILE", "--fail-on", "error"),
         "verify": command("verify", "FILE"),

@@ -22,7 +22,7 @@ layers = keras.layers
 
 def image_network() -> Any:
     keras.utils.set_random_seed(0)
-    x = inputs = keras.Input((12, 12, 3))
+    x = inputs = keras.Input((12, 12, 6))
     x = layers.Conv2D(8, 3, activation="relu", name="first")(x)
     x = layers.DepthwiseConv2D(3, activation="relu", name="depthwise")(x)
     x = layers.SeparableConv2D(6, 3, activation="relu", name="separable")(x)
@@ -64,6 +64,41 @@ def test_plan_refuses_an_unknown_cpu() -> None:
         plan(image_network(), cpu="sse")
 
 
+def first_layer(channels: int, *, torch: bool = False, groups: int = 1) -> Any:
+    if torch:
+        nn = pytest.importorskip("torch").nn
+        return nn.Sequential(nn.Conv2d(channels, 8, 3, groups=groups), nn.ReLU()).eval()
+    inputs = keras.Input((12, 12, channels))
+    return keras.Model(inputs, layers.Conv2D(8, 3, groups=groups, name="0")(inputs))
+
+
+@pytest.mark.parametrize("torch", [False, True])
+@pytest.mark.parametrize(("channels", "is_float"), [(1, False), (2, True), (4, True), (5, False)])
+def test_images_stay_in_float_without_vnni(channels: int, is_float: bool, torch: bool) -> None:
+    model = first_layer(channels, torch=torch)
+    (weight,) = qat_lib.plan_quantization(model).by_kind("weight")
+    assert weight.pair_axis is None
+    found = qat_lib.plan_quantization(model, cpu="avx2")
+    assert (not found.by_kind("weight")) is is_float
+    reasons = {each.layer: (each.reason, each.detail) for each in found.skipped}
+    if is_float:
+        reason, detail = reasons["0"]
+        assert reason == "off by default"
+        assert detail.startswith(f"its {channels} channels leave 7 bits")
+    else:
+        assert "0" not in reasons
+
+
+def test_spec_quantizes_an_image_without_vnni() -> None:
+    spec = qat_lib.QuantizationSpec().add("0")
+    entries = plan(first_layer(3), cpu="avx2", quantization_spec=spec)
+    assert entries["0/kernel"].pair_axis == -2
+
+
+def test_groups_of_few_channels_are_quantized() -> None:
+    assert plan(first_layer(4, groups=2), cpu="avx2")["0/kernel"].pair_axis == -2
+
+
 def test_plan_takes_7_bits_for_ranges_that_stay() -> None:
     spec = qat_lib.QuantizationSpec().add("first", weight_range_policy="learned")
     entries = plan(image_network(), cpu="avx2", quantization_spec=spec)
@@ -103,7 +138,7 @@ def test_range_covers_the_largest_pair(shape: tuple[int, ...], channel_axes: Any
 
 def test_exported_weights_never_overflow(tmp_path: Path) -> None:
     model = image_network()
-    data = np.random.default_rng(0).normal(size=(32, 12, 12, 3)).astype("float32")
+    data = np.random.default_rng(0).normal(size=(32, 12, 12, 6)).astype("float32")
     quantized = qat_lib.quantize_model(model, custom_qdq_cases="auto", unsigned=True, cpu="avx2")
     qat_lib.calibrate(quantized, data)
     quantized.compile(keras.optimizers.Adam(0.05), "mse")
@@ -131,7 +166,7 @@ def test_torch_plans_and_ranges_are_the_same(tmp_path: Path) -> None:
 
     torch.manual_seed(0)
     module = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.Conv2d(6, 8, 3),
         torch.nn.ReLU(),
         torch.nn.Conv2d(8, 8, 3, groups=8),
         torch.nn.Conv2d(8, 9, 3, groups=1),
@@ -143,7 +178,7 @@ def test_torch_plans_and_ranges_are_the_same(tmp_path: Path) -> None:
     axes = [(entry.pair_axis, entry.num_bits) for entry in found.by_kind("weight")]
     assert axes == [(1, 8), (None, 8), (1, 8), (None, 7), (1, 8)]
     quantized = front.quantize_model(module, unsigned=True, cpu="avx2")
-    front.calibrate(quantized, [torch.randn(8, 3, 12, 12)])
+    front.calibrate(quantized, [torch.randn(8, 6, 12, 12)])
     kernel = module[0].weight.detach().numpy()
     keras_quantizer = TensorQuantizer(channel_axes=(0,), pair_axis=1, range_policy="current")
     keras_quantizer.build(kernel.shape)
@@ -153,6 +188,6 @@ def test_torch_plans_and_ranges_are_the_same(tmp_path: Path) -> None:
         rtol=1e-6,
     )
     file = tmp_path / "m.onnx"
-    front.export_onnx(quantized, file, example_input=torch.randn(1, 3, 12, 12), target="openvino")
+    front.export_onnx(quantized, file, example_input=torch.randn(1, 6, 12, 12), target="openvino")
     assert read_summary(file).metadata["cpu"] == "avx2"
     assert not list(overflowing_nodes(OnnxGraph.load(file)))

@@ -22,7 +22,7 @@ def test_missing_hint_knows_packages_of_extras_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packages", "extras"), [(["jinja2"], "report"), (["kfp", "mlflow", "PIL"], "pipeline,data")]
+    ("packages", "extras"), [(["sklearn"], "data"), (["kfp", "mlflow", "PIL"], "pipeline,data")]
 )
 def test_install_hint_names_each_extra_once(packages: list[str], extras: str) -> None:
     assert f"'qatline[{extras}]'" in install_hint(packages)

@@ -9,38 +9,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_framework import network, samples
 
 import qat_lib
 import qat_lib.torch
-from qat_lib.errors import CalibrationError
 from qat_lib.torch.models import load_weights, resnet20_cifar10
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 IMAGES = np.random.default_rng(0).uniform(0.2, 1.0, size=(64, 8, 8, 3)).astype(np.float32)
 LAYERS = ("conv", "biased", "logits")
-
-
-class Network(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 16, 3, bias=False)
-        self.bn = nn.BatchNorm2d(16)
-        self.biased = nn.Conv2d(16, 16, 3)
-        self.logits = nn.Linear(16, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.biased(torch.relu(self.bn(self.conv(x)))))
-        x = torch.nn.functional.adaptive_avg_pool2d(x, 1)
-        return self.logits(x.reshape(x.size(0), -1))
-
-
-def channels_first(images: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, -1, 1)))
-
-
-def network() -> Network:
-    torch.manual_seed(1)
-    return Network().eval()
 
 
 def quantized_at(bits: int, module: nn.Module, images: torch.Tensor) -> Any:
@@ -52,7 +29,7 @@ def quantized_at(bits: int, module: nn.Module, images: torch.Tensor) -> Any:
     return quantized.eval()
 
 
-def keras_twin(module: Network) -> Any:
+def keras_twin(module: nn.Module) -> Any:
     import keras
 
     x = keras.Input((8, 8, 3))
@@ -71,31 +48,6 @@ def keras_twin(module: Network) -> Any:
     return model
 
 
-def test_correct_bias_removes_the_mean_error() -> None:
-    module, images = network(), channels_first(IMAGES)
-    quantized = quantized_at(4, module, images)
-    with torch.no_grad():
-        before = (quantized(images) - module(images)).mean(0).abs().max()
-        report = qat_lib.torch.correct_bias(quantized, images)
-        after = (quantized(images) - module(images)).mean(0).abs().max()
-    assert after < 0.1 * before
-    assert set(report.shifts) == set(LAYERS)
-    assert (report.skipped, report.samples) == ({}, 64)
-    assert all(shift > 0 for shift in report.shifts.values())
-
-
-def test_correct_bias_moves_biases_and_means_only() -> None:
-    quantized = quantized_at(4, network(), channels_first(IMAGES))
-    before = {name: value.clone() for name, value in quantized.state_dict().items()}
-    images = channels_first(IMAGES)
-    qat_lib.torch.correct_bias(quantized.train(), images)
-    after = quantized.state_dict()
-    changed = {name for name in after if not after[name].equal(before[name])}
-    assert changed == {"bn.running_mean", "biased.bias", "logits.bias"}
-    assert quantized.training
-    torch.testing.assert_close(images, channels_first(IMAGES), rtol=0, atol=0)
-
-
 def test_correct_bias_equals_its_keras_twin() -> None:
     module = network()
     model = keras_twin(module)
@@ -105,8 +57,9 @@ def test_correct_bias_equals_its_keras_twin() -> None:
     twin = qat_lib.quantize_model(model, quantization_spec=spec)
     qat_lib.calibrate(twin, IMAGES, "max")
     qat_lib.correct_bias(twin, IMAGES)
-    quantized = quantized_at(4, module, channels_first(IMAGES))
-    qat_lib.torch.correct_bias(quantized, channels_first(IMAGES))
+    quantized = quantized_at(4, module, samples(IMAGES)).train()
+    qat_lib.torch.correct_bias(quantized, samples(IMAGES))
+    assert quantized.training
     own = quantized.state_dict()
     expected = {
         "bn.running_mean": twin.get_layer("bn").moving_mean,
@@ -131,7 +84,7 @@ def resnet20_biases(*, activations: bool) -> list[tuple[np.ndarray, np.ndarray]]
     load_weights(module, DATA / "resnet20_cifar10.npz")
     twin = qat_lib.quantize_model(model, custom_qdq_cases="auto")
     qat_lib.calibrate(twin, images, "max")
-    x = channels_first(images)
+    x = samples(images)
     quantized = qat_lib.torch.quantize_model(
         module.eval(), custom_qdq_cases="auto", example_input=x
     )
@@ -175,60 +128,3 @@ def test_correct_bias_equals_keras_on_the_first_stage_of_int8() -> None:
     """
     for bias, expected in resnet20_biases(activations=True)[:6]:
         np.testing.assert_allclose(bias, expected, atol=1e-4)
-
-
-def test_correct_bias_is_taken_back_where_outputs_get_worse() -> None:
-    """As in Keras: a few clipped outliers outweigh the rounding errors."""
-    conv = nn.Conv2d(1, 1, 1)
-    nn.init.ones_(conv.weight)
-    nn.init.zeros_(conv.bias)
-    module = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1)).eval()
-    spec = qat_lib.QuantizationSpec().add("0", num_bits=4)
-    quantized = qat_lib.torch.quantize_model(module, "partial", spec)
-    qat_lib.torch.calibrate(quantized, torch.ones(1, 1, 10, 10), "max")
-    data = torch.full((8, 1, 10, 10), 0.25)
-    data[:, :, :2, :2] = 10.0
-    before = {name: value.clone() for name, value in quantized.state_dict().items()}
-    report = qat_lib.torch.correct_bias(quantized, data)
-    assert report.shifts == {}
-    assert any("raises the error of the outputs" in reason for reason in report.skipped.values())
-    for name, value in quantized.state_dict().items():
-        assert torch.equal(value, before[name]), name
-
-
-def test_correct_bias_survives_export(tmp_path: Path) -> None:
-    images = channels_first(IMAGES)
-    quantized = quantized_at(8, network(), images)
-    qat_lib.torch.correct_bias(quantized, images)
-    path = tmp_path / "net.onnx"
-    qat_lib.torch.export_onnx(quantized, path, example_input=images[:1])
-    assert qat_lib.torch.check_parity(quantized, path, images[:8].numpy()).passed
-
-
-def test_correct_bias_says_what_it_skips() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.shared = nn.Conv2d(3, 3, 1)
-            self.bare = nn.Conv2d(3, 4, 1, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.bare(self.shared(self.shared(x)))
-
-    quantized = qat_lib.torch.quantize_model(Odd().eval())
-    qat_lib.torch.calibrate(quantized, channels_first(IMAGES))
-    report = qat_lib.torch.correct_bias(quantized, channels_first(IMAGES))
-    assert report.shifts == {}
-    assert "more than once" in report.skipped["shared"]
-    assert "no bias" in report.skipped["bare"]
-
-
-def test_correct_bias_refuses_a_float_model() -> None:
-    with pytest.raises(CalibrationError, match="no quantizer"):
-        qat_lib.torch.correct_bias(network(), channels_first(IMAGES))
-
-
-def test_correct_bias_refuses_empty_data() -> None:
-    quantized = quantized_at(8, network(), channels_first(IMAGES))
-    with pytest.raises(CalibrationError, match="empty"):
-        qat_lib.torch.correct_bias(quantized, [])

@@ -57,6 +57,7 @@ def described(plan: QuantizationPlan) -> dict[str, Any]:
     return {"activations": activations, "weights": weights, "skipped": skipped}
 
 
+@pytest.mark.matrix_except("*-auto", "residual-*")
 @pytest.mark.filterwarnings("ignore:The spec names")
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("network", TWINS)

@@ -105,6 +105,7 @@ TRANSPOSED = {
 }
 
 
+@pytest.mark.matrix_except("same-1", "longer by two-3", "kernel below stride, valid-2")
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 @pytest.mark.parametrize("options", TRANSPOSED.values(), ids=list(TRANSPOSED))
 def test_a_transposed_convolution_with_an_open_batch(tmp_path, dimensions, options):

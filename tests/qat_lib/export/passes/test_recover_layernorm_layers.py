@@ -127,6 +127,7 @@ def attention():
     return quantized, plan, data
 
 
+@pytest.mark.matrix_except("more0-13", "more1-21")
 @pytest.mark.parametrize("opset", [13, 17, 21])
 @pytest.mark.parametrize(
     "more", [{}, {"weights": "qdq"}, {"target": "onnxruntime"}, {"target": "openvino"}]
@@ -146,6 +147,7 @@ def test_an_attention_network_agrees_with_keras(attention, tmp_path, opset, more
         assert [f for f in qat_lib.analyze_onnx(report.path).findings if f.severity != "info"] == []
 
 
+@pytest.mark.matrix_except("int8")
 @pytest.mark.parametrize("weights", ["int8", "qdq"])
 def test_an_attention_network_in_half(attention, tmp_path, weights):
     quantized, plan, data = attention

@@ -172,6 +172,7 @@ def wavenet():
     return keras.Model(inputs, layers.Conv1D(2, 1, name="y")(layers.ReLU()(x)))
 
 
+@pytest.mark.matrix
 def test_residuals_of_wavenet_fuse(tmp_path, monkeypatch):
     model, path = qat_lib.quantize_model(wavenet(), custom_qdq_cases="auto"), tmp_path / "m.onnx"
     data = np.random.default_rng(0).normal(size=(4, 32, 4)).astype(np.float32)

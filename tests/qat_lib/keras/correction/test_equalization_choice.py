@@ -93,6 +93,7 @@ def test_auto_takes_inputs_by_name():
     assert choose_equalization(model, {"image": images()}, "auto", quantize).applied
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(
     not (SHARED / "mobilenetv2_imagenet.npz").is_file(), reason=f"no ImageNet weights in {SHARED}"
 )

@@ -45,6 +45,7 @@ def types(path: Path) -> list[str]:
     return sorted(onnx.TensorProto.DataType.Name(each) for each in found)
 
 
+@pytest.mark.matrix_except("tensorrt-int8-stored0", "onnxruntime-int4-stored4")
 @pytest.mark.parametrize(
     ("target", "weights", "stored"),
     [

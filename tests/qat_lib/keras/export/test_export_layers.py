@@ -118,6 +118,7 @@ def test_ranges_that_nobody_set_are_named(tmp_path, caplog):
     assert "calibrated" not in caplog.text
 
 
+@pytest.mark.matrix_except("1-layer0-False", "padding2-layer2-True")
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize(
     ("padding", "layer"),

@@ -25,6 +25,7 @@ KINDS = {
     np.dtype(np.float16): onnx.TensorProto.FLOAT16,
 }
 QUANTIZED = Recorded(activations={"q": 0.5})
+QUANTIZED_HALF = Recorded(activations={"q": 0.5}, half=True)
 
 
 def compare(
@@ -251,7 +252,7 @@ def test_parity_fails_where_onnx_gives_no_finite_number(
         ({"quantizers": Recorded(half=True)}, 2e-2),
         ({"half": True}, 2e-2),
         ({"quantizers": QUANTIZED}, None),
-        ({"quantizers": Recorded(activations={"q": 0.5}, half=True)}, None),
+        ({"quantizers": QUANTIZED_HALF}, 5e-2),
     ],
 )
 def test_parity_has_the_tolerance_of_the_precision(
@@ -260,6 +261,21 @@ def test_parity_has_the_tolerance_of_the_precision(
     report = compare(tmp_path, ([[1.0]], [[1.0]]), **options)
     assert report.tolerance == tolerance
     assert report.passed
+
+
+@pytest.mark.parametrize(("away", "passes"), [(0.09, True), (0.11, False)])
+def test_parity_judges_fp16_file_by_its_largest_difference(
+    tmp_path: Path, away: float, passes: bool
+) -> None:
+    """The largest output is 2, and one label of 64 differs by more than a tie."""
+    expected = np.tile(np.float32([[1.0, -2.0]]), (64, 1))
+    expected[0] = [0.04, 0.0]
+    received = expected.copy()
+    received[0, 1] += away
+    report = compare(tmp_path, (expected, received), quantizers=QUANTIZED_HALF, batch_size=64)
+    assert (report.mismatches, report.difference < report.allowed) == (1, True)
+    assert report.passed is passes
+    assert not compare(tmp_path, (expected, received), quantizers=QUANTIZED, batch_size=64).passed
 
 
 @pytest.mark.parametrize(("share", "passes"), [(0.04, True), (0.06, False)])
@@ -463,6 +479,7 @@ def report(**values: Any) -> ParityReport:
         ({"largest_difference": 1.001, "tolerance": None}, True),
         ({"mismatches": 1}, False),
         ({"mismatches": 1, "tolerance": None}, False),
+        ({"mismatches": 1, "labels_decide": False}, True),
         ({"ties": 3}, True),
         ({"largest_difference": float("nan"), "tolerance": None}, False),
         ({"magnitude": 0.0, "largest_difference": 0.5e-6}, True),

@@ -188,6 +188,7 @@ def test_planning_leaves_the_model_as_it_is() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), weights, strict=True))
 
 
+@pytest.mark.matrix_except("sequence")
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_whole_way(kind: str, tmp_path: Path) -> None:
     make, shape, weighted = MODELS[kind]

@@ -47,6 +47,7 @@ def test_branch_keeps_the_static_shape() -> None:
     assert traced.structured_outputs.shape.as_list() == [None, 3]
 
 
+@pytest.mark.matrix_except("False-ema", "True-learned")
 @pytest.mark.parametrize("policy", ["frozen", "ema", "last", "learned", "current"])
 @pytest.mark.parametrize("training", [False, True])
 def test_quantizer_traces_no_conditions(policy: str, training: bool) -> None:
@@ -91,6 +92,7 @@ def test_inference_graphs_convert_with_tf2onnx(quantized: Any, tmp_path: Path) -
     np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
 
 
+@pytest.mark.matrix
 def test_inference_graphs_convert_with_tensorflow_lite(quantized: Any, tmp_path: Path) -> None:
     quantized.export(tmp_path, verbose=False)
     converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path))

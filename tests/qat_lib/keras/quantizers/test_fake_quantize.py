@@ -52,6 +52,7 @@ def test_range_for_each_channel_equals_oracle(data: st.DataObject, rank: int) ->
     )
 
 
+@pytest.mark.matrix_except("2-0", "4--1", "5-2")
 @pytest.mark.parametrize(("rank", "axis"), [(r, a) for r in range(2, 6) for a in range(-r, r)])
 def test_every_axis_of_every_rank(rank: int, axis: int) -> None:
     x = np.random.default_rng(rank).standard_normal((3, 2, 4, 2, 3)[:rank]).astype(np.float32)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from qatline.components.artifacts.metric import Metric
-
 DASH = "–"
 _MINUS = "−"
 
@@ -33,19 +31,6 @@ def points(value: object) -> str:
         return DASH
     rounded = round(number * 100, 2)
     return "±0.00 pp" if rounded == 0 else f"{rounded:+.2f} pp".replace("-", _MINUS)
-
-
-def quality(metric: Metric, value: object) -> str:
-    """Return a value of a metric: a percentage for shares, else four digits."""
-    return percent(value) if metric.share else significant(value, 4)
-
-
-def change(metric: Metric, value: float, reference: float) -> str:
-    """Return the difference of two values of a metric, with its sign."""
-    if metric.share:
-        return points(value - reference)
-    text = significant(value - reference)
-    return text if text == "0" or text.startswith(_MINUS) else f"+{text}"
 
 
 def size(value: object) -> str:
@@ -96,13 +81,12 @@ def significant(value: object, digits: int = 3) -> str:
 
 
 def seconds(value: object) -> str:
-    """Return a readable duration, ``4.2 s`` or ``1 min 35 s``.
-
-    4.23 -> ``4.2 s``, 95 -> ``1 min 35 s``.
-    """
+    """Return a readable duration: ``4.2 s``, ``1 min 35 s`` or ``2 h 5 min``."""
     number = finite(value)
     if number is None:
         return DASH
-    if number < 60:
+    if number < 59.95:
         return f"{number:.1f} s"
-    return f"{int(number // 60)} min {int(number % 60)} s"
+    if number < 3599.5:
+        return "{} min {} s".format(*divmod(round(number), 60))
+    return "{} h {} min".format(*divmod(round(number / 60), 60))

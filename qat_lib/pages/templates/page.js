@@ -71,29 +71,48 @@
   view.addEventListener("pointercancel", release);
 
   const detail = document.getElementById("graph-detail");
-  const tell = (event) => {
-    const node = event.target.closest && event.target.closest(".node");
-    if (node) detail.textContent = node.dataset.detail;
-  };
-  svg.addEventListener("pointerover", tell);
-  svg.addEventListener("focusin", tell);
-
   const nodes = [...svg.querySelectorAll(".node")];
+  const textOf = (node) => node.querySelector("title").textContent;
+  const show = (event) => {
+    const node = event.target.closest && event.target.closest(".node");
+    if (node) detail.textContent = textOf(node);
+  };
+  svg.addEventListener("pointerover", show);
+  svg.addEventListener("focusin", show);
+
+  const center = (node) => {
+    const box = node.getBBox();
+    view.scrollTo({ left: (box.x + box.width / 2) * zoom - view.clientWidth / 2, top: (box.y + box.height / 2) * zoom - view.clientHeight / 2 });
+  };
+
+  // One node is in the order of the Tab key; the arrow keys move between nodes.
+  let current = nodes[0];
+  for (const node of nodes) node.tabIndex = node === current ? 0 : -1;
+  svg.addEventListener("focusin", (event) => {
+    current.tabIndex = -1;
+    current = event.target.closest(".node") || current;
+    current.tabIndex = 0;
+  });
+  const steps = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+  svg.addEventListener("keydown", (event) => {
+    const next = nodes[nodes.indexOf(current) + (steps[event.key] || NaN)];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+  });
+
   document.getElementById("find").addEventListener("input", (event) => {
     const wanted = event.target.value.trim().toLowerCase();
-    let first = null;
-    for (const node of nodes) {
-      const hit = node.dataset.detail.toLowerCase().includes(wanted);
-      node.classList.toggle("dim", wanted !== "" && !hit);
-      if (hit && wanted !== "" && !first) first = node;
-    }
-    if (first) {
-      const box = first.getBBox();
-      view.scrollTo({ left: (box.x + box.width / 2) * zoom - view.clientWidth / 2, top: (box.y + box.height / 2) * zoom - view.clientHeight / 2 });
-    }
+    const found = nodes.filter((node) => textOf(node).toLowerCase().includes(wanted));
+    for (const node of nodes) node.classList.toggle("dim", !found.includes(node));
+    if (wanted && found.length) center(found[0]);
   });
-  // Until somebody zooms, the picture follows the width of the window.
+  // Until somebody zooms, the picture follows the width of the window, with legible labels.
   let touched = false;
   bar.addEventListener("click", () => { touched = true; });
-  new ResizeObserver(() => { if (!touched) setZoom(Math.min(1, (view.clientWidth - 4) / width)); }).observe(view);
+  new ResizeObserver(() => {
+    if (touched) return;
+    setZoom(Math.max(0.75, Math.min(1, (view.clientWidth - 4) / width)));
+    center(nodes[0]);
+  }).observe(view);
 })();

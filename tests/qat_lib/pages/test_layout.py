@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qat_lib.analysis.layout import _LONGEST, _MOST_LANES, Layout, _Points, lay_out
+from qat_lib.pages.layout import _LONGEST, _MOST_LANES, Layout, _Points, lay_out
 
 GAP, LANE = 0.18, 0.16
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qat_lib.analysis.layout import _LONGEST, _MOST_LANES, Layout, _Points, lay_out
+from qat_lib.pages.layout import _LONGEST, _MOST_LANES, Layout, _Points, lay_out
 
 Edges = list[tuple[int, int]]
 

@@ -1,0 +1,1 @@
+"""Pages for people: HTML, SVG pictures, the view of a graph, readable numbers."""

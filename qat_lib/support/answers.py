@@ -1,0 +1,120 @@
+"""Measured differences between the answers of two programs for one model.
+
+The difference of an output is the root mean square (RMS) of the deviation from the reference over
+all requests, divided by the standard deviation of the reference's answers. For independent answers
+it is 1.4. A tenth of the RMS of the worst sample is used instead if it is larger, to detect one
+wrong sample among many.
+
+Accepted differences depend on the programs: ``qat_lib.engines.agreement`` defines those of engines,
+``qat_lib.export.comparing`` those of exported files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LEAST_SPREAD = 0.05
+"""Minimum spread as a share of the answers' magnitude, for nearly constant answers."""
+_TINY = 1e-6
+_WORST = 0.1
+"""Weight of the worst sample."""
+
+Floats = NDArray[np.float64]
+Answers = Mapping[str, NDArray[Any]]
+"""Arrays by name: a request, or the outputs for it."""
+
+
+def nudged(value: NDArray[Any], size: float) -> NDArray[Any]:
+    """Return ``value`` with a relative change of ``size``; integers are not changed."""
+    return np.asarray(value * (1 + size), value.dtype) if value.dtype.kind == "f" else value
+
+
+def differences(answers: Sequence[Answers], expected: Sequence[Answers]) -> dict[str, float]:
+    """Return the difference of each output over all requests.
+
+    The difference is infinite if shapes or infinities differ.
+
+    Args:
+        answers: the outputs by name, one mapping per request.
+        expected: the reference's outputs, in the same form.
+    """
+    found = {}
+    for name in expected[0]:
+        pick = itemgetter(name)
+        found[name] = difference(list(map(pick, answers)), list(map(pick, expected)))
+    return found
+
+
+def difference(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> float:
+    """Return the difference of an output over all requests; for integers, the unequal share."""
+    if not have_equal_shapes(answers, expected):
+        return float("inf")
+    if expected[0].dtype.kind not in "fV":
+        unequal = [*map(np.ravel, map(np.not_equal, answers, expected))]
+        return float(np.concatenate(unequal).mean())
+    squares, count, worst, finite = 0.0, 0, 0.0, []
+    for one, other in zip(_samples(answers), _samples(expected), strict=True):
+        # Infinities and NaN must agree exactly; the RMS covers the finite values.
+        mask = np.isfinite(other)
+        if not np.array_equal(one[~mask], other[~mask], equal_nan=True):
+            return float("inf")
+        if not np.isfinite(one[mask]).all():
+            return float("inf")
+        away = one[mask] - other[mask]
+        squares, count = squares + float(np.sum(np.square(away))), count + away.size
+        worst = max(worst, _rms(away))
+        finite.append(other[mask])
+    typical = max(math.sqrt(squares / max(count, 1)), _WORST * worst)
+    return typical / answer_spread(np.concatenate(finite))
+
+
+def answer_spread(values: Floats) -> float:
+    """Return the standard deviation of the answers, bounded from below."""
+    found = _rms(values - values.mean()) if values.size else 0.0
+    return max(found, _LEAST_SPREAD * _rms(values), _TINY)
+
+
+def other_labels(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> float | None:
+    """Return the share of samples with another position of the largest value.
+
+    The share is None for outputs without classes, such as a map with many nearly equal maxima.
+
+    Args:
+        answers: one output, one array per request.
+        expected: the reference's output, in the same form.
+    """
+    if any(each.ndim != 2 or each.shape[1] < 2 or each.dtype.kind not in "fV" for each in expected):
+        return None
+    if not have_equal_shapes(answers, expected):
+        return 1.0
+    other = []
+    for one, two in zip(answers, expected, strict=True):
+        other.append(one.argmax(1) != two.argmax(1))
+    return float(np.concatenate(other).mean())
+
+
+def have_equal_shapes(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> bool:
+    """Return whether each answer has the expected shape."""
+    return list(map(np.shape, answers)) == list(map(np.shape, expected))
+
+
+def _samples(arrays: Iterable[NDArray[Any]]) -> Iterator[Floats]:
+    """Yield each sample as a vector; an output without a batch is one sample."""
+    for array in arrays:
+        yield from sample_rows(array)
+
+
+def sample_rows(array: NDArray[Any]) -> Any:
+    """Return each sample as a row of float64; an output without a batch is one row."""
+    values = array.astype(np.float64)
+    return values.reshape(len(values) or 1, -1) if values.ndim else values.reshape(1, 1)
+
+
+def _rms(values: Floats) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
