@@ -14,7 +14,7 @@ from qatline.components.artifacts.gate_advice import describe_verdict
 from qatline.components.artifacts.promotion import Verdict
 from qatline.components.artifacts.result_row import ResultRow
 from qatline.components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
-from qatline.components.store.key_lock import RUN_VARIABLE, this_process
+from qatline.components.store.step_store import RUN_VARIABLE, this_process
 
 INPUTS_VARIABLE = "QATLINE_INPUTS"
 """Environment variable with the fingerprint of data, code and settings of a run."""

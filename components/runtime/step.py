@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import StepError
+from qat_lib.files.whole_files import folder_beside
 from qatline.components.runtime.failures import reported_failure
 from qatline.components.runtime.shown_outputs import (
     ConfusionArtifact,
@@ -45,7 +45,7 @@ from qatline.components.store.fingerprints import (
     settings_files,
 )
 from qatline.components.store.step_store import StepStore, step_key
-from qatline.components.store.work_directory import work_directory
+from qatline.components.support.disk_errors import as_storage_error
 from qatline.components.support.events import EventProgress, NullProgress, emit
 from qatline.components.support.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from qatline.components.support.scrubbed_output import scrub_output
@@ -281,11 +281,12 @@ def _take_part(call: _Call) -> None:
 
 @contextmanager
 def _work(final: Path) -> Iterator[Path]:
-    work = work_directory(final.parent, final.name)
-    try:
+    with ExitStack() as stack:
+        try:
+            work = stack.enter_context(folder_beside(final))
+        except OSError as error:
+            raise as_storage_error(error, final) from error
         yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _checked(step: str, metrics: Mapping[str, float], progress: EventProgress) -> dict[str, float]:

@@ -6,15 +6,15 @@ and named by a digest of their sources: changed objects use another folder.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from qat_lib.errors import StorageError
+from qat_lib.files.whole_files import folder_beside
+from qat_lib.support.locks import file_lock
 from qatline.components.storage.archives import Wanted, safe_name, unpack_files
 from qatline.components.storage.storage import cache_root, existing, fetch_cached, open_storage
 from qatline.components.storage.stored_file import Storage, StoredFile, is_archive
@@ -102,14 +102,13 @@ def _unpacked(location: str, storage: Storage, wanted: Wanted) -> Path:
     with _locked(place):
         if not place.is_dir():
             archive = fetch_cached(location, storage) if "://" in location else Path(location)
-            beside = place.with_name(place.name + ".unfinished")
-            shutil.rmtree(beside, ignore_errors=True)  # left by a killed process
-            beside.mkdir()
-            if unpack_files(archive, beside, wanted) == 0:
-                shutil.rmtree(beside)
-                raise StorageError(f"{location} holds no file that is read here: correct data.path")
-            # The rename marks a complete extraction: readers test only for the folder.
-            beside.replace(place)
+            with folder_beside(place) as beside:
+                if unpack_files(archive, beside, wanted) == 0:
+                    raise StorageError(
+                        f"{location} holds no file that is read here: correct data.path"
+                    )
+                # The rename marks a complete extraction: readers test only for the folder.
+                beside.replace(place)
     return place
 
 
@@ -148,9 +147,7 @@ def _digest(location: str, files: Sequence[StoredFile]) -> str:
 def _locked(place: Path) -> Iterator[None]:
     """Hold the lock of a folder in the cache, for its creation."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.with_name(place.name + ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with file_lock(place.with_name(place.name + ".lock")):
             yield
     except StorageError:
         raise

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qat_lib.errors import StorageError
-from qat_lib.files.whole_files import sync, unfinished_name
+from qat_lib.files.whole_files import folder_beside, sync, sync_tree
 from qatline.components.store.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -26,7 +26,6 @@ from qatline.components.store.manifest import (
     read_step_manifest,
     verify_directory,
 )
-from qatline.components.store.work_directory import work_directory
 from qatline.components.support.disk_errors import as_storage_error
 
 __all__ = [
@@ -55,7 +54,7 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
     try:
         _write_manifest(tmp, manifest)
         # Contents must be durable before the name: a crash could otherwise publish empty files.
-        _sync_tree(tmp)
+        sync_tree(tmp)
         final.parent.mkdir(parents=True, exist_ok=True)
         if not _rename(tmp, final):
             shutil.rmtree(tmp, ignore_errors=True)
@@ -77,16 +76,14 @@ def materialize(source: Path, target: Path) -> None:
     Raises:
         StorageError: the disk is full or the folder is not writable.
     """
-    beside = target.with_name(unfinished_name(target.name))
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, beside, copy_function=_link_or_copy)
-        # A rename cannot replace a directory with content.
-        if target.exists():
-            shutil.rmtree(target)
-        beside.rename(target)
+        with folder_beside(target) as beside:
+            shutil.copytree(source, beside, copy_function=_link_or_copy, dirs_exist_ok=True)
+            # A rename cannot replace a directory with content.
+            if target.exists():
+                shutil.rmtree(target)
+            beside.rename(target)
     except (OSError, shutil.Error) as error:
-        shutil.rmtree(beside, ignore_errors=True)
         raise as_storage_error(error, target) from error
 
 
@@ -108,10 +105,8 @@ def _rename(tmp: Path, final: Path) -> bool:
         except StorageError:
             # Left by a tool that writes in place or damaged later: move it away in one step, then
             # try again.
-            aside = work_directory(final.parent, "damaged")
-            with suppress(FileNotFoundError):
+            with folder_beside(final) as aside, suppress(FileNotFoundError):
                 final.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
         else:
             return False
     raise StorageError(f"{final} can't be published: another process keeps changing it")
@@ -120,13 +115,6 @@ def _rename(tmp: Path, final: Path) -> bool:
 def _write_manifest(directory: Path, manifest: Manifest) -> None:
     text = json.dumps(manifest.to_dict(), indent=1, allow_nan=False)
     (directory / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
-
-
-def _sync_tree(directory: Path) -> None:
-    for root, _, names in os.walk(directory):
-        for name in names:
-            sync(Path(root, name))
-        sync(Path(root))
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -9,20 +9,22 @@ cache uses arguments and image as its key and ignores the code of the installed 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import StorageError
+from qat_lib.support.digests import sha256_of_json
+from qat_lib.support.locks import file_lock
 from qatline.components.store.directories import Manifest, verify_directory
-from qatline.components.store.key_lock import held
+from qatline.components.support.disk_errors import as_storage_error
 
 STORE_VARIABLE = "QATLINE_STORE"
+RUN_VARIABLE = "QATLINE_RUN"
 _KEY_VERSION = 1
 
 _log = logging.getLogger(__name__)
@@ -62,7 +64,14 @@ def step_key(
         "versions": versions,
         "machine": machine,
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return sha256_of_json(parts)
+
+
+def this_process() -> str:
+    """Return the name of this process: its run, if any, and its id."""
+    process = f"process {os.getpid()} on {socket.gethostname()}"
+    run = os.environ.get(RUN_VARIABLE)
+    return f"run {run} ({process})" if run else process
 
 
 class StepStore:
@@ -99,11 +108,22 @@ class StepStore:
         # A directory copied or renamed by hand has a valid manifest, but of another execution.
         return manifest if (manifest.step, manifest.key) == (step, key) else None
 
-    def hold(
-        self, step: str, key: str, waiting: Callable[[str], None]
-    ) -> AbstractContextManager[None]:
-        """Lock a key against other processes with the same execution.
+    @contextmanager
+    def hold(self, step: str, key: str, waiting: Callable[[str], None]) -> Iterator[None]:
+        """Lock a key: one process computes its result, others wait.
 
-        See ``qatline.components.store.key_lock``.
+        Args:
+            step: name of the step.
+            key: key of the execution.
+            waiting: receives the owner of the lock at each change, and "" at the end of the wait.
+
+        Raises:
+            StorageError: the disk is full or the folder is not writable.
         """
-        return held(self.root / step / f".{key}.lock", waiting)
+        path = self.root / step / f".{key}.lock"
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(file_lock(path, owner=this_process(), waiting=waiting))
+            except OSError as error:
+                raise as_storage_error(error, path) from error
+            yield

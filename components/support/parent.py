@@ -1,4 +1,4 @@
-"""Termination of a step with its launcher, even if killed.
+"""Termination of a process with another one, such as a step with its launcher, even if killed.
 
 KFP starts a shell between the launcher and the step's process. The shell survives a launcher killed
 with SIGKILL: the step would continue alone and collide with a resumed run. The step therefore
@@ -13,12 +13,14 @@ import os
 import select
 import signal
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 LAUNCHER_VARIABLE = "QATLINE_LAUNCHER_PID"
 KFP_EXECUTOR_VARIABLE = "_KFP_RUNTIME"
 _PR_SET_PDEATHSIG = 1
+_GRACE = 10.0  # seconds
 _SHELLS = frozenset({"sh", "bash", "dash"})
 
 _log = logging.getLogger(__name__)
@@ -33,8 +35,6 @@ def die_with_launcher() -> None:
     """
     if not os.environ.get(KFP_EXECUTOR_VARIABLE):
         return
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     named = os.environ.get(LAUNCHER_VARIABLE, "")
     launcher = int(named) if named.isdigit() else _nearest_non_shell(os.getppid())
     # The end of process 1 ends the whole container: there is nothing to watch.
@@ -42,28 +42,38 @@ def die_with_launcher() -> None:
         follow(launcher)
 
 
-def follow(process: int) -> None:
-    """Terminate this process when another one ends, or at once if it has already ended."""
+def follow(process: int, number: int = signal.SIGKILL) -> None:
+    """Terminate this process when another one ends, or at once if it has already ended.
+
+    Args:
+        process: id of the parent process, or of another ancestor.
+        number: signal to send to this process. SIGKILL follows after ten seconds.
+    """
+    # The kernel covers the parent of this process, even if a C function blocks all threads.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
-        _end()
-    except OSError as error:
-        _log.warning("the launcher %d can't be watched: %s", process, error)
+        _end(number)
+    except (OSError, AttributeError) as error:
+        _log.warning("process %d can't be watched: %s", process, error)
     else:
         threading.Thread(
-            target=_wait, args=(descriptor,), name="launcher-watch", daemon=True
+            target=_wait, args=(descriptor, number), name="parent-watch", daemon=True
         ).start()
 
 
-def _wait(descriptor: int) -> None:
+def _wait(descriptor: int, number: int) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     poll.poll()
-    _end()
+    _end(number)
 
 
-def _end() -> None:
+def _end(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(_GRACE)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -7,21 +7,18 @@ it is complete.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 from urllib.parse import quote
 
 from qat_lib.errors import TrackingError
-from qat_lib.files.whole_files import sync
+from qat_lib.files.whole_files import folder_beside, sync
+from qat_lib.support.locks import LockTimeoutError, file_lock
 
 _ELSEWHERE = "or choose another tracking.uri"
 _LOCK_SECONDS = 120.0  # creating the tables takes about 10 s
@@ -63,11 +60,16 @@ def prepared_database(path: Path) -> Iterator[None]:
             the lock.
         OSError: the folder is not writable. Errors of SQLAlchemy are not translated either.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        _acquire(lock, path)
-        _prepare(path)
-        yield
+    lock = path.with_suffix(".lock")
+    try:
+        with file_lock(lock, patience=_LOCK_SECONDS):
+            _prepare(path)
+            yield
+    except LockTimeoutError as error:
+        raise TrackingError(
+            f"another process has prepared the tracking database {path} for more than "
+            f"{_LOCK_SECONDS:g} s. {lock_holders(lock) or 'End it'}."
+        ) from error
 
 
 def lock_holders(path: Path) -> str:
@@ -102,23 +104,7 @@ def _described(number: int) -> str:
     return f"Process {number} ({command[:100]}) {advice}"
 
 
-def _acquire(lock: TextIO, path: Path) -> None:
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise TrackingError(
-                    f"another process has prepared the tracking database {path} for more than "
-                    f"{_LOCK_SECONDS:g} s. {lock_holders(Path(lock.name)) or 'End it'}."
-                ) from error
-        time.sleep(0.1)
-
-
 def _prepare(path: Path) -> None:
-    beside = path.with_name(f".{path.name}.new")
-    shutil.rmtree(beside, ignore_errors=True)  # left by a killed process: this one owns the lock
     head = _newest_revision()
     found = _look(path)
     missing = sorted(_known_tables() - found.tables)
@@ -136,15 +122,12 @@ def _prepare(path: Path) -> None:
             f"{head}, found {found.revision}. Copy the file, then run `mlflow db upgrade "
             f"{database_uri(path)}`, {_ELSEWHERE}."
         )
-    try:
-        beside.mkdir()
+    with folder_beside(path) as beside:
         _create(beside / path.name)
         for suffix in _SIDE_FILES:  # a journal without its database would be applied to the new one
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         (beside / path.name).replace(path)
         sync(path.parent)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True)

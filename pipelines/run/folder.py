@@ -14,11 +14,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
-import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +26,8 @@ from typing import Any
 import yaml
 
 from qat_lib.errors import ConfigError, StorageError
-from qat_lib.files.whole_files import sweep_unfinished, write_text
-from qatline.components.store.work_directory import work_directory
+from qat_lib.files.whole_files import folder_beside, sweep_unfinished, write_text
+from qat_lib.support.locks import LockTimeoutError, file_lock
 from qatline.components.support.disk_errors import as_storage_error
 from qatline.pipelines.config.run_config import RunConfig, build_config
 from qatline.pipelines.config.yaml_files import read_yaml_mapping
@@ -168,42 +165,24 @@ class RunFolder:
         self.write_record(replace(self.record(), status=status, ended=now()))
 
     @contextmanager
-    def hold(self, patience: float = _LOCK_PATIENCE) -> Iterator[int]:
-        """Hold the folder's lock; yield the lock's file descriptor.
-
-        The operating system releases the lock when the last process with the descriptor exits, even
-        if killed.
+    def hold(self, patience: float = _LOCK_PATIENCE) -> Iterator[tuple[int, ...]]:
+        """Hold the folder's lock; yield its descriptor for a child process (see ``file_lock``).
 
         Raises:
             StorageError: another process holds the lock.
         """
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = self.path / ".lock"
         try:
-            self._acquire(descriptor, time.monotonic() + patience)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            # Under the lock no other process writes: unfinished files belong to killed ones.
-            for place in (self.path, self.artifacts_dir, *self.steps_dir.glob("*/*/*")):
-                sweep_unfinished(place)
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _acquire(self, descriptor: int, deadline: float) -> None:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    holder = (
-                        os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-                    )
-                    raise StorageError(
-                        f"The run folder {self.path} is held by another process (pid {holder}). "
-                        "Wait until that run has ended, or start another one."
-                    ) from error
-                time.sleep(0.1)
+            with file_lock(lock, owner=str(os.getpid()), patience=patience) as descriptor:
+                for place in (self.path, self.artifacts_dir, *self.steps_dir.glob("*/*/*")):
+                    sweep_unfinished(place, alone=True)
+                yield descriptor
+        except LockTimeoutError as error:
+            raise StorageError(
+                f"The run folder {self.path} is held by another process (pid "
+                f"{error.holder or 'unknown'}). Wait until that run has ended, or start another "
+                "one."
+            ) from error
 
 
 def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -> RunFolder:
@@ -214,23 +193,21 @@ def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -
     """
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     output = Path(config.output).absolute()
-    work = work_directory(output, run_id)
-    unfinished = RunFolder(path=work)
     try:
-        unfinished.log_file.parent.mkdir()
-        write_text(
-            unfinished.config_file,
-            yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True),
-        )
-        unfinished.write_record(
-            RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version)
-        )
-        # The folder appears complete: other processes never see a run without its record.
-        return RunFolder(path=work.rename(output / run_id))
+        with folder_beside(output / run_id) as work:
+            unfinished = RunFolder(path=work)
+            unfinished.log_file.parent.mkdir()
+            write_text(
+                unfinished.config_file,
+                yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True),
+            )
+            unfinished.write_record(
+                RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version)
+            )
+            # The folder appears complete: other processes never see a run without its record.
+            return RunFolder(path=work.rename(output / run_id))
     except OSError as error:
         raise as_storage_error(error, output / run_id) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def run_folders(output: Path) -> list[RunFolder]:

@@ -25,11 +25,10 @@ from typing import Any
 from qat_lib.errors import QatlineError, StepError
 from qatline.components.registry.facts import INPUTS_VARIABLE
 from qatline.components.step_table import STEPS
-from qatline.components.store.key_lock import RUN_VARIABLE
-from qatline.components.store.step_store import STORE_VARIABLE
+from qatline.components.store.step_store import RUN_VARIABLE, STORE_VARIABLE
 from qatline.components.support.disk_errors import as_storage_error, is_disk_full
 from qatline.components.support.events import EVENTS_VARIABLE, emit
-from qatline.components.support.parent import LAUNCHER_VARIABLE
+from qatline.components.support.parent import LAUNCHER_VARIABLE, follow
 from qatline.components.support.scrubbed_output import scrub_output
 from qatline.components.support.user_code import find_user_modules
 from qatline.components.tracking.tracker import tracking_mode
@@ -39,7 +38,6 @@ from qatline.pipelines.run.event_tail import file_size
 from qatline.pipelines.run.folder import RunFolder
 from qatline.pipelines.run.local import MAIN_PIPELINE
 from qatline.pipelines.run.novelty import inputs_fingerprint, judged_before
-from qatline.pipelines.run.processes import follow_parent
 from qatline.pipelines.run.record import write_json
 from qatline.pipelines.run.result import GateResult, RunResult
 from qatline.pipelines.run.reuse import find_stored, take_stored
@@ -60,8 +58,8 @@ def launch_folder(arguments: list[str]) -> int:
     """Run the pipeline of a run folder; return the process exit code."""
     scrub_output()  # kfp forwards the steps' output: both become the run's log
     folder = RunFolder(path=Path(arguments[0]))
-    follow_parent(int(arguments[1]))
     signal.signal(signal.SIGTERM, _end_with_children)
+    follow(int(arguments[1]), signal.SIGTERM)
     os.environ[EVENTS_VARIABLE] = str(folder.events_file)
     logging.basicConfig(
         level=logging.INFO,

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -142,7 +142,7 @@ def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) 
     return execute(folder, view, again=True)
 
 
-def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
+def _start(folder: RunFolder, lock: Sequence[int]) -> subprocess.Popen[bytes]:
     folder.log_file.parent.mkdir(parents=True, exist_ok=True)
     # Without a safe path, ``-m`` searches the working directory first, where a user's folder may
     # shadow an installed package.
@@ -164,7 +164,7 @@ def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
             # order.
             start_new_session=True,
             # The launcher inherits the lock: the folder remains locked if this process is killed.
-            pass_fds=(lock,),
+            pass_fds=lock,
         )
 
 

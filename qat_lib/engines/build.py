@@ -28,6 +28,7 @@ from qat_lib.engines.values import EngineLayer, PrecisionSummary
 from qat_lib.engines.verification import verify_answers
 from qat_lib.errors import EngineBuildError
 from qat_lib.files.output_files import check_output
+from qat_lib.support.digests import sha256_of_file
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -113,7 +114,7 @@ def build_engine(
     del model  # frees the weights of a large network before the build
     backend = get_backend(spec.backend)
     # Before the build: the digest must describe the file that is built.
-    digest = files.sha256(onnx)
+    digest = sha256_of_file(onnx)
     began = time.perf_counter()
     built = backend.build(
         BuildRequest(
@@ -147,9 +148,10 @@ def build_engine(
         device_memory_bytes=built.device_memory_bytes,
         git=git_state(),
     )
-    with files.together(path.parent) as drafts:
+    # The manifest last: it contains the digest of the engine.
+    with files.together(manifest_path(path)) as write:
         # Read back from disk: the verification covers the stored bytes.
-        data = drafts.add(path, built.data).read()
+        data = write(path, built.data).read_bytes()
         with backend.open(data, manifest) as engine:
             if verify:
                 verification = verify_answers(engine, onnx, half=graph.half, seed=seed)
@@ -160,10 +162,9 @@ def build_engine(
             else:
                 layers = identify_layers(built.layers, graph.identities, graph.weighted)
         if built.log:
-            drafts.add(path.with_suffix(".build.log"), built.log.encode())
-        drafts.add(layers_path(path), _layers_json(spec.backend, layers, built.inspector))
-        # The manifest last: it names the digest of the engine that precedes it.
-        drafts.add(manifest_path(path), manifest.to_json().encode())
+            write(path.with_suffix(".build.log"), built.log.encode())
+        write(layers_path(path), _layers_json(spec.backend, layers, built.inspector))
+        write(manifest_path(path), manifest.to_json().encode())
     return EngineArtifact(path=path, manifest=manifest, layers=layers, warnings=built.warnings)
 
 

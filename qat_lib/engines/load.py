@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from qat_lib.engines import files
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.manifest import EngineManifest, manifest_path
 from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.errors import EngineLoadError
 from qat_lib.files.regular_files import open_regular
+from qat_lib.support.digests import sha256_of_file
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ def load_engine(
             f"{engine} can't run here: {refusal} Build the engine again on this machine."
         )
     onnx = Path(manifest.source["path"])
-    if not onnx.is_file() or files.sha256(onnx) != manifest.source["sha256"]:
+    if not onnx.is_file() or sha256_of_file(onnx) != manifest.source["sha256"]:
         raise EngineLoadError(
             f"{engine} can't run here: {refusal} It can't be rebuilt either, since the ONNX file "
             f"it was made of, {onnx}, is gone or has changed. Build the engine again from the ONNX "
@@ -65,17 +67,31 @@ def load_engine(
 
 
 def _read(engine: Path) -> tuple[bytes, EngineManifest]:
+    data, manifest, problem = _read_pair(engine)
+    if problem:
+        # A build may have replaced only one of the two files so far: wait for its end. No build
+        # writes to a folder in which the lock can't be created.
+        with suppress(OSError), files.locked(manifest_path(engine)):
+            data, manifest, problem = _read_pair(engine)
+    if problem:
+        raise EngineLoadError(problem)
+    return data, manifest
+
+
+def _read_pair(engine: Path) -> tuple[bytes, EngineManifest, str]:
+    """Return an engine, its manifest and their contradiction, empty for none."""
     try:
-        with files.locked(engine.parent, exclusive=False), open_regular(engine) as stream:
+        with open_regular(engine) as stream:
             size = os.fstat(stream.fileno()).st_size
             manifest = read_manifest(engine)
             # Before reading: a wrong file may be arbitrarily large.
             if size != manifest.bytes:
-                raise EngineLoadError(
+                problem = (
                     f"{engine} has {size} bytes, its manifest says {manifest.bytes}: the file is "
                     "truncated or not the one that the manifest describes. Copy both again, or "
                     "build the engine again."
                 )
+                return b"", manifest, problem
             data = stream.read(size)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise EngineLoadError(f"There is no engine file at {engine}. Build it first.") from error
@@ -83,11 +99,11 @@ def _read(engine: Path) -> tuple[bytes, EngineManifest]:
         raise EngineLoadError(
             f"The engine file {engine} can't be read: {error.strerror or error}."
         ) from error
-    # Of the bytes in memory, outside of the lock: hashing a large engine takes seconds.
     digest = sha256(data).hexdigest()
-    if digest != manifest.digest:
-        raise EngineLoadError(
-            f"{engine} has the digest {digest[:12]}…, its manifest says {manifest.digest[:12]}…: "
-            "the file is damaged. Copy it again, or build the engine again."
-        )
-    return data, manifest
+    if digest == manifest.digest:
+        return data, manifest, ""
+    problem = (
+        f"{engine} has the digest {digest[:12]}…, its manifest says {manifest.digest[:12]}…: "
+        "the file is damaged. Copy it again, or build the engine again."
+    )
+    return data, manifest, problem

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from qat_lib.export.record import keras_tensors, node_identities, record_quantiz
 from qat_lib.export.self_check import ModelInput, compare_draft
 from qat_lib.export.verify import verify_onnx
 from qat_lib.files.output_files import check_output
+from qat_lib.files.whole_files import folder_beside, place_files
 from qat_lib.preprocessing import Preprocessing
 
 Layout = Literal["NHWC", "NCHW"]
@@ -148,13 +148,12 @@ def export_source(
         embedded = options.embed_preprocessing
         return compare_draft(source, draft, graph, preprocessing, embedded=embedded)
 
-    findings = _write(graph, path, planned, compare)
+    findings, written = _write(graph, path, planned, compare)
     # A shared quantizer counts once.
     used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
     return ExportReport(
         path=path,
-        bytes=path.stat().st_size
-        + (data.stat().st_size if (data := _data_path(path)).is_file() else 0),
+        bytes=written,
         seconds=time.perf_counter() - started,
         conversion_seconds=converted - started,
         opset=options.opset,
@@ -226,41 +225,35 @@ def _own_version() -> str:
         return "0+unknown"
 
 
-def _data_path(path: Path) -> Path:
-    return path.with_name(path.name + ".data")
-
-
 def _write(
     graph: ir.Model,
     path: Path,
     plan: QuantizationPlan | None,
     compare: Callable[[Path], list[Finding]],
-) -> list[Finding]:
-    """Write a draft, verify it, compare it and rename it; return the findings except errors."""
+) -> tuple[list[Finding], int]:
+    """Write a draft, verify it, compare it and rename it.
+
+    Returns:
+        The findings except errors, and the number of bytes written.
+    """
     constants = (value.const_value for value in graph.graph.initializers.values())
     external = sum(array.nbytes for array in filter(None, constants)) > EXTERNAL_DATA_ABOVE
-    # In the same folder, so that the final renames stay on one file system and are atomic.
-    folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    draft = folder / path.name
     try:
-        folder.mkdir(parents=True)
-        ir.save(graph, draft, external_data=_data_path(path).name if external else None)
-        findings = verify_onnx(draft, plan)
-        errors = at_least(findings, "error")
-        if errors:
-            raise VerificationError(
-                f"The exported graph of {path.name} is not what it should be ({len(errors)} "
-                "errors). First: " + "; ".join(str(finding) for finding in errors[:3])
-            )
-        findings = [*findings, *compare(draft)]
-        if external:
-            # Data first: the model file never refers to missing data.
-            _data_path(draft).replace(_data_path(path))
-        draft.replace(path)
+        with folder_beside(path) as folder:
+            draft = folder / path.name
+            ir.save(graph, draft, external_data=f"{path.name}.data" if external else None)
+            findings = verify_onnx(draft, plan)
+            errors = at_least(findings, "error")
+            if errors:
+                raise VerificationError(
+                    f"The exported graph of {path.name} is not what it should be ({len(errors)} "
+                    "errors). First: " + "; ".join(str(finding) for finding in errors[:3])
+                )
+            findings = [*findings, *compare(draft)]
+            written = sum(file.stat().st_size for file in folder.iterdir())
+            place_files(folder, path)
     except OSError as error:
         raise ExportError(
             f"Expected to write {path}. It failed: {error.strerror or error}."
         ) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return findings
+    return findings, written

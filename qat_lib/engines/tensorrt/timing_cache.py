@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 from typing import Any
 
 from qat_lib.engines import files
 from qat_lib.errors import EngineBuildError
+from qat_lib.files.whole_files import written_beside
 
 logger = logging.getLogger(__name__)
 
@@ -34,15 +34,14 @@ def save(config: Any, path: Path | None) -> None:
     """
     if path is None:
         return
-    with files.writing(path.parent), contextlib.ExitStack() as stack:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(files.locked(path.parent, exclusive=True))
+    with files.writing(path.parent), files.locked(path):
         timings = config.get_timing_cache()
         # Read again under the lock: another build may have written since attach().
         others = _read(config, path)
         if others is not None and not timings.combine(others, False):
             logger.warning("the timing cache %s does not fit this build and is replaced", path)
-        stack.enter_context(files.draft(path, bytes(timings.serialize()))).place(path)
+        with written_beside(path) as draft:
+            draft.write_bytes(bytes(timings.serialize()))
 
 
 def _read(config: Any, path: Path) -> Any:

@@ -1,15 +1,15 @@
 import os
-import socket
-import subprocess
-import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qat_lib.errors import StorageError
+from qat_lib.files.whole_files import folder_beside
 from qatline.components.store.directories import describe, publish
-from qatline.components.store.step_store import StepStore, step_key
-from qatline.components.store.work_directory import work_directory
+from qatline.components.store.step_store import StepStore, step_key, this_process
 
 PARTS: dict[str, Any] = {
     "code": "c",
@@ -43,10 +43,11 @@ def test_key_depends_exactly_on_its_parts() -> None:
 
 
 def put(store: StepStore, text: str = "x") -> Path:
-    work = work_directory(store.root / "s", "k")
-    (work / "a").write_text(text)
-    publish(work, store.path("s", "k"), describe(work, step="s", key="k", metrics={"n": 1.0}))
-    return store.path("s", "k")
+    final = store.path("s", "k")
+    with folder_beside(final) as work:
+        (work / "a").write_text(text)
+        publish(work, final, describe(work, step="s", key="k", metrics={"n": 1.0}))
+    return final
 
 
 def test_what_was_put_is_found(tmp_path: Path) -> None:
@@ -85,24 +86,6 @@ def test_the_store_comes_from_the_environment(
     assert store.root == tmp_path
 
 
-def test_sweep_removes_only_dead_work(tmp_path: Path) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait(timeout=30)
-    host = socket.gethostname()
-    dead, foreign = (
-        tmp_path / f".work-{host}-{gone.pid}-k-abc",
-        tmp_path / f".work-other-{gone.pid}-k-abc",
-    )
-    dead.mkdir()
-    foreign.mkdir()
-    mine = work_directory(tmp_path, "k")
-    assert f"-{os.getpid()}-" in mine.name
-    work_directory(tmp_path, "k")
-    assert mine.exists()
-    assert foreign.exists()
-    assert not dead.exists()
-
-
 def test_step_key_is_stable_across_releases() -> None:
     """Another key for equal parts would recompute everything for every user."""
     assert (
@@ -122,7 +105,37 @@ def test_step_key_refuses_non_json_numbers() -> None:
         step_key("s", **{**PARTS, "settings": {"a": float("nan")}})
 
 
-def test_hold_keeps_a_lock_beside_the_entry(tmp_path: Path) -> None:
-    store = StepStore(tmp_path)
+def test_hold_reports_the_run_that_has_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QATLINE_RUN", "20260101-a")
+    store, told = StepStore(tmp_path), list[str]()
+
+    def wait() -> None:
+        with store.hold("s", "k", told.append):
+            pass
+
+    waiter = threading.Thread(target=wait)
     with store.hold("s", "k", pytest.fail):
         assert [path.name for path in (tmp_path / "s").iterdir()] == [".k.lock"]
+        waiter.start()
+        deadline = time.monotonic() + 30
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.01)
+    waiter.join(30)
+    assert told == [f"run 20260101-a (process {os.getpid()} on {os.uname().nodename})", ""]
+    assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_hold_reports_unwritable_place(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("")
+    with (
+        pytest.raises(StorageError, match="can't be written"),
+        StepStore(tmp_path).hold("s", "k", pytest.fail),
+    ):
+        pytest.fail("the lock was taken")
+
+
+def test_this_process_is_named_without_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QATLINE_RUN", raising=False)
+    assert this_process().startswith(f"process {os.getpid()} on ")

@@ -96,6 +96,7 @@ class Watched:
             parent.os, "kill", lambda pid, number: self.asked.append(("kill", pid, number))
         )
         monkeypatch.setattr(parent.threading, "Thread", self.thread)
+        monkeypatch.setattr(parent.time, "sleep", lambda seconds: None)
         monkeypatch.setattr(parent.Path, "read_text", lambda path: self.read_text(path))
         monkeypatch.setenv("_KFP_RUNTIME", "true")
 
@@ -140,7 +141,7 @@ def test_die_with_launcher_watches_named_process(
     monkeypatch.setenv("QATLINE_LAUNCHER_PID", "4321")
     assert watched.run() == [DIE_FIRST, ("watch", 4321), "start"]
     (thread,) = watched.threads
-    assert (thread["args"], thread["daemon"]) == ((77,), True)
+    assert (thread["args"], thread["daemon"]) == ((77, signal.SIGKILL), True)
 
 
 @pytest.mark.parametrize("named", ["", "x", "-5"])
@@ -163,12 +164,13 @@ def test_die_with_launcher_skips_shells(
 
 def test_die_with_launcher_ignores_first_process(watched: Watched) -> None:
     watched.stat = {50: "50 (sh) S 2 1", 2: "2 (sh) S 1 1", 1: "1 (init) S 0 0"}
-    assert watched.run() == [DIE_FIRST]
+    assert watched.run() == []
 
 
 def test_die_with_launcher_ends_without_launcher(watched: Watched) -> None:
     watched.error = ProcessLookupError()
-    assert watched.run() == [DIE_FIRST, ("watch", 50), ("kill", os.getpid(), signal.SIGKILL)]
+    kill = ("kill", os.getpid(), signal.SIGKILL)
+    assert watched.run() == [DIE_FIRST, ("watch", 50), kill, kill]
 
 
 def test_die_with_launcher_continues_without_watching(
@@ -176,9 +178,7 @@ def test_die_with_launcher_continues_without_watching(
 ) -> None:
     watched.error = PermissionError(1, "Operation not permitted")
     assert watched.run() == [DIE_FIRST, ("watch", 50)]
-    assert caplog.messages == [
-        "the launcher 50 can't be watched: [Errno 1] Operation not permitted"
-    ]
+    assert caplog.messages == ["process 50 can't be watched: [Errno 1] Operation not permitted"]
 
 
 def test_die_with_launcher_is_noop_outside_executor(
@@ -186,3 +186,32 @@ def test_die_with_launcher_is_noop_outside_executor(
 ) -> None:
     monkeypatch.setenv("_KFP_RUNTIME", "")
     assert watched.run() == []
+
+
+FOLLOWER = """
+import os, signal, sys, time
+from qatline.components.support import parent
+if sys.argv[2] == "stubborn":
+    parent._GRACE = 0.2
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+parent.follow(os.getppid(), signal.SIGTERM)
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.getpid()))
+time.sleep(120)
+"""
+START = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("kind", ["polite", "stubborn"])
+def test_follow_ends_a_process_with_its_parent(tmp_path: Path, kind: str) -> None:
+    marker = tmp_path / "pid"
+    command = [sys.executable, "-c", START, FOLLOWER, str(marker), kind]
+    started = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert wait_for(lambda: marker.exists() and marker.read_text() != "")
+    follower = int(marker.read_text())
+    started.kill()
+    started.wait(timeout=30)
+    assert wait_for(lambda: not is_running(follower))

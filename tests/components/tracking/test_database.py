@@ -50,7 +50,7 @@ def names(folder: Path) -> list[str]:
 def test_database_uri_reads_back_any_path(template: Path) -> None:
     for path in (template, template.with_name("100%41?.db")):
         assert database_path(database_uri(path)) == path
-    assert names(template.parent) == ["mlflow.db", "mlflow.lock"]
+    assert names(template.parent) == ["mlflow.db"]
     assert names(template.parent.parent) == [template.parent.name]
     for uri in ("https://host/x", "sqlite://", "sqlite:///:memory:", "postgresql://host/db"):
         assert database_path(uri) is None
@@ -63,17 +63,18 @@ def test_ensure_store_survives_a_kill_during_creation(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL
     )
-    unfinished = tmp_path / ".mlflow.db.new" / "mlflow.db"
     deadline = time.monotonic() + 120
-    while (
-        not (unfinished.exists() and unfinished.stat().st_size > 0) and time.monotonic() < deadline
-    ):
+    while time.monotonic() < deadline:
+        if any(file.stat().st_size > 0 for file in tmp_path.glob(".mlflow.db-*.tmp/mlflow.db")):
+            break
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=30)
-    assert names(tmp_path) == [".mlflow.db.new", "mlflow.lock"]
+    unfinished, lock = names(tmp_path)
+    assert unfinished.endswith(".tmp")
+    assert lock == "mlflow.lock"
     assert ensure_store(database_uri(path), "e") == "1"
-    assert names(tmp_path) == ["mlflow.db", "mlflow.lock"]
+    assert names(tmp_path) == ["mlflow.db"]
 
 
 @pytest.mark.usefixtures("quick_creation")
@@ -95,7 +96,7 @@ def test_prepared_database_replaces_an_unfinished_one(
         query(path, "INSERT INTO alembic_version VALUES ('451aebb31d03')")
     with prepared_database(path):
         assert query(path, "SELECT name FROM experiments WHERE experiment_id = 0") == [("Default",)]
-    assert names(tmp_path) == ["mlflow.db", "mlflow.lock"]
+    assert names(tmp_path) == ["mlflow.db"]
 
 
 @pytest.mark.usefixtures("quick_creation")
@@ -152,4 +153,4 @@ def test_ensure_store_tells_a_full_disk_without_sql(
     with pytest.raises(TrackingError, match=r"the disk is full.*qatline resume") as caught:
         ensure_store(database_uri(tmp_path / "mlflow.db"), "e")
     assert "SQL:" not in str(caught.value)
-    assert names(tmp_path) == ["mlflow.lock"]
+    assert names(tmp_path) == []

@@ -4,6 +4,7 @@ Its schema here is three tables.
 """
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -48,8 +49,10 @@ def test_prepared_database_creates_one_in_new_folders(tmp_path: Path, created: l
     for _ in range(2):
         with prepared_database(path):
             assert path.stat().st_size > 0
-    assert created == [path.with_name(".mlflow.db.new") / "mlflow.db"]
-    assert names(path.parent) == ["mlflow.db", "mlflow.lock"]
+    (place,) = created
+    assert place.name == "mlflow.db"
+    assert place.parent.parent == path.parent
+    assert names(path.parent) == ["mlflow.db"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_prepared_database_replaces_one_that_nobody_used(
     with prepared_database(path):
         pass
     assert len(created) == 1
-    assert names(tmp_path) == ["mlflow.db", "mlflow.lock"]
+    assert names(tmp_path) == ["mlflow.db"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_prepared_database_removes_what_a_failure_leaves(
     monkeypatch.setattr(tracking_database, "_create", fails)
     with pytest.raises(OSError, match="disk"), prepared_database(tmp_path / "mlflow.db"):
         pytest.fail("it was taken")
-    assert names(tmp_path) == ["mlflow.lock"]
+    assert names(tmp_path) == []
 
 
 def test_prepared_database_stands_where_only_the_cleaning_fails(
@@ -146,7 +149,7 @@ def test_prepared_database_stands_where_only_the_cleaning_fails(
         if not ignore_errors:
             raise OSError("busy")
 
-    monkeypatch.setattr(tracking_database.shutil, "rmtree", busy)
+    monkeypatch.setattr(shutil, "rmtree", busy)
     with prepared_database(tmp_path / "mlflow.db"):
         assert (tmp_path / "mlflow.db").stat().st_size > 0
 

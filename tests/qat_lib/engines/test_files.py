@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -158,12 +160,13 @@ def test_disk_full_leaves_nothing(
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from qat_lib.engines import BuildSpec, files
+from qat_lib.engines.files import together
 from qat_lib.errors import EngineBuildError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    files.write_together({Path(sys.argv[1]): b"0" * 100000})
+    with together(Path(sys.argv[1])) as write:
+        write(Path(sys.argv[1]), b"0" * 100000)
 except EngineBuildError as error:
     sys.stdout.write(str(error))
 """
@@ -203,39 +206,17 @@ def test_output_below_a_file_is_an_error(int8_onnx: Path, tmp_path: Path) -> Non
 def test_files_get_the_usual_permissions(engine_copy: Path) -> None:
     old = os.umask(0o027)
     try:
-        files.write_together({engine_copy: b"x"})
+        with files.together(engine_copy) as write:
+            write(engine_copy, b"x")
     finally:
         os.umask(old)
     assert engine_copy.stat().st_mode & 0o777 == 0o640
 
 
-def test_files_without_a_name_are_not_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NFS and others have none.
-
-    Then the draft has a name, and goes where the writing fails.
-    """
-    monkeypatch.setattr(files, "_open_nameless", lambda directory: None)
-    one, two = tmp_path / "one", tmp_path / "two"
-    files.write_together({one: b"1", two: b"2"})
-    assert (one.read_bytes(), two.read_bytes()) == (b"1", b"2")
-
-    def broken(descriptor: int) -> None:
-        assert any(path.name.endswith(".tmp") for path in tmp_path.iterdir())
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(EngineBuildError, match="choose a directory that can be written"):
-        files.write_together({one: b"3"})
-    assert one.read_bytes() == b"1"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
-
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from qat_lib.engines import files
+from qat_lib.engines.files import together
 synced = []
 def killed(descriptor):
     synced.append(descriptor)
@@ -243,18 +224,38 @@ def killed(descriptor):
         os.kill(os.getpid(), signal.SIGKILL)
 os.fsync = killed
 directory = Path(sys.argv[1])
-files.write_together({directory / "a": b"new" * 1000, directory / "b": b"new" * 1000})
+with together(directory / "a") as write:
+    write(directory / "a", b"new" * 1000)
+    write(directory / "b", b"new" * 1000)
 """
 
 
-def test_a_killed_builder_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_builder_changes_nothing_and_is_swept(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
-    if files._open_nameless(tmp_path) is None:
-        pytest.skip("the file system has no files without a name")
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in tmp_path.glob("[!.]*")] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
+    with files.together(tmp_path / "b") as write:
+        write(tmp_path / "b", b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_load_engine_waits_for_the_second_of_two_files(engine_copy: Path) -> None:
+    engine, torn = engine_copy.read_bytes(), threading.Event()
+
+    def build() -> None:
+        with files.locked(manifest_path(engine_copy)):
+            engine_copy.write_bytes(bytes(len(engine)))
+            torn.set()
+            time.sleep(0.3)
+            engine_copy.write_bytes(engine)
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    assert torn.wait(30)
+    load_engine(engine_copy).close()
+    builder.join()
 
 
 def test_a_disk_that_is_really_full_leaves_nothing(tmp_path: Path) -> None:
@@ -282,12 +283,14 @@ def test_a_disk_that_is_really_full_leaves_nothing(tmp_path: Path) -> None:
 FULL = """
 import sys
 from pathlib import Path
-from qat_lib.engines import files
+from qat_lib.engines.files import together
 from qat_lib.errors import EngineBuildError
 directory = Path(sys.argv[1])
 (directory / "old").write_bytes(b"1" * 1000)
 try:
-    files.write_together({directory / "a": b"0" * 1000, directory / "old": b"0" * 200000})
+    with together(directory / "old") as write:
+        write(directory / "a", b"0" * 1000)
+        write(directory / "old", b"0" * 200000)
 except EngineBuildError as error:
     assert (directory / "old").read_bytes() == b"1" * 1000
     print(error)

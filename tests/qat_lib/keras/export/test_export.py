@@ -322,6 +322,18 @@ def test_export_puts_large_weights_into_another_file(
     assert onnx.numpy_helper.to_array(stored).size == 12
 
 
+def test_export_report_ignores_data_of_an_earlier_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    with monkeypatch.context() as patched:
+        patched.setattr(finish, "EXTERNAL_DATA_ABOVE", 47)
+        export_onnx(dense(use_bias=False), path)
+    report = export_onnx(dense(use_bias=False), path)
+    assert path.with_name("model.onnx.data").is_file()
+    assert report.bytes == path.stat().st_size
+
+
 def test_file_limit_is_below_protobuf() -> None:
     assert 1.8e9 < finish.EXTERNAL_DATA_ABOVE < 2**31 - 2**27
 
