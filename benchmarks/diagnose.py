@@ -31,7 +31,7 @@ from planted_faults import network as small_network
 from planted_faults import scale_channel
 
 import qat_lib
-from qat_lib.keras.diagnosis.journal import Journal
+from qat_lib.files.journal import Journal
 from qat_lib.keras.search.candidates import Candidates
 from qat_lib.keras.search.metrics import choose_metric
 from qat_lib.models import build_reference_model

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from qat_lib.files.state_file import read_state, write_state
 from qat_lib.files.whole_files import sweep_unfinished, written_beside
-from qatline.components.support.state_file import read_state, write_state
 from qatline.components.workers.workers import Workers
 
 
@@ -45,7 +45,7 @@ class Checkpoint:
 
     def read(self) -> dict[str, Any] | None:
         """Return the last written state, or None if it is missing or damaged."""
-        sweep_unfinished(self.folder)
+        sweep_unfinished(self.folder, alone=True)
         if not self.every or not self.path.is_file():
             return None
         try:

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import StepError
-from qatline.components.support.state_file import read_state, write_state
+from qat_lib.files.state_file import read_state, write_state
 from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE, read_worker_config
 
 _LOST = (

@@ -105,7 +105,7 @@ def diagnose_file(
 
 def default_journal(model: Path, what: str) -> Path:
     """Return the place of intermediate results: a hidden file beside the model."""
-    return model.with_name(f".{model.stem}.{what}.jsonl")
+    return model.with_name(f".{model.stem}.{what}.state")
 
 
 def _quantized(network: Any, inputs: Any, recipe: Any, spec: QuantizationSpec | None) -> Any:

@@ -11,11 +11,11 @@ import tensorflow as tf
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.core.ranges import greatest_integer
 from qat_lib.errors import CalibrationError
+from qat_lib.files.journal import Journal, fingerprint
 from qat_lib.keras.correction.bias import KerasBiases
 from qat_lib.keras.correction.layer_moments import LayerMoments, in_groups, out_of_groups
 from qat_lib.keras.correction.lockstep import read_samples, run_lockstep
 from qat_lib.keras.correction.rounding import round_weights
-from qat_lib.keras.correction.rounding_state import RoundingState, fingerprint
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import model_quantizers
 from qat_lib.lockstep.bias import BiasCorrection, RoundingReport
@@ -58,8 +58,8 @@ def adaround(
         A report with the error of each layer.
 
     Raises:
-        CalibrationError: the model has no quantizer, the data is empty, ``samples`` is below 1, or
-            the state file is damaged.
+        CalibrationError: the model has no quantizer, the data is empty, or ``samples`` is below 1.
+        ConfigError: the state file is damaged, or can't be written.
         UnsupportedModelError: the model has no graph of layers.
     """
     quantizers = model_quantizers(model)
@@ -72,9 +72,10 @@ def adaround(
     batches = read_samples(graph, data, samples, batch_size)
     # The weights don't tell bit widths, which are settings of the quantizers.
     settings = [correct, [quantizer.get_config() for quantizer in quantizers.values()]]
-    kept = RoundingState.open(state, fingerprint(model.get_weights(), batches, settings))
+    arrays = [*model.get_weights(), *tf.nest.flatten(batches)]
+    journal = Journal(None if state is None else Path(state), fingerprint(settings, arrays))
     correction = BiasCorrection(graph, KerasBiases(graph), None)
-    rounding = _Rounding(graph, correction.corrected if correct else set(), kept, on_layer)
+    rounding = _Rounding(graph, correction.corrected if correct else set(), journal, on_layer)
     # ``visit`` runs after ``prepare`` of the same layer, so biases are corrected for the rounded
     # weights, and later layers see both changes.
     visit = correction.visit if correct else _keep
@@ -99,11 +100,11 @@ class _Rounding:
         self,
         graph: LayerGraph,
         corrected: set[str],
-        state: RoundingState,
+        journal: Journal,
         on_layer: Callable[[int, int], None] | None,
     ) -> None:
         self._corrected = corrected
-        self._state = state
+        self._journal = journal
         self._on_layer = on_layer
         self.errors: dict[str, tuple[float, float]] = {}
         self.skipped: dict[str, str] = {}
@@ -123,13 +124,10 @@ class _Rounding:
         """Round the weights of a layer, or restore them from the state."""
         if call.layer not in self._layers:
             return
-        known = self._state.get(call.layer)
-        if known is None:
-            known = self._solve(call, inputs, in_float)
-            self._state.keep(call.layer, *known)
-        else:
-            self.resumed += 1
-        weights, largest, before, after = known
+        self.resumed += self._journal.knows(call.layer)
+        weights, largest, before, after = self._journal.result(
+            call.layer, lambda: self._solve(call, inputs, in_float)
+        )
         _write(call, weights, largest)
         self.errors[call.layer] = (float(before), float(after))
         if self._on_layer is not None:

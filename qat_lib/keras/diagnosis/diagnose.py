@@ -13,6 +13,7 @@ import keras
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.core.plan_entries import SkippedLayer
 from qat_lib.errors import CalibrationError
+from qat_lib.files.journal import Journal, fingerprint
 from qat_lib.keras.correction.lockstep import read_samples
 from qat_lib.keras.diagnosis.causes import (
     OUTLIER,
@@ -23,7 +24,6 @@ from qat_lib.keras.diagnosis.causes import (
 )
 from qat_lib.keras.diagnosis.effects import Measure, Outputs, Switchboard, choose_measure, effect
 from qat_lib.keras.diagnosis.evidence import Diagnosed, Evidence
-from qat_lib.keras.diagnosis.journal import Journal, fingerprint_of
 from qat_lib.keras.diagnosis.report import (
     Diagnosis,
     LayerEffect,
@@ -119,9 +119,9 @@ def diagnose(
             "on those to diagnose."
         )
     # Errors of tensors take one run and are not in the journal; effects take many.
-    arrays = keras.tree.flatten(batches)
+    arrays = [*(each.numpy() for each in model.variables), *keras.tree.flatten(batches)]
     path = None if journal is None else Path(journal)
-    book = Journal(path, fingerprint_of(model, arrays, {"measure": measure}))
+    book = Journal(path, fingerprint([model.to_json(), measure], arrays))
     report = on_progress or _quiet
     report("errors of tensors", 0, 1)
     sums = watch_errors(model, batches, sites)

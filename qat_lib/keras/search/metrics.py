@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from qat_lib.errors import ConfigError
 from qat_lib.keras.diagnosis.effects import effect
+from qat_lib.support.digests import sha256_of_file
 
 MetricName: TypeAlias = Literal["accuracy", "agreement", "fidelity"]
 Metric = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], float]
 """Returns the metric from the outputs (one array per output) and those of the float model."""
+
+
+def metric_key(metric: Metric) -> Any:
+    """Return JSON types that identify a user's metric across processes.
+
+    A function is identified by its source file, its place there and the values bound to it. Other
+    callables are identified by their ``repr``; if that contains an address, another process has
+    another key.
+    """
+    source = inspect.getsourcefile(metric) if inspect.isfunction(metric) else None
+    if source is None or not Path(source).is_file():  # typed at a prompt, for example
+        return repr(metric)
+    closure = [cell.cell_contents for cell in metric.__closure__ or ()]
+    bound = repr([metric.__defaults__, metric.__kwdefaults__, closure])
+    code = metric.__code__
+    return [sha256_of_file(Path(source)), code.co_firstlineno, code.co_code.hex(), bound]
 
 
 def choose_metric(

@@ -12,10 +12,10 @@ import numpy as np
 
 from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import ConfigError
-from qat_lib.keras.diagnosis.journal import Journal, fingerprint_of
+from qat_lib.files.journal import Journal, fingerprint
 from qat_lib.keras.search.candidates import Candidates, Floats
 from qat_lib.keras.search.fewest import FewestSearch
-from qat_lib.keras.search.metrics import Metric, MetricName, choose_metric
+from qat_lib.keras.search.metrics import Metric, MetricName, choose_metric, metric_key
 from qat_lib.keras.search.report import FloatLayer, PlacementResult, SpeedComparison
 from qat_lib.keras.search.speed import LEAST_RATIO, SpeedTrial
 from qat_lib.options import BackendChoice
@@ -86,14 +86,15 @@ def search(
     """
     _check(model, inputs, labels, max_drop, objective)
     recipe, base = recipe or PtqRecipe(), spec or QuantizationSpec()
-    named = metric if isinstance(metric, str) else None
     # Results in a journal are valid for the same model, data and settings only.
-    settings = [repr(recipe), base.to_list(), named or repr(metric), evaluations]
+    key = metric_key(metric) if callable(metric) else metric
+    settings = [model.to_json(), repr(recipe), base.to_list(), key, evaluations]
     path = None if journal is None else Path(journal)
-    arrays = [inputs, *(np.asarray(x) for x in (labels,) if x is not None)]
+    arrays = [*(each.numpy() for each in model.variables), inputs]
+    arrays += [] if labels is None else [labels]
     if isinstance(calibration, np.ndarray):  # other forms may be read once only
         arrays.append(calibration)
-    book = Journal(path, fingerprint_of(model, arrays, settings))
+    book = Journal(path, fingerprint(settings, arrays))
     data = inputs if calibration is None else calibration
     candidates = Candidates(model, data, inputs, recipe=recipe, base=base, journal=book)
     if metric is None or isinstance(metric, str):

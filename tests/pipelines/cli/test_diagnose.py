@@ -89,4 +89,4 @@ def test_diagnose_refuses_a_spec_for_a_quantized_model(folder: Path, tmp_path: P
 
 def test_default_journal_is_hidden_beside_the_model() -> None:
     place = default_journal(Path("a/m.keras"), "diagnosis")
-    assert place == Path("a/.m.diagnosis.jsonl")
+    assert place == Path("a/.m.diagnosis.state")

@@ -6,7 +6,7 @@ import pytest
 
 import qat_lib
 from qat_lib import QuantizationSpec
-from qat_lib.errors import CalibrationError
+from qat_lib.errors import CalibrationError, ConfigError
 
 
 def images(samples=48, seed=0):
@@ -89,7 +89,7 @@ class KilledError(Exception):
 
 
 def test_adaround_resumes_where_it_was_interrupted(tmp_path):
-    model, state = network(), tmp_path / "state.npz"
+    model, state = network(), tmp_path / "state"
     whole, resumed = quantized(model), quantized(model)
     qat_lib.adaround(whole, images())
 
@@ -109,14 +109,14 @@ def test_adaround_resumes_where_it_was_interrupted(tmp_path):
 
 
 def test_adaround_begins_anew_with_other_data(tmp_path, caplog):
-    model, state = network(), tmp_path / "state.npz"
+    model, state = network(), tmp_path / "state"
     qat_lib.adaround(quantized(model), images(), state=state)
     assert qat_lib.adaround(quantized(model), images(seed=3), state=state).resumed == 0
-    assert "begins anew" in caplog.text
+    assert "is of another model, other data or other settings" in caplog.text
 
 
 def test_adaround_begins_anew_with_other_settings(tmp_path):
-    model, state = network(), tmp_path / "state.npz"
+    model, state = network(), tmp_path / "state"
     qat_lib.adaround(quantized(model), images(), state=state)
     assert qat_lib.adaround(quantized(model, bits=6), images(), state=state).resumed == 0
     again = quantized(model, bits=6)
@@ -124,9 +124,9 @@ def test_adaround_begins_anew_with_other_settings(tmp_path):
 
 
 def test_adaround_refuses_a_damaged_state(tmp_path):
-    (tmp_path / "state.npz").write_bytes(b"damaged")
-    with pytest.raises(CalibrationError, match="remove it"):
-        qat_lib.adaround(quantized(network()), images(), state=tmp_path / "state.npz")
+    (tmp_path / "state").write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match="remove it"):
+        qat_lib.adaround(quantized(network()), images(), state=tmp_path / "state")
 
 
 def test_adaround_refuses_a_float_model():

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 from qat_lib.errors import ConfigError
 from qat_lib.keras.search import choose_metric, parse_drop
+from qat_lib.keras.search.metrics import metric_key
 
 CLASSES = [np.array([[1.0, 2.0], [3.0, 1.0], [0.0, 1.0], [1.0, 0.0]])]
 OTHER = [np.array([[1.0, 2.0], [1.0, 3.0], [0.0, 1.0], [1.0, 0.0]])]
@@ -54,3 +61,56 @@ def test_parse_drop(text: str, value: float) -> None:
 def test_parse_drop_refuses_the_rest(text: str) -> None:
     with pytest.raises(ConfigError, match=r"0\.5% or 0\.005"):
         parse_drop(text)
+
+
+KEYS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import user_metrics
+from qat_lib.keras.search.metrics import metric_key
+print([metric_key(metric) for metric in user_metrics.METRICS])
+"""
+METRICS = """
+import functools
+
+def plain(outputs, reference):
+    return 1.0
+
+def bounded(limit, scale=1):
+    def metric(outputs, reference, *, share=0.5):
+        return limit * scale
+    return metric
+
+METRICS = [plain, bounded(1), bounded(2), bounded(1), lambda outputs, reference: 2.0]
+"""
+
+
+def keys(folder: Path) -> list[Any]:
+    """Return the keys of a user's metrics, computed in a new process."""
+    command = [sys.executable, "-c", KEYS, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    found: list[Any] = ast.literal_eval(done.stdout)
+    return found
+
+
+def test_metric_key_identifies_functions_across_processes(tmp_path: Path) -> None:
+    module = tmp_path / "user_metrics.py"
+    module.write_text(METRICS)
+    first = keys(tmp_path)
+    assert keys(tmp_path) == first
+    assert first[1] == first[3]
+    assert len({str(key) for key in first}) == 4
+    module.write_text(METRICS.replace("limit * scale", "limit + scale"))
+    assert not [key for key in keys(tmp_path) if key in first]
+
+
+def test_metric_key_of_other_callables_is_their_text() -> None:
+    class Metric:
+        def __call__(self, outputs: object, reference: object) -> float:
+            return 0.0
+
+    metric = Metric()
+    assert metric_key(metric) == repr(metric)
+    scope: dict[str, Any] = {}
+    exec("def typed(outputs, reference): return 0.0", scope)
+    assert metric_key(scope["typed"]) == repr(scope["typed"])

@@ -17,7 +17,7 @@ from planted_faults import scale_channel
 import qat_lib
 from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import ConfigError
-from qat_lib.keras.diagnosis.journal import Journal
+from qat_lib.files.journal import Journal
 from qat_lib.keras.search import PlacementResult
 from qat_lib.keras.search import search as search_function
 from qat_lib.keras.search.candidates import Candidates

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qatline.components.support.state_file import read_state, write_state
+from qat_lib.files.state_file import read_state, write_state
 
 
 def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
