@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from qat_lib.errors import ExportError
+from qat_lib.files.whole_files import folder_beside, place_files, written_beside
 
 logger = logging.getLogger("qat_lib")
 
@@ -47,16 +47,14 @@ def convert_keras_model_to_onnx(
 
     _check_form(form)
     target = Path(onnx_model_path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     if form == "qatline":
         export_onnx(keras_model, target, opset=opset)
         return
-    # In the target's folder: a rename works inside of one file system only.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        draft = Path(folder) / target.name
+    with folder_beside(target) as folder:
+        draft = folder / target.name
         export_onnx(keras_model, draft, opset=opset)
         _rewrite(draft)
-        draft.replace(target)
+        place_files(folder, target)
 
 
 def _check_form(form: str) -> None:
@@ -100,9 +98,9 @@ def convert_saved_model_to_onnx(
 
     Raises:
         UnsupportedModelError: the ``.keras`` file can't be loaded.
-        ExportError: the path contains no model, or the model can't be expressed in ONNX; or the
-            folder contains a model quantized by this library (a SavedModel loses the names of
-            quantizers, so save the model as a ``.keras`` file).
+        ExportError: the path contains no model, the model can't be expressed in ONNX, or ``form``
+            is not supported; or the folder contains a model quantized by this library (a SavedModel
+            loses the names of quantizers, so save the model as a ``.keras`` file).
     """
     _check_form(form)
     source = Path(saved_model_dir)
@@ -116,7 +114,11 @@ def convert_saved_model_to_onnx(
             f"Expected a .keras file or a SavedModel folder. Received: {str(source)!r}, which is neither. "
             "Save the model there first."
         )
-    Path(onnx_model_path).parent.mkdir(parents=True, exist_ok=True)
+    if form != "toolkit":
+        raise ExportError(
+            f"Expected form='toolkit' for a SavedModel folder. Received: {form!r}. Save the model "
+            "as a .keras file."
+        )
     _convert_folder(source, Path(onnx_model_path), opset)
 
 
@@ -147,7 +149,9 @@ def _convert_folder(source: Path, target: Path, opset: int) -> None:
     for name in ("q_dq_optimizer", "const_dequantize_optimizer"):
         passes.pop(name, None)
     proto = optimizer.optimize_graph(converted, optimizers=passes).make_model("qatline")
-    target.write_bytes(proto.SerializeToString())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with written_beside(target) as draft:
+        draft.write_bytes(proto.SerializeToString())
     logger.info("Wrote %s.", target)
 
 

@@ -236,6 +236,31 @@ def test_tensorflow_quantizers_in_a_folder_stay_pairs(tmp_path: Path) -> None:
     assert ops(target).count("QuantizeLinear") == ops(target).count("DequantizeLinear") == 2
 
 
+def test_failed_conversion_of_a_folder_keeps_the_old_file(
+    residual: keras.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    residual.export(str(tmp_path / "folder"), verbose=False)
+    target = tmp_path / "new" / "model.onnx"
+    target.parent.mkdir()
+    target.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        utils.convert_saved_model_to_onnx(tmp_path / "folder", target)
+    assert target.read_bytes() == b"old"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_saved_model_folder_has_no_qatline_form(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").touch()
+    with pytest.raises(ExportError, match="Expected form='toolkit' for a SavedModel folder"):
+        utils.convert_saved_model_to_onnx(tmp_path, tmp_path / "model.onnx", form="qatline")
+    assert not (tmp_path / "model.onnx").exists()
+
+
 def test_quantized_model_in_folder_is_refused(residual: keras.Model, tmp_path: Path) -> None:
     from qat_lib import quantize_model
 
