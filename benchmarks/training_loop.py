@@ -21,12 +21,15 @@ import qat_step
 
 import qat_lib
 from qatline.components.data.labelled import Labelled
+from qatline.components.tasks import task_for
+from qatline.components.tasks.keras_losses import CrossEntropy
 from qatline.components.training import fitting
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.checkpoints import Checkpoint
 from qatline.components.training.keras_loop import KerasLoop, batch_sizes
 
 SAMPLES, BATCH_SIZE, EPOCHS = 101, 16, 10
+SCORE = CrossEntropy(2, 0.0, probabilities=False).score
 
 
 def main() -> None:
@@ -36,7 +39,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     data = training_data()
     fitted, looped = network(), network()
-    loop = KerasLoop(looped, fitting._is_top1, [])
+    loop = KerasLoop(looped, SCORE, [])
 
     def run_fit(epochs: int) -> None:
         fitted.fit(data, epochs=epochs, verbose=0, shuffle=False)
@@ -88,7 +91,7 @@ def network() -> Any:
     y = keras.layers.ReLU()(keras.layers.BatchNormalization()(y))
     y = keras.layers.GlobalAveragePooling2D()(y)
     model = qat_lib.quantize_model(keras.Model(image, keras.layers.Dense(2)(y)))
-    accuracy = keras.metrics.MeanMetricWrapper(fitting._is_top1, name="accuracy")
+    accuracy = keras.metrics.MeanMetricWrapper(SCORE, name="accuracy")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=[accuracy])
     return model
@@ -99,7 +102,9 @@ def training_data() -> Any:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(SAMPLES, 8, 8, 3)).astype(np.float32)
     rows = Labelled(x=x, labels=(x.mean((1, 2, 3)) > 0).astype(np.int64))
-    data = ArrayData(training=rows, validating=rows, classes=2)
+    data = ArrayData(
+        training=rows, validating=rows, task=task_for("classification", classes=["0", "1"])
+    )
     return data.train(BATCH_SIZE, shuffle_seed=5, augment="none").cache()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import AliasChoices, ConfigDict, Field
 
 from qat_lib.errors import DataError, PlanError
 from qat_lib.options import Framework
@@ -18,17 +20,23 @@ if TYPE_CHECKING:
 
     from qat_lib.core.plan import QuantizationPlan
 
+    Outputs = np.ndarray | Mapping[str, np.ndarray]
 
-_TEST_ACCURACY = "test_accuracy"
+TEST, VALIDATION = "test", "validation"
+_ROWS = 1 << 10
+"""Samples of predictions that are checked at once."""
 
 
-def accuracies(*, test: float, validation: float) -> dict[str, float]:
-    """Return a model's accuracies by name, in [0, 1]."""
-    return {_TEST_ACCURACY: test, "validation_accuracy": validation}
+def measured_metrics(metric: str, *, test: float, validation: float) -> dict[str, float]:
+    """Return a model's values of a metric by part, such as ``test_accuracy``."""
+    return {f"{TEST}_{metric}": test, f"{VALIDATION}_{metric}": validation}
 
 
 class Epoch(Record):
     """One epoch of a training.
+
+    The primary metric of the task is stored under its own name: ``accuracy`` on the training part,
+    where it is measured, and ``val_accuracy`` on the validation part; ``mae`` and ``val_mae``.
 
     Attributes:
         gain: decrease of the validation loss relative to the initial model.
@@ -38,17 +46,26 @@ class Epoch(Record):
             always kept.
     """
 
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Measured] = Field(init=False)
+
     epoch: int | float = 0
-    accuracy: Measured = None
     loss: Measured = None
     val_loss: Measured = None
-    val_accuracy: Measured = None
     lr: Measured = None
     seconds: Measured = None
     images_per_second_per_worker: Measured = None
     gain: Measured = None
     gain_bound: Measured = None
     kept: Measured = None
+
+    def training(self, metric: str) -> float | None:
+        """Return a metric of the training part, such as ``loss``; None if not measured."""
+        return getattr(self, metric, None)
+
+    def validation(self, metric: str) -> float | None:
+        """Return a metric of the validation part; None if not measured."""
+        return getattr(self, f"val_{metric}", None)
 
 
 class ModelInfo(Record):
@@ -75,15 +92,22 @@ class TorchRecipe(Record):
     Attributes:
         name: a reference network, or ``module:function``.
         options: keyword arguments of the builder.
-        image_shape: (height, width, channels) of the data.
-        classes: number of outputs.
+        inputs: shape of a sample of the only input, such as (height, width, channels), or of each
+            of several by name.
+        classes: number of classes.
+        output_shape: shape of one sample's output.
+        task: name of the task.
         code: digest of the user's code of the builder; empty for a reference network.
     """
 
     name: str
     options: dict[str, Any]
-    image_shape: tuple[int, int, int]
+    inputs: tuple[int, ...] | dict[str, tuple[int, ...]] = Field(
+        validation_alias=AliasChoices("inputs", "image_shape")
+    )
     classes: int
+    output_shape: tuple[int, ...] = ()
+    task: str = "classification"
     code: str = ""
 
 
@@ -153,9 +177,13 @@ class ModelFolder(StepFolder):
         """Return the step's metrics by name; empty if there are none."""
         return self.read(self.METRICS, dict[str, float]) if self.has(self.METRICS) else {}
 
-    def test_accuracy(self) -> float | None:
-        """Return the test accuracy in [0, 1]; None if not measured."""
-        return self.metrics().get(_TEST_ACCURACY)
+    def test_value(self, metric: str) -> float | None:
+        """Return a metric of the test part; None if not measured."""
+        return self.metrics().get(f"{TEST}_{metric}")
+
+    def validation_value(self, metric: str) -> float | None:
+        """Return a metric of the validation part; None if not measured."""
+        return self.metrics().get(f"{VALIDATION}_{metric}")
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:
         """Write the step's metrics."""
@@ -169,34 +197,68 @@ class ModelFolder(StepFolder):
         """Write the epochs of the training."""
         self.write(self.HISTORY, [epoch.to_dict() for epoch in history], end="")
 
-    def predictions(self) -> np.ndarray:
-        """Return the model's outputs on the test part, float32 ``(samples, classes)``.
+    def predictions(self) -> Outputs:
+        """Return the model's outputs on the test part, float32, memory-mapped.
+
+        Returns:
+            An array ``(samples, ...)``, or several by the output's name.
 
         Raises:
-            DataError: they are missing, damaged, not finite, or have another shape.
+            DataError: they are missing, damaged or not finite.
         """
         import numpy as np
 
         path = self.file(self.PREDICTIONS)
         try:
             # A pickle from a downloaded run could execute code.
-            values = np.load(path, allow_pickle=False)
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"The FP32 predictions {path} can't be read ({error}). Run {self.STEP} again."
             ) from error
-        if values.ndim != 2 or not np.isfinite(values).all():
-            raise DataError(
-                f"{path} must hold finite values of shape (samples, classes). "
-                f"Received: shape {values.shape}."
-            )
-        return np.asarray(values, np.float32)
+        names = values.dtype.names
+        outputs = {name: values[name] for name in names} if names else {"": values}
+        for found in outputs.values():
+            is_finite = found.ndim and found.dtype.kind == "f"
+            for start in range(0, len(found) if is_finite else 0, _ROWS):
+                is_finite = is_finite and bool(np.isfinite(found[start : start + _ROWS]).all())
+            if not is_finite:
+                raise DataError(
+                    f"{path} must hold finite values of shape (samples, ...). Received: "
+                    f"{found.dtype} {found.shape}."
+                )
+        arrays = {name: np.asarray(found, np.float32) for name, found in outputs.items()}
+        return arrays if names else arrays[""]
 
-    def write_predictions(self, outputs: np.ndarray) -> None:
-        """Write the model's outputs on the test part."""
+    def write_predictions(self, batches: Iterable[Outputs], samples: int) -> None:
+        """Write the model's outputs on the test part, batch by batch.
+
+        Several outputs are the fields of one structured array.
+
+        Args:
+            batches: outputs of each batch, in order.
+            samples: number of samples.
+        """
         import numpy as np
 
-        np.save(self.file(self.PREDICTIONS), outputs.astype(np.float32))
+        file, start = None, 0
+        for batch in batches:
+            outputs = batch if isinstance(batch, Mapping) else {"": batch}
+            if file is None:
+                fields = [(name, "<f4", each.shape[1:]) for name, each in outputs.items()]
+                several = isinstance(batch, Mapping)
+                file = np.lib.format.open_memmap(
+                    self.file(self.PREDICTIONS),
+                    mode="w+",
+                    dtype=np.dtype(fields) if several else np.dtype("<f4"),
+                    shape=(samples,) if several else (samples, *fields[0][2]),
+                )
+            size = len(next(iter(outputs.values())))
+            for name, values in outputs.items():
+                (file[name] if name else file)[start : start + size] = values
+            start += size
+        if file is not None:
+            file.flush()
 
     def plan(self) -> QuantizationPlan | None:
         """Return the plan of a quantized model; None for FP32."""

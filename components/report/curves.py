@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from qat_lib.pages.numbers import significant
+from qatline.components.artifacts.metric import ACCURACY, Metric
 from qatline.components.artifacts.models import Epoch
 from qatline.components.report.plot import Plot
 
@@ -40,15 +41,23 @@ class Chart:
     series: tuple[Series, ...]
 
 
-def training_charts(baseline: Sequence[Epoch], qat: Sequence[Epoch]) -> list[Chart]:
-    """Return the available accuracy and loss charts."""
+def training_charts(
+    baseline: Sequence[Epoch], qat: Sequence[Epoch], metric: Metric = ACCURACY
+) -> list[Chart]:
+    """Return the available charts of the primary metric and of the loss.
+
+    Args:
+        baseline: epochs of the FP32 training.
+        qat: epochs of the fine-tuning.
+        metric: primary metric of the task.
+    """
     charts = []
-    for title, figures in (("Accuracy", _accuracies), ("Loss", _losses)):
+    for title, name in ((metric.heading, metric.name), ("Loss", "loss")):
         found = []
         for phase, epochs, offset in (("baseline", baseline, 0), ("qat", qat, len(baseline))):
-            pairs = [figures(epoch) for epoch in epochs]
-            found += _series(phase, "training", [training for training, _ in pairs], offset)
-            found += _series(phase, "validation", [validation for _, validation in pairs], offset)
+            found += _series(phase, "training", [each.training(name) for each in epochs], offset)
+            validation = [each.validation(name) for each in epochs]
+            found += _series(phase, "validation", validation, offset)
         if found:
             picture = _draw(title, found, len(baseline))
             charts.append(Chart(title=title, picture=picture, series=tuple(found)))
@@ -83,16 +92,6 @@ def _test_of(epoch: Epoch | None) -> str:
         f"{significant(abs(epoch.gain))}; noise explains a fall of up to "
         f"{significant(epoch.gain_bound)} (one-sided paired test at 5 %)."
     )
-
-
-def _accuracies(epoch: Epoch) -> tuple[float | None, float | None]:
-    """Return the accuracy on the training and on the validation part."""
-    return epoch.accuracy, epoch.val_accuracy
-
-
-def _losses(epoch: Epoch) -> tuple[float | None, float | None]:
-    """Return the loss on the training and on the validation part."""
-    return epoch.loss, epoch.val_loss
 
 
 def _series(phase: str, part: str, values: Sequence[float | None], offset: int) -> list[Series]:

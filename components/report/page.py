@@ -93,7 +93,11 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "speed_notes": run.measurements.speed,
         "agreement": attempt("the agreement", lambda: _agreement(run), []),
         "charts": attempt(
-            "the curves", lambda: curves.training_charts(run.baseline_history, run.qat_history), []
+            "the curves",
+            lambda: curves.training_charts(
+                run.baseline_history, run.qat_history, run.measurements.metrics[0]
+            ),
+            [],
         ),
         "kept": attempt("the kept epoch", lambda: curves.kept_epoch(run.qat_history), ""),
         "activations": activations,

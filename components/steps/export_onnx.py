@@ -108,11 +108,13 @@ def _export_variant(
     """Export one model and compare it with its graph on the test part."""
     from qatline.components.data.reader import load_split
     from qatline.components.export.parity import compare_with_model
+    from qatline.components.tasks import open_task
     from qatline.components.training.framework import framework_of
 
     metadata: dict[str, Any] = {"classes": list(dataset.info().classes)}
-    if (accuracy := folder.test_accuracy()) is not None:
-        metadata["accuracy"] = accuracy
+    metric = open_task(dataset.info()).primary.name
+    if (value := folder.test_value(metric)) is not None:
+        metadata[metric] = value
     model, report = _export_file(
         folder, path, export, preprocessing=dataset.preprocessing(), metadata=metadata
     )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qatline.components.artifacts import Baseline, FineTuned, Quantized
-from qatline.components.artifacts.models import accuracies
+from qatline.components.artifacts import Baseline, Dataset, FineTuned, Quantized
+from qatline.components.artifacts.models import TEST
 from qatline.components.settings import GateSettings, QATSettings, RetrainSettings
 from qatline.components.support.events import Progress
 
@@ -42,29 +42,27 @@ def finetune_qat_step(
         qat: epochs, learning rate, teacher and further settings.
         seed: seed of shuffling and augmentation.
         progress: receives every batch.
-        gate: accuracy required of the calibrated model to skip fine-tuning.
+        gate: primary metric required of the calibrated model to skip fine-tuning.
         retrain: whether fine-tuning may be skipped.
         checkpoints: folder for the state of the trainings; None for none.
 
     Returns:
-        Accuracy on the validation and test parts, its change relative to the baseline (and to the
+        Primary metric on the validation and test parts, its change relative to the baseline (and to the
         control, if any), and the epoch of the kept weights (0: the calibrated model, see
         ``qatline.components.training.history.is_clear_gain``).
     """
+    from qatline.components.tasks import open_task
     from qatline.components.training.checkpoints import open_checkpoint
     from qatline.components.training.control import choose_teacher, train_control
     from qatline.components.training.finetuning import final_epoch, finetune
     from qatline.components.training.framework import Oscillation, framework_of
-    from qatline.components.training.prepared_data import (
-        outputs_accuracy,
-        predict_split,
-        split_accuracy,
-    )
+    from qatline.components.training.prepared_data import measure_model
     from qatline.components.training.ptq_choice import ptq_suffices
     from qatline.components.training.ranges import describe_ranges, with_oscillation
 
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
-    if retrain.qat == "auto" and (reason := ptq_suffices(reference, calibrated, gate)):
+    metric = open_task(Dataset(dataset).info()).primary
+    if retrain.qat == "auto" and (reason := ptq_suffices(reference, calibrated, metric, gate)):
         progress.warn(f"fine-tuning is skipped: {reason}")
         qat = qat.model_copy(update={"epochs": 0})
     if qat.augment is None:
@@ -100,22 +98,18 @@ def finetune_qat_step(
         oscillation=oscillation,
         checkpoint=open_checkpoint(checkpoints, "qat", qat.checkpoint_epochs, progress.warn),
     )
-    outputs = predict_split(framework, network, dataset, "test")
-    accuracy = outputs_accuracy(outputs, dataset, "test")
     metrics = {
-        **accuracies(
-            test=accuracy,
-            validation=split_accuracy(framework, network, dataset, "validation"),
-        ),
+        **measure_model(framework, network, dataset, keep=tuned),
         "kept_epoch": final_epoch(history).epoch,
     }
-    if (before := reference.test_accuracy()) is not None:
-        metrics["test_accuracy_change"] = accuracy - before
-    if control is not None and (longer := tuned.control().test_accuracy()) is not None:
-        metrics["control_test_accuracy"] = longer
-        metrics["test_accuracy_change_from_control"] = accuracy - longer
+    name = f"{TEST}_{metric.name}"
+    value = metrics[name]
+    if (before := reference.test_value(metric.name)) is not None:
+        metrics[f"{name}_change"] = value - before
+    if control is not None and (longer := tuned.control().test_value(metric.name)) is not None:
+        metrics[f"control_{name}"] = longer
+        metrics[f"{name}_change_from_control"] = value - longer
     framework.save(network, tuned)
-    tuned.write_predictions(outputs)
     calibrated.copy_plan(tuned)
     ranges = describe_ranges(framework.quantizers(network), plan)
     tuned.write_ranges(with_oscillation(ranges, oscillation))

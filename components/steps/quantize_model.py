@@ -9,7 +9,6 @@ from typing import Any
 from qat_lib.lockstep.bias import RoundingReport
 from qatline.components.artifacts import Baseline, Dataset, Quantized
 from qatline.components.artifacts.layer_costs import LayerCost, LayerCosts
-from qatline.components.artifacts.models import accuracies
 from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qatline.components.support.events import Progress
 
@@ -53,7 +52,7 @@ def quantize_model_step(
         progress: receives every calibration batch.
 
     Returns:
-        Accuracy of the calibrated model on the validation and test parts, numbers of quantizers,
+        Primary metric of the calibrated model on the validation and test parts, numbers of quantizers,
         skipped layers and corrected biases, and whether channels were equalized.
 
     Raises:
@@ -66,7 +65,7 @@ def quantize_model_step(
     from qatline.components.data.reader import numpy_batches
     from qatline.components.export.choice import choose_integers
     from qatline.components.training.framework import framework_of
-    from qatline.components.training.prepared_data import split_accuracy
+    from qatline.components.training.prepared_data import measure_model
     from qatline.components.training.quantization_choice import open_cases, read_spec
     from qatline.components.training.ranges import describe_ranges
 
@@ -110,10 +109,7 @@ def quantize_model_step(
     )
     network = framework.with_bare(network, quantized)
     metrics = {
-        **accuracies(
-            test=split_accuracy(framework, network, dataset, "test"),
-            validation=split_accuracy(framework, network, dataset, "validation"),
-        ),
+        **measure_model(framework, network, dataset),
         "quantizers": float(len(plan.quantizers)),
         "unsigned_quantizers": float(sum(entry.unsigned for entry in plan.quantizers)),
         "skipped_layers": float(len(plan.skipped)),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from qatline.components.artifacts import Baseline, Dataset
-from qatline.components.artifacts.models import Epoch, ModelInfo, accuracies
+from qatline.components.artifacts.models import Epoch, ModelInfo
 from qatline.components.runtime.steps import CHECKED
 from qatline.components.settings import (
     ModelSettings,
@@ -54,7 +54,7 @@ def train_baseline_step(
         checkpoints: folder for the training's state; None for none.
 
     Returns:
-        Accuracy on the validation and test parts, number of parameters.
+        Primary metric on the validation and test parts, number of parameters.
 
     Raises:
         ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
@@ -63,23 +63,19 @@ def train_baseline_step(
         StorageError: a model or weights in S3 cannot be fetched.
     """
     from qat_lib.ptq import PtqRecipe
+    from qatline.components.tasks import open_task
     from qatline.components.training.champion_start import champion_network
     from qatline.components.training.checkpoints import open_checkpoint
     from qatline.components.training.framework import choose_framework
-    from qatline.components.training.prepared_data import (
-        outputs_accuracy,
-        predict_split,
-        split_accuracy,
-    )
+    from qatline.components.training.prepared_data import measure_model
     from qatline.components.training.quantization_choice import open_cases, read_spec
 
     framework = choose_framework(model.framework)
     # Before the model is built: its initial weights depend on the seed.
     framework.make_deterministic(seed)
     info, baseline = Dataset(dataset).info(), Baseline(out)
-    network, trained = framework.open_model(
-        _with_local_files(model), info.image_shape, len(info.classes)
-    )
+    task = open_task(info)
+    network, trained = framework.open_model(_with_local_files(model), info.image_shape, task)
     if quantization.spec is not None:
         recipe = PtqRecipe(
             mode=quantization.mode, cases=open_cases(quantization), backend="tensorrt"
@@ -101,23 +97,18 @@ def train_baseline_step(
                 checkpoints, "baseline", training.checkpoint_epochs, progress.warn
             ),
         )
-    outputs = predict_split(framework, network, dataset, "test")
     metrics = {
-        **accuracies(
-            test=outputs_accuracy(outputs, dataset, "test"),
-            validation=split_accuracy(framework, network, dataset, "validation"),
-        ),
+        **measure_model(framework, network, dataset, keep=baseline),
         "parameters": float(framework.parameters(network)),
     }
     framework.save(network, baseline)
-    baseline.write_predictions(outputs)
     description = ModelInfo(
         name=framework.name(network),
         source=model.name,
         framework=model.framework,
         parameters=framework.parameters(network),
         input_shape=list(info.image_shape),
-        probabilities=framework.gives_probabilities(network),
+        probabilities=framework.last_activation(network) in task.activations,
         trained_here=not trained,
         augment=None if trained else training.augment,
     )

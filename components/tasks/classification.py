@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from qatline.components.artifacts.comparison import ChanceTest, GroupTest, Paire
 from qatline.components.artifacts.metric import ACCURACY, Metric
 from qatline.components.tasks.statistics import LEVEL, RESAMPLES, binomial_tail, mcnemar_test
 from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
+
+if TYPE_CHECKING:
+    from qatline.components.tasks.keras_losses import KerasLoss
+    from qatline.components.tasks.torch_losses import TorchLoss
 
 TOP5 = Metric(name="top5", title="top-5 accuracy", share=True)
 
@@ -35,6 +39,7 @@ class Classification(Task):
 
     name = "classification"
     augmentations: ClassVar[tuple[str, ...]] = ("none", "shift", "flip_crop")
+    activations: ClassVar[tuple[str, ...]] = ("softmax",)
 
     @property
     def metrics(self) -> Sequence[Metric]:  # type: ignore[override]
@@ -64,6 +69,25 @@ class Classification(Task):
                 "index to be used"
             )
         return tuple(given) or tuple(map(str, range(count)))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """A value per class."""
+        return (len(self.data.classes),)
+
+    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:
+        """Return the cross-entropy."""
+        from qatline.components.tasks.keras_losses import CrossEntropy
+
+        classes, probabilities = len(self.data.classes), activation in self.activations
+        return CrossEntropy(classes, label_smoothing, probabilities)
+
+    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
+        """Return the cross-entropy."""
+        from qatline.components.tasks.torch_losses import CrossEntropy
+
+        classes, probabilities = len(self.data.classes), activation in self.activations
+        return CrossEntropy(classes, label_smoothing, probabilities)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return labels as int64; they must be class indices."""

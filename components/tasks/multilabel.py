@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from qatline.components.artifacts.comparison import ChanceTest, PairedTest
 from qatline.components.artifacts.metric import Metric
 from qatline.components.tasks.statistics import LEVEL, wilcoxon_test
 from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
+
+if TYPE_CHECKING:
+    from qatline.components.tasks.keras_losses import KerasLoss
+    from qatline.components.tasks.torch_losses import TorchLoss
 
 
 class MultiLabel(Task):
@@ -29,6 +33,7 @@ class MultiLabel(Task):
         Metric(name="f1", title="F1", share=True),
     )
     augmentations: ClassVar[tuple[str, ...]] = ("none", "shift", "flip_crop")
+    activations: ClassVar[tuple[str, ...]] = ("sigmoid",)
 
     def __init__(self, *, threshold: float = 0.5, **options: Any) -> None:
         super().__init__(**options)
@@ -45,6 +50,18 @@ class MultiLabel(Task):
                 f"{shape}"
             )
         return tuple(given)
+
+    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:
+        """Return the binary cross-entropy, the mean over the classes."""
+        from qatline.components.tasks.keras_losses import BinaryCrossEntropy
+
+        return BinaryCrossEntropy(label_smoothing, activation in self.activations)
+
+    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
+        """Return the binary cross-entropy, the mean over the classes."""
+        from qatline.components.tasks.torch_losses import BinaryCrossEntropy
+
+        return BinaryCrossEntropy(label_smoothing, activation in self.activations)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return targets as float32; each must be 0 or 1."""

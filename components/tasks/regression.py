@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from qat_lib.errors import DataError, UnsupportedModelError
+from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
 from qatline.components.artifacts.comparison import PairedTest
 from qatline.components.artifacts.metric import Metric
 from qatline.components.tasks.statistics import wilcoxon_test
 from qatline.components.tasks.task import Array, Outputs, Samples, Task, one_output
+
+if TYPE_CHECKING:
+    from qatline.components.tasks.keras_losses import KerasLoss
+    from qatline.components.tasks.torch_losses import TorchLoss
 
 _SHOWN = 400
 """Number of samples in the report's scatter plot."""
@@ -21,6 +25,10 @@ class Regression(Task):
     """Numbers per sample: float targets ``(samples, numbers)``, outputs of the same shape.
 
     Targets ``(samples,)`` are taken as one number per sample.
+
+    Args:
+        loss: ``huber``, squared up to errors of ``delta`` and linear beyond, or ``mse``.
+        delta: see ``loss``; in units of the targets.
     """
 
     name = "regression"
@@ -29,6 +37,31 @@ class Regression(Task):
         Metric(name="r2", title="R²"),
     )
     float_outputs = True
+    LOSSES: ClassVar[tuple[str, ...]] = ("huber", "mse")
+
+    def __init__(
+        self, *, loss: Literal["huber", "mse"] = "huber", delta: float = 1.0, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        if loss not in self.LOSSES:
+            raise ConfigError(f"task.options: expected loss huber or mse, received {loss!r}")
+        if not delta > 0:
+            raise ConfigError(f"task.options: expected delta > 0, received {delta}")
+        self._delta = delta if loss == "huber" else None
+
+    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:  # noqa: ARG002
+        """Return the Huber loss or the squared error, the mean over the numbers."""
+        from qatline.components.tasks.keras_losses import NumberLoss
+
+        self._refuse_smoothing(label_smoothing)
+        return NumberLoss(self._delta)
+
+    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:  # noqa: ARG002
+        """Return the Huber loss or the squared error, the mean over the numbers."""
+        from qatline.components.tasks.torch_losses import NumberLoss
+
+        self._refuse_smoothing(label_smoothing)
+        return NumberLoss(self._delta)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return targets as float32 ``(samples, numbers)``; they must be finite."""

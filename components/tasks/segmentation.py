@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from qatline.components.tasks.task import (
     image_of,
     one_output,
 )
+
+if TYPE_CHECKING:
+    from qatline.components.tasks.keras_losses import KerasLoss
+    from qatline.components.tasks.torch_losses import TorchLoss
 
 
 class Segmentation(Task):
@@ -34,6 +38,8 @@ class Segmentation(Task):
         Metric(name="mean_iou", title="mean IoU", share=True),
         Metric(name="pixel_accuracy", title="pixel accuracy", share=True),
     )
+
+    activations: ClassVar[tuple[str, ...]] = ("softmax",)
 
     def __init__(self, *, ignore_index: int = 255, **options: Any) -> None:
         super().__init__(**options)
@@ -52,6 +58,25 @@ class Segmentation(Task):
             valid = mask[mask != self.ignore_index]
             largest = max(largest, int(valid.max()) if valid.size else 0)
         return tuple(map(str, range(largest + 1)))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """A value per pixel and class."""
+        return (*self.data.target_shape, len(self.data.classes))
+
+    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:
+        """Return the cross-entropy, the mean over an image's pixels without the ignored ones."""
+        from qatline.components.tasks.keras_losses import PixelCrossEntropy
+
+        classes, probabilities = len(self.data.classes), activation in self.activations
+        return PixelCrossEntropy(classes, label_smoothing, probabilities, self.ignore_index)
+
+    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
+        """Return the cross-entropy, the mean over an image's pixels without the ignored ones."""
+        from qatline.components.tasks.torch_losses import PixelCrossEntropy
+
+        classes, probabilities = len(self.data.classes), activation in self.activations
+        return PixelCrossEntropy(classes, label_smoothing, probabilities, self.ignore_index)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return masks as uint8; values are class indices or ``ignore_index``."""

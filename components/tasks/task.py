@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ from qatline.components.artifacts.comparison import ChanceTest, GroupTest, Paire
 from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.artifacts.metric import Metric
 from qatline.components.tasks.statistics import LEVEL, bootstrap_test
+
+if TYPE_CHECKING:
+    from qatline.components.tasks.keras_losses import KerasLoss
+    from qatline.components.tasks.torch_losses import TorchLoss
 
 Array = NDArray[Any]
 Outputs = Array | Mapping[str, Array]
@@ -42,12 +46,17 @@ class Task:
     """What a network's outputs mean, how they are trained and scored.
 
     A subclass defines at least ``loss``, ``decode`` and ``score``. Everything else has a default.
+    A method ``training_score(targets, outputs)``, which returns the primary metric of each sample of
+    a batch of tensors, is optional: with it, the epochs of a training record the metric of the
+    training part, too.
 
     Class attributes:
         name: name in the config, or ``module:Class``.
         metrics: the reported metrics, the primary one first. The gate, the champion and the choice
             of weights use the primary metric.
         augmentations: augmentations of the training inputs that keep the targets valid.
+        activations: last operations of networks whose outputs the loss takes as probabilities,
+            ``softmax`` or ``sigmoid``; outputs of other networks are logits.
         float_outputs: whether output layers stay in floating point by default.
 
     Args:
@@ -57,6 +66,7 @@ class Task:
     name: ClassVar[str] = ""
     metrics: Sequence[Metric] = (Metric(name="score"),)
     augmentations: ClassVar[tuple[str, ...]] = ("none",)
+    activations: ClassVar[tuple[str, ...]] = ()
     float_outputs: ClassVar[bool] = False
 
     data: DatasetInfo
@@ -75,14 +85,75 @@ class Task:
 
     # Training
 
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's output, for builders of networks. Default: that of the target."""
+        return tuple(self.data.target_shape)
+
     def loss(self, targets: Any, outputs: Any) -> Any:
         """Return the loss of each sample, ``(samples,)`` or ``(samples, ...)``.
 
         Args:
-            targets: tensor of a batch of targets.
-            outputs: tensor of the network's outputs, or several by name.
+            targets: tensor of a batch of targets; a float32 tensor in Keras.
+            outputs: tensor of the network's outputs, or several by name. Channels are the last
+                axis, in PyTorch as well.
         """
         raise NotImplementedError
+
+    def keras_loss(
+        self,
+        activation: str,  # noqa: ARG002
+        label_smoothing: float,
+    ) -> KerasLoss:
+        """Return the loss of Keras models. Default: ``loss``.
+
+        Args:
+            activation: last operation of the network, see ``activations``; empty for others.
+            label_smoothing: share of a label's weight that goes to all classes alike, in [0, 1).
+
+        Raises:
+            ConfigError: the task has no label smoothing.
+        """
+        from qatline.components.tasks.keras_losses import OwnLoss
+
+        self._refuse_smoothing(label_smoothing)
+        return OwnLoss(self)
+
+    def torch_loss(
+        self,
+        activation: str,  # noqa: ARG002
+        label_smoothing: float,
+    ) -> TorchLoss:
+        """Return the loss of PyTorch networks; see ``keras_loss``."""
+        from qatline.components.tasks.torch_losses import OwnLoss
+
+        self._refuse_smoothing(label_smoothing)
+        return OwnLoss(self)
+
+    def soft_targets(self, targets: Any, outputs: Any, weight: float) -> Any:  # noqa: ARG002
+        """Return targets blended with a teacher's outputs, for ``loss``.
+
+        Default: distillation is not supported.
+
+        Args:
+            targets: tensor of a batch of targets.
+            outputs: tensor of the teacher's outputs, or several by name.
+            weight: weight of the teacher's outputs, in (0, 1].
+
+        Raises:
+            ConfigError: the task has no soft targets.
+        """
+        raise ConfigError(
+            f"qat.distillation: the task {type(self).__name__} has no soft targets. Set "
+            "qat.distillation=0, or define its method soft_targets."
+        )
+
+    def _refuse_smoothing(self, label_smoothing: float) -> None:
+        if label_smoothing:
+            raise ConfigError(
+                f"training.label_smoothing: the task {type(self).__name__} has none; expected 0, "
+                f"received {label_smoothing:g}"
+            )
 
     # Evaluation, in NumPy
 
@@ -280,6 +351,11 @@ def check_numbers(outputs: Outputs, model: str) -> None:
                 "by zero or an overflow (in FP16, values beyond 65504), and correct the model or "
                 "the training."
             )
+
+
+def holds_nan(outputs: Outputs) -> bool:
+    """Return whether any output is NaN."""
+    return any(nan_samples(values) for values in _arrays(outputs))
 
 
 def rows_of(outputs: Outputs, rows: slice) -> Outputs:

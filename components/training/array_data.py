@@ -7,6 +7,7 @@ from typing import Any
 
 from qatline.components.data.labelled import AsFloat, Labelled
 from qatline.components.data.tf_pipeline import build_dataset
+from qatline.components.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +17,12 @@ class ArrayData:
     Attributes:
         training: samples for training.
         validating: samples for the selection of the best epoch.
-        classes: number of the model's outputs.
+        task: meaning of the targets.
     """
 
     training: Labelled
     validating: Labelled
-    classes: int
+    task: Task
 
     @property
     def samples(self) -> int:

@@ -13,6 +13,7 @@ from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.registry.access import current_champion, run_registry
 from qatline.components.registry.package import BASELINE, Champion, fetch_champion
 from qatline.components.settings import RegistrySettings
+from qatline.components.tasks import open_task
 
 
 def champion_network(
@@ -45,7 +46,9 @@ def champion_network(
         try:
             fetched = fetch_champion(registry, champion, Path(place))
             _check_fit(fetched, info)
-            return framework.load(Baseline(Path(place) / BASELINE))
+            network = framework.load(Baseline(Path(place) / BASELINE))
+            framework.check_model(network, info.image_shape, open_task(info))
+            return network
         except (QatlineError, OSError, ValueError) as error:
             warn(
                 f"retrain.start=champion: version {champion.number} can't be trained further "
@@ -60,6 +63,3 @@ def _check_fit(fetched: Champion, info: DatasetInfo) -> None:
             f"it has the classes {', '.join(fetched.classes[:5]) or 'unknown'}; the data has "
             f"{', '.join(info.classes[:5])}"
         )
-    shape = fetched.preprocessing.image_shape if fetched.preprocessing is not None else None
-    if shape != tuple(info.image_shape):
-        raise ValueError(f"it takes images of shape {shape}; the data has {info.image_shape}")

@@ -6,17 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from qatline.components.artifacts import Baseline, FineTuned
-from qatline.components.artifacts.models import accuracies
 from qatline.components.settings import QATSettings
 from qatline.components.support.events import Progress
 from qatline.components.training.checkpoints import Checkpoint
 from qatline.components.training.finetuning import finetune
 from qatline.components.training.framework import Framework
-from qatline.components.training.prepared_data import (
-    outputs_accuracy,
-    predict_split,
-    split_accuracy,
-)
+from qatline.components.training.prepared_data import measure_model
 
 
 def train_control(
@@ -61,16 +56,9 @@ def train_control(
         framework=framework,
         checkpoint=checkpoint,
     )
-    outputs = predict_split(framework, model, dataset, "test")
+    control.write_metrics(measure_model(framework, model, dataset, keep=control))
     framework.save(model, control)
-    control.write_predictions(outputs)
     control.write_history(history)
-    control.write_metrics(
-        accuracies(
-            test=outputs_accuracy(outputs, dataset, "test"),
-            validation=split_accuracy(framework, model, dataset, "validation"),
-        )
-    )
     return model
 
 

@@ -6,7 +6,7 @@ Training is seeded and deterministic, reports progress and records a history.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,17 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.keras.folding import folded_weights
-from qat_lib.keras.training import soft_targets
 from qatline.components.artifacts.models import Epoch
 from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
+from qatline.components.tasks.keras_losses import KerasLoss
+from qatline.components.tasks.task import Outputs
 from qatline.components.training.checkpoints import Checkpoint, Resumable, Resumption
 from qatline.components.training.framework import Oscillation, TrainingData
 from qatline.components.training.history import History
-from qatline.components.training.keras_loop import KerasLoop, batch_sizes
+from qatline.components.training.keras_loop import KerasLoop, batch_sizes, named_outputs
 from qatline.components.training.keras_recipe import KerasRecipe
-from qatline.components.training.model_source import gives_probabilities
+from qatline.components.training.model_source import last_activation
 from qatline.components.training.prepared_data import open_data
 from qatline.components.training.recipe import recipe_of, reestimation_batches
 from qatline.components.workers.workers import Workers, current_workers
@@ -54,7 +55,8 @@ def fit(
     """Train a model in place with cosine decay to zero, and leave it uncompiled.
 
     Args:
-        model: any classifier; its last layer decides between logits and probabilities.
+        model: a model that fits the task of the data; its last layer decides between logits and
+            probabilities.
         data: directory of the prepared data, or another source of batches.
         schedule: epochs, batch size, optimizer and learning rate.
         seed: seed of shuffling and augmentation.
@@ -63,7 +65,7 @@ def fit(
         keep_best: whether to restore the weights of the epoch with the lowest validation loss. The
             initial weights are restored if no epoch is significantly better
             (``history.is_clear_gain``).
-        teacher: trained model with the same outputs whose probabilities serve as soft targets
+        teacher: trained model with the same outputs, which serve as soft targets
             (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1), or None.
         distillation: weight of the soft targets, in [0, 1]; the labels have the remaining weight.
         oscillation: receives the shares of oscillating weights, or None.
@@ -76,16 +78,19 @@ def fit(
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
     recipe = KerasRecipe(model, recipe_of(schedule), _plain_batches(source, schedule), oscillation)
-    _compile(model, schedule, steps, source.classes, label_smoothing)
+    task = source.task
+    loss = task.keras_loss(last_activation(model), label_smoothing)
+    _compile(model, schedule, steps, loss)
     recipe.prepare(model.optimizer)
     workers = current_workers()
     train = _batches(source, schedule, seed, workers)
     validation = source.validation(schedule.batch_size)
     if teacher is not None and distillation > 0:
-        train = train.map(_soft_targets(teacher, source.classes, distillation))
+        train = train.map(_soft_targets(teacher, source, distillation))
     trained = CompiledModel(model)
     record = History(
         trained,
+        task,
         validation,
         steps,
         schedule.epochs,
@@ -107,7 +112,14 @@ def fit(
             on_train_batch_end=record.on_train_batch_end,
         )
         rows = schedule.part_rows
-        loop = KerasLoop(model, _is_top1, [*recipe.callbacks(), told], workers, part_rows=rows)
+        loop = KerasLoop(
+            model,
+            loss.score,
+            [*recipe.callbacks(), told],
+            workers,
+            part_rows=rows,
+            score_name=task.primary.name,
+        )
         sizes = batch_sizes(source.samples, schedule.batch_size)
         loop.run(train, sizes, schedule.epochs, saved)
         recipe.finish()
@@ -162,11 +174,12 @@ class CompiledModel:
         """Return a context for repeated calls of ``outputs``."""
         return folded_weights(self._model)
 
-    def outputs(self, x: Any) -> np.ndarray:
+    def outputs(self, x: Any) -> Outputs:
         """Return the inference outputs of a batch."""
-        return np.asarray(self._model.predict_on_batch(x))
+        found: Outputs = named_outputs(self._model, self._model.predict_on_batch(x))
+        return found
 
-    def losses(self, y: Any, outputs: np.ndarray) -> np.ndarray:
+    def losses(self, y: Any, outputs: Outputs) -> np.ndarray:
         """Return the loss of each sample."""
         return np.asarray(keras.ops.convert_to_numpy(self._model.loss.call(y, outputs)))
 
@@ -199,22 +212,20 @@ class CompiledModel:
         self._model.set_weights(weights)
 
 
-def predict(model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the inference outputs of all batches, ``(samples, classes)``."""
-    run = tf.function(lambda x: model(x, training=False))
-    outputs = []
+def predict(model: Any, batches: Iterable[Any]) -> Iterator[Outputs]:
+    """Yield the inference outputs of each batch of inputs."""
+    run = tf.function(lambda x: named_outputs(model, model(x, training=False)))
     with folded_weights(model):
         for x in batches:
-            outputs.append(run(tf.convert_to_tensor(x)).numpy())
-    return np.concatenate(outputs)
+            outputs = run(keras.tree.map_structure(tf.convert_to_tensor, x))
+            yield keras.tree.map_structure(lambda y: y.numpy(), outputs)
 
 
 def _compile(
     model: Any,
     schedule: TrainingSettings | QATSettings,
     steps: int,
-    classes: int,
-    label_smoothing: float,
+    loss: KerasLoss,
 ) -> None:
     rate = keras.optimizers.schedules.CosineDecay(
         schedule.learning_rate, max(1, steps * schedule.epochs)
@@ -227,47 +238,34 @@ def _compile(
     else:
         kind = keras.optimizers.AdamW if schedule.optimizer == "adamw" else keras.optimizers.Adam
         optimizer = kind(rate, **options)
-    model.compile(
-        optimizer,
-        loss=_Loss(classes, label_smoothing, gives_probabilities(model)),
-    )
+    model.compile(optimizer, loss=TaskLoss(loss))
 
 
-def _is_soft(y: Any, classes: int) -> bool:
-    """Return whether targets have shape ``(samples, classes)`` instead of one label per sample."""
-    return tuple(y.shape)[1:] == (classes,)
+class TaskLoss(keras.losses.Loss):
+    """A task's loss as a loss of Keras: one value per sample.
 
+    Args:
+        loss: the task's loss.
+    """
 
-def _is_top1(y_true: Any, y_pred: Any) -> Any:
-    """Return 1.0 for each sample whose largest output is at the label or largest soft target."""
-    soft = _is_soft(y_true, y_pred.shape[1])
-    labels = keras.ops.argmax(y_true, axis=1) if soft else keras.ops.reshape(y_true, (-1,))
-    hits = keras.ops.equal(
-        keras.ops.cast(labels, "int64"), keras.ops.cast(keras.ops.argmax(y_pred, 1), "int64")
-    )
-    return keras.ops.cast(hits, "float32")
-
-
-class _Loss(keras.losses.Loss):
-    """Cross-entropy of integer labels with label smoothing; Keras's requires one-hot labels."""
-
-    def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
-        super().__init__(name="cross_entropy")
-        self.classes, self.smoothing, self.probabilities = classes, smoothing, probabilities
+    def __init__(self, loss: KerasLoss) -> None:
+        super().__init__(name="loss")
+        self._loss = loss
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the loss of each sample."""
-        labels = y_true
-        if not _is_soft(y_true, self.classes):
-            labels = keras.ops.one_hot(
-                keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), self.classes
-            )
-        return keras.losses.categorical_crossentropy(
-            labels, y_pred, from_logits=not self.probabilities, label_smoothing=self.smoothing
-        )
+        """Return the loss of each sample, the mean over any further axes."""
+        losses = self._loss(y_true, y_pred)
+        axes = tuple(range(1, len(losses.shape)))
+        return keras.ops.mean(losses, axis=axes) if axes else losses
 
 
-def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
-    """Return a function that blends labels with the teacher's probabilities."""
-    probabilities = gives_probabilities(teacher)
-    return soft_targets(teacher, classes, weight, probabilities=probabilities)
+def _soft_targets(teacher: Any, source: TrainingData, weight: float) -> Any:
+    """Return a function that blends the targets of a batch with the teacher's outputs."""
+    loss = source.task.keras_loss(last_activation(teacher), 0.0)
+
+    def blend(x: Any, y: Any) -> tuple[Any, Any]:
+        # In inference mode: a teacher in training mode would update its statistics.
+        outputs = named_outputs(teacher, teacher(x, training=False))
+        return x, loss.soft_targets(y, outputs, weight)
+
+    return blend

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -16,6 +16,7 @@ from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
 from qatline.components.support.frameworks import FrameworkTraits
+from qatline.components.tasks.task import Outputs, Task
 from qatline.components.training.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
     from qat_lib.export.parity_report import ParityReport
 
 
+Shapes = tuple[int, ...] | Mapping[str, tuple[int, ...]]
+"""Shape of a sample of the only input, or of each of several by name."""
+
+
 class TrainingData(Protocol):
     """Source of a training's data: the parts ``train`` and ``validation``, in batches."""
 
     @property
-    def classes(self) -> int:
-        """Number of classes."""
+    def task(self) -> Task:
+        """Meaning of the targets."""
 
     @property
     def samples(self) -> int:
@@ -69,8 +74,8 @@ class Oscillation:
 class Framework(Protocol):
     """A framework that builds, trains, quantizes and exports models.
 
-    The type of a model is private to the framework. Images have the layout of the data: float32
-    batches of shape ``(samples, height, width, channels)``.
+    The type of a model is private to the framework. Inputs and outputs have the layout of the
+    data: float32 batches ``(samples, ..., channels)``, or several by name.
 
     Attributes:
         traits: its title, packages and optional features.
@@ -83,14 +88,24 @@ class Framework(Protocol):
     def make_deterministic(self, seed: int) -> None:
         """Seed all random generators and make kernels deterministic."""
 
-    def open_model(
-        self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
-    ) -> tuple[Any, bool]:
+    def open_model(self, settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[Any, bool]:
         """Return the model selected by ``settings``, and whether it is already trained.
+
+        Args:
+            settings: the model section.
+            shapes: shape of a sample of the only input, or of each of several by name.
+            task: meaning of its outputs.
 
         Raises:
             ConfigError: the name, its options or its weights are wrong.
             UnsupportedModelError: the model does not fit the data, or cannot be loaded safely.
+        """
+
+    def check_model(self, model: Any, shapes: Shapes, task: Task) -> None:
+        """Check that a model takes such inputs and fits the task.
+
+        Raises:
+            UnsupportedModelError: it does not.
         """
 
     def name(self, model: Any) -> str:
@@ -99,8 +114,8 @@ class Framework(Protocol):
     def parameters(self, model: Any) -> int:
         """Return the number of its parameters."""
 
-    def gives_probabilities(self, model: Any) -> bool:
-        """Return whether the outputs are softmax probabilities instead of logits."""
+    def last_activation(self, model: Any) -> str:
+        """Return the last operation, ``softmax`` or ``sigmoid``; empty for others."""
 
     def fit(
         self,
@@ -119,13 +134,13 @@ class Framework(Protocol):
     ) -> list[Epoch]:
         """Train a model in place; see ``qatline.components.training.fitting.fit``."""
 
-    def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the inference outputs of all batches, float32 ``(samples, classes)``."""
+    def predict(self, model: Any, batches: Iterable[Any]) -> Iterator[Outputs]:
+        """Yield the inference outputs of each batch of inputs."""
 
     def bare(self, model: Any) -> Any:
         """Return the model in the form that ``qat_lib.PtqRecipe`` expects."""
 
-    def inputs(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Iterable[Any]:
+    def inputs(self, model: Any, batches: Iterable[tuple[Any, Any]]) -> Iterable[Any]:
         """Return batches of the data in the form that the bare model expects."""
 
     def with_bare(self, model: Any, bare: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +12,7 @@ import numpy as np
 
 from qatline.components.artifacts.models import Epoch
 from qatline.components.support.events import Progress
+from qatline.components.tasks.task import Outputs, Samples, Task, holds_nan, joined
 
 CLEAR = 1.645
 """Bound in standard errors that a mean of pure noise exceeds in 5 % of all cases (normal
@@ -51,10 +53,10 @@ class Trained(Protocol):
     def inference(self) -> AbstractContextManager[None]:
         """Return a context for repeated calls of ``outputs``."""
 
-    def outputs(self, x: Any) -> np.ndarray:
-        """Return the inference outputs of a batch, ``(samples, classes)``."""
+    def outputs(self, x: Any) -> Outputs:
+        """Return the inference outputs of a batch, or several by name."""
 
-    def losses(self, y: Any, outputs: np.ndarray) -> np.ndarray:
+    def losses(self, y: Any, outputs: Outputs) -> np.ndarray:
         """Return the loss of each sample, ``(samples,)``."""
 
     def get_weights(self) -> Any:
@@ -71,7 +73,8 @@ class History:
 
     Args:
         trained: the model in training.
-        validation: batches of inputs and labels.
+        task: measures the outputs.
+        validation: batches of inputs and targets.
         steps: batches of an epoch.
         epochs: number of epochs.
         progress: receives every batch.
@@ -86,6 +89,7 @@ class History:
     def __init__(
         self,
         trained: Trained,
+        task: Task,
         validation: Iterable[tuple[Any, Any]],
         steps: int,
         epochs: int,
@@ -95,7 +99,7 @@ class History:
         samples: float | None = None,
         candidate: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._candidate, self._samples = candidate, samples
+        self._candidate, self._samples, self._task = candidate, samples, task
         self.trained, self.validation = trained, validation
         self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
         self.rows: list[Epoch] = []
@@ -114,7 +118,9 @@ class History:
     def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
         """Report the progress."""
         self.done += 1
-        self.progress.update("training", self.done, self.steps * self.epochs, **_training(logs))
+        self.progress.update(
+            "training", self.done, self.steps * self.epochs, **self._training(logs)
+        )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Record the epoch."""
@@ -138,13 +144,13 @@ class History:
 
     def _add(self, epoch: int, logs: Any) -> None:
         seconds = time.monotonic() - self.started if epoch else 0.0
-        losses, hits = self._validate()
+        losses, quality = self._validate()
         loss = float(losses.mean())
         row = Epoch(
             epoch=float(epoch),
-            **_training(logs),
+            **self._training(logs),
             val_loss=loss,
-            val_accuracy=float(hits.mean()),
+            **quality,
             lr=self.trained.learning_rate,
             seconds=seconds,
             **self._speed(seconds),
@@ -154,15 +160,22 @@ class History:
         if self.keep_best and self._is_better(losses):
             self.kept = (loss, len(self.rows) - 1, self.trained.get_weights())
 
-    def _validate(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return each validation sample's loss, and whether its prediction is correct."""
-        losses, hits = [], []
+    def _validate(self) -> tuple[np.ndarray, dict[str, float]]:
+        """Return each validation sample's loss, and the primary metric of all."""
+        losses: list[np.ndarray] = []
+        measured: list[Samples] | None = []
         with self.trained.inference():
             for x, y in self.validation:
-                outputs = self.trained.outputs(x)
+                outputs, targets = self.trained.outputs(x), np.asarray(y)
                 losses.append(self.trained.losses(y, outputs))
-                hits.append(np.argmax(outputs, axis=1) == np.reshape(y, -1))
-        return np.concatenate(losses), np.concatenate(hits)
+                # The metric of an epoch without finite outputs is undefined.
+                if measured is not None and not holds_nan(outputs):
+                    measured.append(self._task.measure(outputs, targets))
+                else:
+                    measured = None
+        name = self._task.primary.name
+        value = self._task.summarize(joined(measured))[name] if measured else math.nan
+        return np.concatenate(losses), {f"val_{name}": value} if math.isfinite(value) else {}
 
     def _speed(self, seconds: float) -> dict[str, float]:
         """Return the images per second of each of several workers."""
@@ -195,7 +208,7 @@ class History:
                 for row_index, row in enumerate(self.rows)
             ]
 
-
-def _training(logs: Any) -> dict[str, float]:
-    """Return the recorded training metrics from the logs."""
-    return {name: float(logs[name]) for name in ("loss", "accuracy") if name in (logs or {})}
+    def _training(self, logs: Any) -> dict[str, float]:
+        """Return the recorded training metrics from the logs."""
+        names = ("loss", self._task.primary.name)
+        return {name: float(logs[name]) for name in names if name in (logs or {})}

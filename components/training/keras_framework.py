@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,9 @@ import qat_lib
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.frameworks import FRAMEWORKS
+from qatline.components.tasks.task import Outputs, Task
 from qatline.components.training import fitting, model_source
-from qatline.components.training.framework import Framework, TrainingData
+from qatline.components.training.framework import Framework, Shapes, TrainingData
 
 if TYPE_CHECKING:
     from qat_lib.export.options import ExportOptions
@@ -29,11 +30,13 @@ class KerasFramework:
         """Seed Python, NumPy and TensorFlow."""
         fitting.make_deterministic(seed)
 
-    def open_model(
-        self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
-    ) -> tuple[Any, bool]:
+    def open_model(self, settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[Any, bool]:
         """Return the model selected by ``settings``, and whether it is already trained."""
-        return model_source.open_model(settings, image_shape, classes)
+        return model_source.open_model(settings, shapes, task)
+
+    def check_model(self, model: Any, shapes: Shapes, task: Task) -> None:
+        """Check that a model takes such inputs and fits the task."""
+        model_source.check_model(model, shapes, task)
 
     def name(self, model: Any) -> str:
         """Return the model's name."""
@@ -43,9 +46,9 @@ class KerasFramework:
         """Return the number of its weights, trainable or not."""
         return int(model.count_params())
 
-    def gives_probabilities(self, model: Any) -> bool:
-        """Return whether the last layer is a softmax."""
-        return model_source.gives_probabilities(model)
+    def last_activation(self, model: Any) -> str:
+        """Return the last activation."""
+        return model_source.last_activation(model)
 
     def fit(
         self,
@@ -57,8 +60,8 @@ class KerasFramework:
         """Train a model in place."""
         return fitting.fit(model, data, schedule, **options)
 
-    def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the inference outputs."""
+    def predict(self, model: Any, batches: Iterable[Any]) -> Iterator[Outputs]:
+        """Yield the inference outputs."""
         return fitting.predict(model, batches)
 
     def bare(self, model: Any) -> Any:
@@ -68,7 +71,7 @@ class KerasFramework:
     def inputs(
         self,
         model: Any,  # noqa: ARG002
-        batches: Iterable[tuple[np.ndarray, Any]],
+        batches: Iterable[tuple[Any, Any]],
     ) -> Iterable[Any]:
         """Return the batches themselves."""
         return batches

@@ -6,14 +6,14 @@ worker both produce the same weights, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from qat_lib.keras.quantizers.split_batch import split_batch
-from qat_lib.keras.structure import layers_of
+from qat_lib.keras.structure import functional_of, layers_of
 from qat_lib.keras.training.batch_norm import batch_norms
 from qatline.components.training.checkpoints import Resumption
 from qatline.components.workers.workers import Workers, synchronized_batch_norms
@@ -26,28 +26,30 @@ class KerasLoop:
     """Training loop of a compiled model.
 
     Args:
-        model: the model; its loss is the mean over a batch.
-        is_right: returns 1.0 for each correctly classified sample, else 0.0.
+        model: the model; its loss is the mean over a batch, and takes all outputs at once.
+        score: returns the score of each sample of a batch, for targets and outputs; None for none.
         callbacks: receive epochs and batches, in order.
         workers: workers that train together, each on its rows of every batch. Default: one.
         part_rows: rows per part if a batch's gradients are accumulated over consecutive parts;
             None, the default, processes a batch at once. With several workers each processes its
             rows at once.
+        score_name: name of the score in the logs.
     """
 
     def __init__(
         self,
         model: Any,
-        is_right: Callable[[Any, Any], Any],
+        score: Callable[[Any, Any], Any] | None,
         callbacks: Sequence[keras.callbacks.Callback],
         workers: Workers | None = None,
         part_rows: int | None = None,
+        score_name: str = "accuracy",
     ) -> None:
         self._part_rows = part_rows
-        self._model, self._is_right = model, is_right
+        self._model, self._score, self._score_name = model, score, score_name
         self._workers = workers or Workers()
         self._callbacks = keras.callbacks.CallbackList(list(callbacks), model=model)
-        self._sums = {name: tf.Variable(0.0) for name in ("samples", "loss", "right")}
+        self._sums = {name: tf.Variable(0.0) for name in ("samples", "loss", "score")}
         self._steps: dict[tuple[bool, ...], Any] = {}
 
     def run(
@@ -85,7 +87,7 @@ class KerasLoop:
                 iter(batches)
 
     def _run_epoch(self, batches: Any, sizes: Sequence[int]) -> dict[str, Any]:
-        """Train on every batch once; return loss and accuracy of the epoch."""
+        """Train on every batch once; return loss and score of the epoch."""
         for total in self._sums.values():
             total.assign(0.0)
         train, logs = self._step(), {}
@@ -113,76 +115,102 @@ class KerasLoop:
         return bool(self._model.jit_compile) and self._part_rows is None
 
     def _train(self, x: Any, y: Any, size: Any) -> dict[str, Any]:
-        """Take one step; return loss and accuracy of the epoch so far."""
+        """Take one step; return loss and score of the epoch so far."""
         weights = self._model.trainable_weights
-        gradients, loss, right = self._workers.run(self._gradients, x, y, size)
+        gradients, loss, score = self._workers.run(self._gradients, x, y, size)
         self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return self._figures(tf.cast(size, tf.float32), loss, right)
+        return self._figures(tf.cast(size, tf.float32), loss, score)
 
     def _gradients(self, x: Any, y: Any, size: Any) -> tuple[list[Any], Any, Any]:
-        """Return gradients, loss and number of correct predictions of a batch, over all workers."""
+        """Return gradients, loss and summed score of a batch, over all workers."""
         if self._workers.alone:
             whole = self._part_rows is None
             return self._own_gradients(x, y) if whole else self._accumulated(x, y)
-        rows = tf.shape(x)[0]
+        rows = _rows(x)
         of_mean, of_rows = self._workers.shares(rows, size)
         # Keras divides a loss by the number of replicas.
         scale = of_mean * self._workers.count
         with split_batch(self._workers.maximum, of_rows):
-            gradients, loss, right = self._own_gradients(x, y, scale)
-        right *= of_mean / of_rows
+            gradients, loss, score = self._own_gradients(x, y, scale)
+        score *= of_mean / of_rows
         # ``all_reduce`` accepts no None: sum the existing gradients and restore the gaps below.
         known = [tf.convert_to_tensor(each) for each in gradients if each is not None]
-        *sums, loss, right = self._workers.total([*known, loss, right])
+        *sums, loss, score = self._workers.total([*known, loss, score])
         found = iter(sums)
-        return [None if each is None else next(found) for each in gradients], loss, right
+        return [None if each is None else next(found) for each in gradients], loss, score
 
     def _accumulated(self, x: Any, y: Any) -> tuple[list[Any], Any, Any]:
         """Return the result of ``_own_gradients``, summed over the parts of the batch."""
-        weights, rows = self._model.trainable_weights, tf.shape(x)[0]
+        weights, rows = self._model.trainable_weights, _rows(x)
 
-        def add(start: Any, sums: list[Any], loss: Any, right: Any) -> tuple[Any, ...]:
+        def add(start: Any, sums: list[Any], loss: Any, score: Any) -> tuple[Any, ...]:
             part = slice(start, tf.minimum(start + self._part_rows, rows))
             share = tf.cast(part.stop - start, tf.float32) / tf.cast(rows, tf.float32)
             # Moving ranges are updated for each part, like batch norms.
             with split_batch(tf.identity, share):
-                gradients, lost, hits = self._own_gradients(x[part], y[part], share)
+                inputs, targets = keras.tree.map_structure(lambda each: each[part], (x, y))
+                gradients, lost, scored = self._own_gradients(inputs, targets, share)
             added = []
             for total, gradient in zip(sums, gradients, strict=True):
                 added.append(total if gradient is None else total + gradient)
-            return part.stop, added, loss + tf.cast(lost, tf.float32), right + hits
+            return part.stop, added, loss + tf.cast(lost, tf.float32), score + scored
 
         start = (tf.constant(0), [tf.zeros_like(each) for each in weights], 0.0, 0.0)
-        _, sums, loss, right = tf.while_loop(
+        _, sums, loss, score = tf.while_loop(
             lambda begin, *_: begin < rows, add, start, parallel_iterations=1
         )
-        return sums, loss, right
+        return sums, loss, score
 
     def _own_gradients(
         self, x: Any, y: Any, scale: Any | None = None
     ) -> tuple[list[Any], Any, Any]:
-        """Return gradients, loss times ``scale``, and number of correct predictions of these rows.
+        """Return gradients, loss times ``scale``, and summed score of these rows.
 
         Without ``scale`` the loss is not scaled.
         """
         model, optimizer = self._model, self._model.optimizer
         with tf.GradientTape() as tape:
-            outputs = model(x, training=True)
-            loss = model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
+            outputs = named_outputs(model, model(x, training=True))
+            loss = self._loss(x, y, outputs)
             loss = loss if scale is None else loss * tf.cast(scale, loss.dtype)
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, model.trainable_weights)
-        return gradients, loss, tf.reduce_sum(self._is_right(y, outputs))
+        score = 0.0 if self._score is None else tf.reduce_sum(self._score(y, outputs))
+        return gradients, loss, score
 
-    def _figures(self, samples: Any, loss: Any, right: Any) -> dict[str, Any]:
+    def _loss(self, x: Any, y: Any, outputs: Any) -> Any:
+        """Return the mean loss of these rows, with the model's own losses."""
+        model = self._model
+        if not isinstance(outputs, Mapping):
+            return model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
+        # For several outputs ``compute_loss`` calls the loss once per output, with its own targets.
+        # Keras divides the result by the number of replicas; so must be the model's own losses.
+        own = [keras.ops.sum(each) / self._workers.count for each in model.losses]
+        return keras.ops.sum([model.loss(y, outputs), *own])
+
+    def _figures(self, samples: Any, loss: Any, score: Any) -> dict[str, Any]:
         sums = self._sums
         seen = sums["samples"].assign_add(samples)
         lost = sums["loss"].assign_add(tf.cast(loss, tf.float32) * samples)
-        hits = sums["right"].assign_add(right)
-        return {"loss": lost / seen, "accuracy": hits / seen}
+        figures = {"loss": lost / seen}
+        if self._score is not None:
+            figures[self._score_name] = sums["score"].assign_add(score) / seen
+        return figures
 
 
 def batch_sizes(samples: int, batch_size: int) -> list[int]:
     """Return the samples of each batch of an epoch; the last may be smaller."""
     rest = samples % batch_size
     return [batch_size] * (samples // batch_size) + ([rest] if rest else [])
+
+
+def named_outputs(model: Any, outputs: Any) -> Any:
+    """Return a model's outputs: one, or several by the names of an exported file."""
+    flat = keras.tree.flatten(outputs)
+    if len(flat) == 1:
+        return flat[0]
+    return dict(zip(functional_of(model).output_names, flat, strict=True))
+
+
+def _rows(x: Any) -> Any:
+    return tf.shape(keras.tree.flatten(x)[0])[0]

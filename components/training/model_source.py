@@ -5,25 +5,26 @@ Supported are reference networks, keras.applications, the user's own functions, 
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qatline.components.settings import ModelSettings
-from qatline.components.support.other_tasks import OTHER_TASKS
 from qatline.components.support.user_code import call_with, import_callable
+from qatline.components.tasks.task import Task
+from qatline.components.training.framework import Shapes
 
 APPLICATIONS = "keras.applications:"
 
 
-def open_model(
-    settings: ModelSettings, input_shape: tuple[int, int, int], classes: int
-) -> tuple[Any, bool]:
+def open_model(settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[Any, bool]:
     """Return the model selected by ``settings``, and whether it is already trained.
 
     Args:
         settings: the model section.
-        input_shape: (height, width, channels) of the data.
-        classes: number of classes of the data.
+        shapes: shape of a sample of the only input, or of each of several by name.
+        task: meaning of its outputs.
 
     Raises:
         ConfigError: the name, its options or its weights are wrong.
@@ -35,8 +36,8 @@ def open_model(
 
         model, trained = load_model(settings.name), True
     else:
-        model, trained = _build(settings, input_shape, classes), False
-    check_model(model, input_shape, classes)
+        model, trained = _build(settings, shapes, task), False
+    check_model(model, shapes, task)
     if settings.weights and not settings.name.startswith(APPLICATIONS):
         from qat_lib.models.weights import load_weights
 
@@ -45,17 +46,32 @@ def open_model(
     return model, trained if settings.trained is None else settings.trained
 
 
-def _build(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+def _build(settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
+    if ":" in settings.name and not settings.name.startswith(APPLICATIONS):
+        return _user_model(settings, shapes, task)
+    if isinstance(shapes, Mapping) or len(task.output_shape) != 1:
+        raise ConfigError(
+            f"model.name: {settings.name!r} has one input and returns a vector; the data has "
+            f"inputs of shape {shapes} and expects outputs of shape {task.output_shape}. Set "
+            "model.name to module:function or to a .keras file."
+        )
+    if settings.name.startswith(APPLICATIONS):
+        return _application(settings, shapes, task)
     from qat_lib.models import build_reference_model
 
-    if settings.name.startswith(APPLICATIONS):
-        return _application(settings, input_shape, classes)
-    if ":" in settings.name:
-        return _user_model(settings, input_shape, classes)
-    return build_reference_model(settings.name, input_shape, classes, **settings.options)
+    (outputs,) = task.output_shape
+    if len(shapes) != 3:
+        raise ConfigError(
+            f"model.name: {settings.name!r} takes images; the data has inputs of shape {shapes}. Set "
+            "model.name to module:function or to a .keras file."
+        )
+    height, width, channels = shapes
+    return build_reference_model(
+        settings.name, (height, width, channels), outputs, **settings.options
+    )
 
 
-def _application(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+def _application(settings: ModelSettings, input_shape: tuple[int, ...], task: Task) -> Any:
     import keras
 
     name = settings.name.removeprefix(APPLICATIONS)
@@ -63,7 +79,10 @@ def _application(settings: ModelSettings, input_shape: tuple[int, int, int], cla
     if not callable(builder):
         known = sorted(n for n in dir(keras.applications) if n[0].isupper())
         raise ConfigError(f"keras.applications has no {name!r}. It has: {', '.join(known)}.")
+    (classes,) = task.output_shape
     options = {"weights": None, "classes": classes, "input_shape": input_shape, **settings.options}
+    if "softmax" not in task.activations:
+        options.setdefault("classifier_activation", None)
     own_file = bool(settings.weights) and settings.weights != "imagenet"
     try:
         pretrained = settings.weights == "imagenet"
@@ -93,61 +112,86 @@ def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
     )
 
 
-def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+def _user_model(settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
     function = import_callable("model.name", settings.name)
-    given = {"input_shape": input_shape, "classes": classes}
+    given: dict[str, Any] = {"input_shape": shapes, "classes": len(task.data.classes)}
+    # Only for named parameters: a function with ``**options`` may pass all of them on.
+    parameters = inspect.signature(function).parameters
+    more: dict[str, Any] = {"output_shape": task.output_shape, "task": task.data.task}
+    given |= {name: value for name, value in more.items() if name in parameters}
     return call_with(
         "model.name", settings.name, function, given, settings.options, any_keyword=True
     )
 
 
-def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:
-    """Check that a model accepts the images and returns one value per class.
+def check_model(model: Any, shapes: Shapes, task: Task) -> None:
+    """Check that a model takes the inputs of the data and fits its task.
 
     Raises:
         UnsupportedModelError: it does not, or it is subclassed.
     """
     from qat_lib import LayerGraph
+    from qat_lib.keras.structure import functional_of
 
     graph = LayerGraph(model)
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+    taken = {_name(tensor): graph.shapes[tensor][1:] for tensor in graph.inputs}
+    if not isinstance(shapes, Mapping):
+        if len(taken) != 1:
+            raise UnsupportedModelError(
+                f"The model {model.name!r} has {len(taken)} inputs ({', '.join(taken)}), but the "
+                "data has one. Give each input an array of its name, or take another model."
+            )
+        shapes = dict.fromkeys(taken, shapes)
+    if set(shapes) != set(taken):
         raise UnsupportedModelError(
-            f"The pipeline trains models with one input and one output. {model.name!r} has "
-            f"{len(graph.inputs)} and {len(graph.outputs)}. {OTHER_TASKS}"
+            f"The model {model.name!r} has the inputs {', '.join(taken)}, but the data has "
+            f"{', '.join(shapes)}. Give both the same names."
         )
-    (source,), (result,) = graph.inputs, graph.outputs
-    expected, received = graph.shapes[source][1:], tuple(input_shape)
-    # Dimensions of None accept any size.
-    taken = tuple(r if e is None else e for e, r in zip(expected, received, strict=False))
-    if len(expected) != len(received) or taken != received:
-        raise UnsupportedModelError(
-            f"The model {model.name!r} expects images of shape {expected} (height, width, "
-            f"channels), but the data has {received}. Set data.image_size (and data.color), or "
-            f"take another model. {OTHER_TASKS}"
+    for name, expected in taken.items():
+        received = tuple(shapes[name])
+        # Dimensions of None accept any size.
+        fits = len(expected) == len(received) and all(
+            e in (None, r) for e, r in zip(expected, received, strict=True)
         )
-    output = graph.shapes[result][1:]
-    if output != (classes,):
-        raise UnsupportedModelError(
-            f"The model {model.name!r} gives outputs of shape {output}, but the data has "
-            f"{classes} classes: expected ({classes},). Change the last layer, or data.classes. "
-            f"{OTHER_TASKS}"
-        )
+        if not fits:
+            image = len(received) == 3
+            kind, axes = ("images", " (height, width, channels)") if image else ("inputs", "")
+            change = "data.image_size (and data.color)" if image else "the data"
+            raise UnsupportedModelError(
+                f"The model {model.name!r} expects {kind} of shape {expected}{axes}, but the data "
+                f"has {received}. Set {change}, or take another model."
+            )
+    names = functional_of(model).output_names
+    outputs = {
+        name: tuple(graph.shapes[tensor][1:])
+        for name, tensor in zip(names, graph.outputs, strict=True)
+    }
+    task.check_outputs(outputs, model.name)
 
 
-def gives_probabilities(model: Any) -> bool:
-    """Return whether the model's outputs are softmax probabilities instead of logits."""
+def _name(tensor: str) -> str:
+    return tensor.rpartition(":")[0]
+
+
+def last_activation(model: Any) -> str:
+    """Return the activation that a model ends with, ``softmax`` or ``sigmoid``; empty for others.
+
+    Models with several outputs have none.
+    """
     import keras
 
     from qat_lib import LayerGraph
 
     graph = LayerGraph(model)
-    (result,) = graph.outputs
-    call = graph.producer(result)
+    if len(graph.outputs) != 1:
+        return ""
+    call = graph.producer(graph.outputs[0])
     # A quantized model ends in an Identity layer that keeps the name of the output.
     while isinstance(call.operation, keras.layers.Identity):
         call = graph.producer(call.inputs[0])
     layer = getattr(call.operation, "layer", call.operation)
-    return (
-        isinstance(layer, keras.layers.Softmax)
-        or getattr(layer, "activation", None) is keras.activations.softmax
-    )
+    if isinstance(layer, keras.layers.Softmax):
+        return "softmax"
+    activation = getattr(layer, "activation", None)
+    known = {keras.activations.softmax: "softmax", keras.activations.sigmoid: "sigmoid"}
+    return known.get(activation, "")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qatline.components.artifacts import Dataset
-from qatline.components.data.reader import load_split, numpy_batches, tf_dataset
-from qatline.components.tasks import check_numbers, open_task
+from qatline.components.artifacts.models import ModelFolder, measured_metrics
+from qatline.components.data.reader import numpy_batches, tf_dataset
+from qatline.components.tasks import Outputs, check_numbers, joined, open_task
 from qatline.components.training.framework import Framework, TrainingData
 
 
@@ -22,7 +23,7 @@ class PreparedData:
 
     def __init__(self, path: Path) -> None:
         self._path, info = path, Dataset(path).info()
-        self.classes: int = len(info.classes)
+        self.task = open_task(info)
         self.samples: int = info.splits["train"]
 
     def train(
@@ -53,25 +54,58 @@ def open_data(data: Path | TrainingData) -> TrainingData:
     return PreparedData(data) if isinstance(data, Path) else data
 
 
-def predict_split(
-    framework: Framework, model: Any, dataset: Path, split: str, batch_size: int = 256
-) -> np.ndarray:
-    """Return the outputs for one part, float32 ``(samples, classes)``."""
-    return framework.predict(model, (x for x, _ in numpy_batches(dataset, split, batch_size)))
+def measure_split(
+    framework: Framework,
+    model: Any,
+    dataset: Path,
+    split: str,
+    *,
+    keep: ModelFolder | None = None,
+    batch_size: int = 256,
+) -> float:
+    """Return the task's primary metric of a model on one part.
 
-
-def split_accuracy(framework: Framework, model: Any, dataset: Path, split: str) -> float:
-    """Return a model's top-1 accuracy on one part, in [0, 1]."""
-    return outputs_accuracy(predict_split(framework, model, dataset, split), dataset, split)
-
-
-def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
-    """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1].
+    Args:
+        framework: framework of the model.
+        model: the model.
+        dataset: directory of the prepared data.
+        split: name of the part.
+        keep: receives the outputs, batch by batch; None for none.
+        batch_size: samples that are predicted at once.
 
     Raises:
         DataError: the outputs contain NaN.
     """
-    check_numbers(outputs, f"the model on the {split} part")
-    _, targets = load_split(dataset, split, raw=True)
-    task = open_task(Dataset(dataset).info())
-    return task.summarize(task.measure(outputs, targets))[task.primary.name]
+    info = Dataset(dataset).info()
+    task, targets, measured = open_task(info), deque[Any](), []
+
+    def inputs() -> Iterator[Any]:
+        for x, y in numpy_batches(dataset, split, batch_size):
+            targets.append(y)
+            yield x
+
+    def outputs() -> Iterator[Outputs]:
+        for values in framework.predict(model, inputs()):
+            check_numbers(values, f"the model on the {split} part")
+            measured.append(task.measure(values, targets.popleft()))
+            yield values
+
+    if keep is None:
+        deque(outputs(), maxlen=0)
+    else:
+        keep.write_predictions(outputs(), info.splits[split])
+    return task.summarize(joined(measured))[task.primary.name]
+
+
+def measure_model(
+    framework: Framework, model: Any, dataset: Path, *, keep: ModelFolder | None = None
+) -> dict[str, float]:
+    """Return the primary metric on the test and validation parts, such as ``test_accuracy``.
+
+    With ``keep``, the outputs on the test part are written to that folder.
+    """
+    return measured_metrics(
+        open_task(Dataset(dataset).info()).primary.name,
+        test=measure_split(framework, model, dataset, "test", keep=keep),
+        validation=measure_split(framework, model, dataset, "validation"),
+    )

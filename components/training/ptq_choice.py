@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from qatline.components.artifacts import Baseline, Quantized
-from qatline.components.artifacts.metric import ACCURACY
+from qatline.components.artifacts.metric import Metric
 from qatline.components.evaluation.gate import drop_allowed
 from qatline.components.settings import GateSettings
 
-_VALIDATION = "validation_accuracy"
 
-
-def ptq_suffices(baseline: Baseline, calibrated: Quantized, gate: GateSettings) -> str:
+def ptq_suffices(
+    baseline: Baseline, calibrated: Quantized, metric: Metric, gate: GateSettings
+) -> str:
     """Return the reason for skipping fine-tuning; empty if fine-tuning is required.
 
     The test part is not used: the gate judges the engine on it later.
@@ -18,12 +18,13 @@ def ptq_suffices(baseline: Baseline, calibrated: Quantized, gate: GateSettings) 
     Args:
         baseline: the FP32 model.
         calibrated: the calibrated model.
-        gate: settings with the maximum accuracy drop.
+        metric: primary metric of the task.
+        gate: settings with the maximum drop of the metric.
     """
-    before, after = baseline.metrics().get(_VALIDATION), calibrated.metrics().get(_VALIDATION)
+    before, after = (each.validation_value(metric.name) for each in (baseline, calibrated))
     if before is None or after is None:
         return ""
-    allowed, bound = drop_allowed(after, before, ACCURACY, gate)
+    allowed, bound = drop_allowed(after, before, metric, gate)
     if not allowed:
         return ""
     return (

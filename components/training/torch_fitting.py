@@ -11,8 +11,9 @@ import itertools
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from qat_lib.torch.training import range_parameters
 from qatline.components.artifacts.models import Epoch
 from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
+from qatline.components.tasks.task import Outputs, Task
+from qatline.components.tasks.torch_losses import TorchLoss
 from qatline.components.training.checkpoints import Checkpoint, Resumable, Resumption
 from qatline.components.training.framework import Oscillation, TrainingData
 from qatline.components.training.history import History
 from qatline.components.training.prepared_data import open_data
 from qatline.components.training.recipe import recipe_of, reestimation_batches
-from qatline.components.training.torch_losses import Loss, SoftTargets
-from qatline.components.training.torch_network import TorchNetwork, ends_in_softmax
+from qatline.components.training.torch_network import TorchNetwork, last_activation, to_numpy
 from qatline.components.training.torch_optimizers import make_optimizer
 from qatline.components.training.torch_recipe import TorchTrainingRecipe
 from qatline.components.training.torch_state import to_arrays, to_tensors
@@ -73,15 +75,19 @@ def fit_network(
     """
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
-    loss = Loss(source.classes, label_smoothing, ends_in_softmax(network))
-    soft = SoftTargets(teacher, distillation) if teacher is not None and distillation > 0 else None
-    training = Training(network, schedule, steps, loss, soft)
+    task = source.task
+    loss = task.torch_loss(last_activation(network), label_smoothing)
+    soft = None
+    if teacher is not None and distillation > 0:
+        soft = SoftTargets(teacher, task, distillation)
+    training = Training(network, schedule, steps, loss, soft, score_name=task.primary.name)
     recipe = TorchTrainingRecipe(
         network.module, recipe_of(schedule), _plain_batches(network, source, schedule), oscillation
     )
     train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment or "none")
     record = History(
         training,
+        task,
         NumpyBatches(source.validation(schedule.batch_size)),
         steps,
         schedule.epochs,
@@ -112,26 +118,24 @@ def fit_network(
 
 def _plain_batches(
     network: TorchNetwork, source: TrainingData, schedule: TrainingSettings | QATSettings
-) -> Callable[[], Iterator[torch.Tensor]]:
+) -> Callable[[], Iterator[Any]]:
     """Return a function that yields unaugmented inputs of the training part."""
     size = schedule.batch_size
 
-    def batches() -> Iterator[torch.Tensor]:
+    def batches() -> Iterator[Any]:
         data = source.train(size, shuffle_seed=0, augment="none")
-        for x, _ in NumpyBatches(data.take(reestimation_batches(source, size))):
-            if len(x) > 1 or size == 1:  # as in training
-                yield network.tensor(x)
+        for x, y in NumpyBatches(data.take(reestimation_batches(source, size))):
+            if len(y) > 1 or size == 1:  # as in training
+                yield network.tensors(x)
 
     return batches
 
 
-def predict_network(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the inference outputs of all batches, float32 ``(samples, classes)``."""
-    outputs = []
+def predict_network(network: TorchNetwork, batches: Iterable[Any]) -> Iterator[Outputs]:
+    """Yield the inference outputs of each batch of inputs."""
     with in_inference(network.module), torch.no_grad(), folded_weights(network.module):
         for x in batches:
-            outputs.append(network.module(network.tensor(x)).cpu().numpy())
-    return np.concatenate(outputs)
+            yield to_numpy(network(network.tensors(x)))
 
 
 class NumpyBatches:
@@ -144,8 +148,29 @@ class NumpyBatches:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
         return iter(self._dataset.as_numpy_iterator())
+
+
+class SoftTargets:
+    """Targets blended with a teacher's outputs.
+
+    Args:
+        teacher: a trained network with the same outputs.
+        task: meaning of the outputs.
+        weight: weight of the teacher's outputs, in [0, 1]; the targets have the remaining weight.
+    """
+
+    def __init__(self, teacher: TorchNetwork, task: Task, weight: float) -> None:
+        self._teacher, self._weight = teacher, weight
+        teacher.module.eval()
+        self._loss = task.torch_loss(last_activation(teacher), 0.0)
+
+    def blend(self, x: Any, targets: torch.Tensor) -> Any:
+        """Return the blended targets of a batch."""
+        with torch.no_grad():
+            outputs = self._teacher(x)
+            return self._loss.soft_targets(targets, outputs, self._weight)
 
 
 class Training:
@@ -157,6 +182,7 @@ class Training:
         steps: batches of an epoch.
         loss: the loss.
         soft: source of soft targets, or None.
+        score_name: name of the score of the loss.
     """
 
     def __init__(
@@ -164,9 +190,12 @@ class Training:
         network: TorchNetwork,
         schedule: TrainingSettings | QATSettings,
         steps: int,
-        loss: Loss,
+        loss: TorchLoss,
         soft: SoftTargets | None = None,
+        *,
+        score_name: str = "accuracy",
     ) -> None:
+        self._score_name = score_name
         self._network, self._loss, self._soft = network, loss, soft
         self._batch_size, self._part_rows = schedule.batch_size, schedule.part_rows
         self._peak, self._total = schedule.learning_rate, max(1, steps * schedule.epochs)
@@ -193,14 +222,15 @@ class Training:
         """Return a context for repeated calls of ``outputs``."""
         return folded_weights(self._network.module)
 
-    def outputs(self, x: np.ndarray) -> np.ndarray:
+    def outputs(self, x: Any) -> Outputs:
         """Return the inference outputs of a batch."""
-        return predict_network(self._network, [x])
+        (found,) = predict_network(self._network, [x])
+        return found
 
-    def losses(self, y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    def losses(self, y: np.ndarray, outputs: Outputs) -> np.ndarray:
         """Return the loss of each sample."""
-        targets = self._loss.targets(torch.from_numpy(np.array(y)))
-        losses: np.ndarray = self._loss(targets, torch.from_numpy(outputs)).numpy()
+        tensors = _by_name(torch.from_numpy, outputs)
+        losses: np.ndarray = _per_sample(self._loss(torch.from_numpy(np.array(y)), tensors)).numpy()
         return losses
 
     def get_weights(self) -> dict[str, np.ndarray]:
@@ -230,53 +260,55 @@ class Training:
 
     def run_epoch(
         self,
-        batches: Iterable[tuple[np.ndarray, np.ndarray]],
+        batches: Iterable[tuple[Any, np.ndarray]],
         record: History,
         after_step: Callable[[], None],
     ) -> dict[str, float]:
-        """Train on every batch once; return the epoch's loss and accuracy.
+        """Train on every batch once; return the epoch's loss and score.
 
         A last batch of a single sample is skipped.
         """
-        seen, loss, hits = 0, 0.0, 0.0
+        seen, loss, score = 0, 0.0, 0.0
         figures: dict[str, float] = {}
         for index, (x, y) in enumerate(batches):
             # With one sample, a batch norm may have a single value per channel: PyTorch raises.
             if len(y) > 1 or self._batch_size == 1 or not seen:
-                losses, right = self._step(x, y)
+                losses, scores = self._step(x, y)
                 after_step()
-                seen, loss, hits = seen + len(y), loss + losses, hits + right
-                figures = {"loss": loss / seen, "accuracy": hits / seen}
+                seen, loss, score = seen + len(y), loss + losses, score + scores
+                figures = {"loss": loss / seen}
+                if self._loss.score is not None:
+                    figures[self._score_name] = score / seen
             record.on_train_batch_end(index, figures)
         return figures
 
-    def _step(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-        """Train on one batch; return its summed loss and number of correct predictions."""
+    def _step(self, x: Any, y: np.ndarray) -> tuple[float, float]:
+        """Train on one batch; return its summed loss and score."""
         self._network.module.zero_grad()
-        loss, hits = 0.0, 0.0
+        loss, score = 0.0, 0.0
         parts = _parts(len(y), self._part_rows)
         for part in parts:
-            lost, right = self._add_gradients(x[part], y[part], len(y))
-            loss, hits = loss + lost, hits + right
+            inputs = _by_name(itemgetter(part), x)
+            lost, scored = self._add_gradients(inputs, y[part], len(y))
+            loss, score = loss + lost, score + scored
         for each in self._ranges if len(parts) > 1 else ():
             # LSQ scales by the root of the number of values: parts have fewer values than a batch.
             if each.grad is not None:
                 each.grad.div_(math.sqrt(len(parts)))
         self._update()
-        return loss, hits
+        return loss, score
 
-    def _add_gradients(self, x: np.ndarray, y: np.ndarray, rows: int) -> tuple[float, float]:
+    def _add_gradients(self, x: Any, y: np.ndarray, rows: int) -> tuple[float, float]:
         """Add the gradients of these rows, weighted for a batch of ``rows``."""
-        images = self._network.tensor(x)
-        labels = torch.from_numpy(np.array(y)).to(images.device)
-        targets = self._loss.targets(labels)
+        inputs = self._network.tensors(x)
+        targets = torch.from_numpy(np.array(y)).to(self._network.device)
         if self._soft is not None:
-            targets = self._soft.blend(images, targets)
-        outputs = self._network.module(images)
-        losses = self._loss(targets, outputs)
+            targets = self._soft.blend(inputs, targets)
+        outputs = self._network(inputs)
+        losses = _per_sample(self._loss(targets, outputs))
         (losses.mean() * (len(y) / rows)).backward()
-        hits = outputs.argmax(dim=1) == targets.argmax(dim=1)
-        return float(losses.detach().sum()), float(hits.sum())
+        score = 0.0 if self._loss.score is None else float(self._loss.score(targets, outputs).sum())
+        return float(losses.detach().sum()), score
 
     def _update(self) -> None:
         """Decay the weights and take a step at the current learning rate."""
@@ -288,6 +320,18 @@ class Training:
                     parameter.mul_(1.0 - rate * self._decay)
         self._optimizer.step_at(rate)
         self._done += 1
+
+
+def _by_name(function: Callable[[Any], Any], values: Any) -> Any:
+    """Apply a function to one value, or to each of several by name."""
+    if isinstance(values, Mapping):
+        return {name: function(each) for name, each in values.items()}
+    return function(values)
+
+
+def _per_sample(losses: torch.Tensor) -> torch.Tensor:
+    """Return the mean over all axes but the first."""
+    return losses.flatten(1).mean(dim=1) if losses.ndim > 1 else losses
 
 
 def _parts(rows: int, size: int | None) -> list[slice]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import qat_lib.torch
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.torch.capture import Example
 from qat_lib.torch.planner import module_graph
@@ -17,8 +18,9 @@ from qat_lib.torch.quantizers import read_quantizers
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.frameworks import FRAMEWORKS
+from qatline.components.tasks.task import Outputs, Task
 from qatline.components.training import torch_fitting, torch_network
-from qatline.components.training.framework import Framework, TrainingData
+from qatline.components.training.framework import Framework, Shapes, TrainingData
 from qatline.components.training.torch_network import TorchNetwork
 
 if TYPE_CHECKING:
@@ -36,10 +38,19 @@ class TorchFramework:
         torch_fitting.seed_everything(seed)
 
     def open_model(
-        self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
+        self, settings: ModelSettings, shapes: Shapes, task: Task
     ) -> tuple[TorchNetwork, bool]:
         """Return the network selected by ``settings``, and whether it is already trained."""
-        return torch_network.open_network(settings, image_shape, classes)
+        return torch_network.open_network(settings, shapes, task)
+
+    def check_model(self, model: TorchNetwork, shapes: Shapes, task: Task) -> None:
+        """Check that a network takes such inputs and fits the task."""
+        if model.recipe.inputs != shapes:
+            raise UnsupportedModelError(
+                f"The model {model.recipe.name!r} expects inputs of shape {model.recipe.inputs}, "
+                f"but the data has {shapes}."
+            )
+        torch_network.check_network(model, task)
 
     def name(self, model: TorchNetwork) -> str:
         """Return the name of its builder."""
@@ -49,9 +60,9 @@ class TorchFramework:
         """Return the number of its parameters, without batch norm statistics."""
         return sum(parameter.numel() for parameter in model.module.parameters())
 
-    def gives_probabilities(self, model: TorchNetwork) -> bool:
-        """Return whether the last operation is a softmax."""
-        return torch_network.ends_in_softmax(model)
+    def last_activation(self, model: TorchNetwork) -> str:
+        """Return the last activation."""
+        return torch_network.last_activation(model)
 
     def fit(
         self,
@@ -63,20 +74,18 @@ class TorchFramework:
         """Train a network in place."""
         return torch_fitting.fit_network(model, data, schedule, **options)
 
-    def predict(self, model: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the inference outputs."""
+    def predict(self, model: TorchNetwork, batches: Iterable[Any]) -> Iterator[Outputs]:
+        """Yield the inference outputs."""
         return torch_fitting.predict_network(model, batches)
 
     def bare(self, model: TorchNetwork) -> Any:
         """Return the traced module, with the shapes of its tensors."""
         return module_graph(model.traced, model.example).model
 
-    def inputs(
-        self, model: TorchNetwork, batches: Iterable[tuple[np.ndarray, Any]]
-    ) -> Iterator[Any]:
-        """Yield the images as tensors."""
+    def inputs(self, model: TorchNetwork, batches: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
+        """Yield the inputs as tensors."""
         for x, _ in batches:
-            yield model.tensor(x)
+            yield model.tensors(x)
 
     def with_bare(self, model: TorchNetwork, bare: Any) -> TorchNetwork:
         """Return a network with another module."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
-import torch
 from torch import nn
 
 from qat_lib.torch import model_quantizers
@@ -28,7 +28,7 @@ class TorchTrainingRecipe(FollowsTraining):
         self,
         module: nn.Module,
         recipe: Recipe,
-        batches: Callable[[], Iterable[torch.Tensor]],
+        batches: Callable[[], Iterable[Any]],
         oscillation: Oscillation | None,
     ) -> None:
         self._module, self._recipe, self._batches = module, recipe, batches

@@ -104,8 +104,7 @@ def _keras_outputs(model: Path, part: Labelled, data: Path, batch_size: int) -> 
 
     network = qat_lib.load_model(model)
     check_inputs(network, part.x, data)
-    outputs: Outputs = predict(network, _batches(part, batch_size))
-    return outputs
+    return np.concatenate([*predict(network, _batches(part, batch_size))])
 
 
 @contextmanager

@@ -66,20 +66,20 @@ def finetune_file(
             )
         )
     model_views.write_model(output, network)
-    first, kept = history[0], final_epoch(history)
+    first, kept, metric = history[0], final_epoch(history), parts.task.primary
     content = {
         "path": str(output),
         "samples": parts.samples,
         "validation_samples": len(parts.validating.targets),
         "kept_epoch": kept.epoch,
-        "validation_accuracy": kept.val_accuracy,
-        "validation_accuracy_before": first.val_accuracy,
+        f"validation_{metric.name}": kept.validation(metric.name),
+        f"validation_{metric.name}_before": first.validation(metric.name),
         "epochs": [epoch.to_dict() for epoch in history],
     }
     if json_:
         print_json(content)
     else:
-        model_views.show_finetuning(output, history, kept)
+        model_views.show_finetuning(output, history, kept, metric)
 
 
 def _settings(**values: Any) -> QATSettings:
@@ -120,6 +120,7 @@ def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: in
     from qat_lib.errors import UnsupportedModelError
     from qatline.components.data.labelled import read_training
     from qatline.components.support.other_tasks import OTHER_TASKS
+    from qatline.components.tasks import task_for
     from qatline.components.training.array_data import ArrayData
 
     if not qat_lib.model_quantizers(network):
@@ -137,7 +138,8 @@ def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: in
     for part in (training, validating):
         check_inputs(network, part.x, data)
         check_labels_fit(part, shapes[0][1], data)
-    return ArrayData(training=training, validating=validating, classes=shapes[0][1])
+    task = task_for("classification", classes=[str(index) for index in range(shapes[0][1])])
+    return ArrayData(training=training, validating=validating, task=task)
 
 
 def _check_augment(settings: QATSettings, parts: ArrayData) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qat_lib.engines.check import EngineCheck
     from qat_lib.export import ExportReport, ParityReport
     from qat_lib.keras.calibration import CalibrationReport
+    from qatline.components.artifacts.metric import Metric
     from qatline.components.artifacts.models import Epoch
     from qatline.pipelines.cli.evaluation import FileEvaluation
 
@@ -246,15 +247,17 @@ def show_check(found: EngineCheck) -> None:
         console.print(table)
 
 
-def show_finetuning(output: Path, history: Sequence[Epoch], kept: Epoch) -> None:
+def show_finetuning(output: Path, history: Sequence[Epoch], kept: Epoch, metric: Metric) -> None:
     """Show each epoch of a fine-tuning, and which one was kept."""
     console = _console()
-    table = plain_table("epoch", "loss", "accuracy", "val. loss", "val. accuracy", "kept")
+    title = metric.label
+    table = plain_table("epoch", "loss", title, "val. loss", f"val. {title}", "kept")
     for epoch in history:
         losses = [
             _NONE if value is None else f"{value:.4f}" for value in (epoch.loss, epoch.val_loss)
         ]
-        shares = [_percent(epoch.accuracy), _percent(epoch.val_accuracy)]
+        found = [epoch.training(metric.name), epoch.validation(metric.name)]
+        shares = [_NONE if value is None else metric.text(value) for value in found]
         cells = (losses[0], shares[0], losses[1], shares[1], "yes" if epoch is kept else "")
         table.add_row(f"{epoch.epoch:.0f}", *cells)
     console.print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -51,13 +52,15 @@ def output_names(program: Any) -> list[str]:
     """
     spec = program.call_spec.out_spec
     places = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    names = []
-    for path, _ in pytree.tree_flatten_with_path(places)[0]:
-        parts = [_key(key) for key in path]
-        if not parts or parts[0].isdigit():
-            parts = ["output", *parts]
-        names.append("_".join(parts))
-    return names
+    return [output_name(path) for path, _ in pytree.tree_flatten_with_path(places)[0]]
+
+
+def output_name(path: Sequence[Any]) -> str:
+    """Return the name of the output tensor at a path of keys in forward's result."""
+    parts = [_key(key) for key in path]
+    if not parts or parts[0].isdigit():
+        parts = ["output", *parts]
+    return "_".join(parts)
 
 
 def _key(key: Any) -> str:
