@@ -48,16 +48,16 @@ class CifarData:
         held, rest = order[:1000], order[1000:]
         calibration, training_ = rest[:CALIBRATION_SAMPLES], rest[CALIBRATION_SAMPLES:]
         self._parts = {
-            "validation": Labelled(x=x[held[:validation]], labels=y[held[:validation]]),
-            "calibration": Labelled(x=x[calibration], labels=y[calibration]),
-            "train": Labelled(x=x[training_[:training]], labels=y[training_[:training]]),
-            "test": Labelled(x=x_test[:test], labels=y_test[:test]),
+            "validation": Labelled(x=x[held[:validation]], targets=y[held[:validation]]),
+            "calibration": Labelled(x=x[calibration], targets=y[calibration]),
+            "train": Labelled(x=x[training_[:training]], targets=y[training_[:training]]),
+            "test": Labelled(x=x_test[:test], targets=y_test[:test]),
         }
 
     @property
     def samples(self) -> int:
         """Number of samples to train on."""
-        return len(self._parts["train"].labels)
+        return len(self._parts["train"].targets)
 
     def train(self, batch_size: int, **options: Any) -> Any:
         """Return the batches of an epoch; the options are those of ``build_dataset``."""

@@ -101,7 +101,7 @@ def training_data() -> Any:
     """Return batches of random images, cached."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(SAMPLES, 8, 8, 3)).astype(np.float32)
-    rows = Labelled(x=x, labels=(x.mean((1, 2, 3)) > 0).astype(np.int64))
+    rows = Labelled(x=x, targets=(x.mean((1, 2, 3)) > 0).astype(np.int64))
     data = ArrayData(
         training=rows, validating=rows, task=task_for("classification", classes=["0", "1"])
     )

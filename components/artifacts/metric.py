@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from qatline.components.artifacts.record import Record
 
 
@@ -46,9 +48,12 @@ class Metric(Record):
         return f"{difference:.2%}" if self.share else f"{difference:g}"
 
     def change(self, value: float, reference: float) -> str:
-        """Return a signed difference: percentage points for shares."""
+        """Return a signed difference: percentage points for shares, else four digits of the value."""
         difference = value - reference
-        return f"{difference * 100:+.2f}" if self.share else f"{difference:+.3g}"
+        if self.share:
+            return f"{difference * 100:+.2f}"
+        magnitude = math.floor(math.log10(abs(reference) or 1.0))
+        return f"{difference:+.{min(max(3 - magnitude, 0), 9)}f}"
 
     def loss(self, value: float, reference: float) -> float:
         """Return by how much ``value`` is worse than ``reference``; negative if it is better."""

@@ -33,7 +33,7 @@ class Regression(Task):
 
     name = "regression"
     metrics = (
-        Metric(name="mae", title="mean absolute error", higher_is_better=False),
+        Metric(name="mae", title="MAE", higher_is_better=False),
         Metric(name="r2", title="R²"),
     )
     float_outputs = True

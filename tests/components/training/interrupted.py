@@ -49,8 +49,8 @@ def data() -> ArrayData:
     x = generator.normal(size=(150, 8, 8, 3)).astype(np.float32)
     y = (x.mean((1, 2, 3)) > 0).astype(np.int64)
     return ArrayData(
-        training=Labelled(x=x[:101], labels=y[:101]),
-        validating=Labelled(x=x[101:], labels=y[101:]),
+        training=Labelled(x=x[:101], targets=y[:101]),
+        validating=Labelled(x=x[101:], targets=y[101:]),
         classes=2,
     )
 

@@ -19,8 +19,8 @@ from qatline.components.training.finetuning import final_epoch, finetune
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = (X.sum(axis=1) > 0).astype(np.int64)
 DATA = ArrayData(
-    training=Labelled(x=X[:30], labels=Y[:30]),
-    validating=Labelled(x=X[30:], labels=Y[30:]),
+    training=Labelled(x=X[:30], targets=Y[:30]),
+    validating=Labelled(x=X[30:], targets=Y[30:]),
     classes=2,
 )
 

@@ -24,8 +24,8 @@ GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(150, 8, 8, 3)).astype(np.float32)
 Y = (X.mean((1, 2, 3)) > 0).astype(np.int64)
 DATA = ArrayData(
-    training=Labelled(x=X[:101], labels=Y[:101]),
-    validating=Labelled(x=X[101:], labels=Y[101:]),
+    training=Labelled(x=X[:101], targets=Y[:101]),
+    validating=Labelled(x=X[101:], targets=Y[101:]),
     classes=2,
 )
 STEPS = 7

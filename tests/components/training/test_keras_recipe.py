@@ -23,8 +23,8 @@ GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(1.0, 2.0, (160, 3)).astype(np.float32)
 Y = (X.sum(1) > 3).astype(np.int64)
 DATA = ArrayData(
-    training=Labelled(x=X[:32], labels=Y[:32]),
-    validating=Labelled(x=X[32:], labels=Y[32:]),
+    training=Labelled(x=X[:32], targets=Y[:32]),
+    validating=Labelled(x=X[32:], targets=Y[32:]),
     classes=2,
 )
 

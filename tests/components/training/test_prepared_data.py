@@ -96,7 +96,7 @@ def test_open_data_takes_a_directory_or_a_source(asked: list[Any]) -> None:
 def test_workers_rows_make_the_batches_of_one(workers: int) -> None:
     """Nothing is lost or doubled; a batch of fewer rows than workers is at each of them."""
     x = np.random.default_rng(0).random((17, 8, 8, 1), np.float32)
-    labelled = Labelled(x=x, labels=np.arange(17))
+    labelled = Labelled(x=x, targets=np.arange(17))
     data = ArrayData(training=labelled, validating=labelled, classes=17)
     given: dict[str, Any] = {"shuffle_seed": 1, "augment": "flip_crop"}
     whole = list(data.train(8, **given).as_numpy_iterator())

@@ -22,8 +22,8 @@ LOGITS = np.float32([[2, 0, -1], [0, 1, 3], [1, 0, 0]])
 X = np.random.default_rng(0).normal(size=(37, 1, 1, 3)).astype(np.float32)
 Y = (X.sum(axis=(1, 2, 3)) > 0).astype(np.int64)
 DATA = ArrayData(
-    training=Labelled(x=X[:25], labels=Y[:25]),
-    validating=Labelled(x=X[25:], labels=Y[25:]),
+    training=Labelled(x=X[:25], targets=Y[:25]),
+    validating=Labelled(x=X[25:], targets=Y[25:]),
     classes=2,
 )
 KERNEL = np.float32([[0.3, -0.2], [-0.5, 0.4], [0.1, 0.2]])

@@ -25,8 +25,8 @@ GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(1.0, 2.0, (160, 1, 1, 3)).astype(np.float32)
 Y = (X.sum((1, 2, 3)) > 3).astype(np.int64)
 DATA = ArrayData(
-    training=Labelled(x=X[:32], labels=Y[:32]),
-    validating=Labelled(x=X[32:], labels=Y[32:]),
+    training=Labelled(x=X[:32], targets=Y[:32]),
+    validating=Labelled(x=X[32:], targets=Y[32:]),
     classes=2,
 )
 IMAGES = torch.from_numpy(np.moveaxis(X, -1, 1).copy())
@@ -127,7 +127,7 @@ def test_fit_ends_with_the_weights_that_were_judged(asked: dict[str, Any]) -> No
 
 def test_statistics_are_measured_without_a_lone_sample() -> None:
     data = ArrayData(
-        training=Labelled(x=X[:33], labels=Y[:33]), validating=DATA.validating, classes=2
+        training=Labelled(x=X[:33], targets=Y[:33]), validating=DATA.validating, classes=2
     )
     schedule = QATSettings(
         epochs=1, batch_size=16, augment="none", reestimate_batch_norm=True, distillation=0

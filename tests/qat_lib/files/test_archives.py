@@ -43,7 +43,7 @@ def test_open_archive_refuses(
 def test_open_archive_counts_requested_members(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QATLINE_MAX_UNPACKED", "2MiB")
     data = archive({"a": bytes(3 << 20), "b": b"1"}, zipfile.ZIP_DEFLATED)
-    with open_archive(io.BytesIO(data), {"b"}) as found:
+    with open_archive(io.BytesIO(data), "b".__eq__) as found:
         assert found.read("b") == b"1"
 
 
