@@ -84,10 +84,10 @@ class Classification(Task):
 
     def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
         """Return the cross-entropy."""
-        from qatline.components.tasks.torch_losses import CrossEntropy
+        from qatline.components.tasks.torch_losses import TorchCrossEntropy
 
         classes, probabilities = len(self.data.classes), activation in self.activations
-        return CrossEntropy(classes, label_smoothing, probabilities)
+        return TorchCrossEntropy(classes, label_smoothing, probabilities)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return labels as int64; they must be class indices."""

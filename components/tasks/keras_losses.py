@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
-
-if TYPE_CHECKING:
-    from qatline.components.tasks.task import Task
 
 ops = keras.ops
 
@@ -43,7 +40,7 @@ class KerasLoss:
 class OwnLoss(KerasLoss):
     """Loss of a user's task."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Any) -> None:
         self._task = task
         self.score = getattr(task, "training_score", None)
 

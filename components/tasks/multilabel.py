@@ -59,9 +59,9 @@ class MultiLabel(Task):
 
     def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
         """Return the binary cross-entropy, the mean over the classes."""
-        from qatline.components.tasks.torch_losses import BinaryCrossEntropy
+        from qatline.components.tasks.torch_losses import TorchBinaryCrossEntropy
 
-        return BinaryCrossEntropy(label_smoothing, activation in self.activations)
+        return TorchBinaryCrossEntropy(label_smoothing, activation in self.activations)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return targets as float32; each must be 0 or 1."""

@@ -36,7 +36,6 @@ class Regression(Task):
         Metric(name="mae", title="MAE", higher_is_better=False),
         Metric(name="r2", title="R²"),
     )
-    float_outputs = True
     LOSSES: ClassVar[tuple[str, ...]] = ("huber", "mse")
 
     def __init__(
@@ -58,10 +57,10 @@ class Regression(Task):
 
     def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:  # noqa: ARG002
         """Return the Huber loss or the squared error, the mean over the numbers."""
-        from qatline.components.tasks.torch_losses import NumberLoss
+        from qatline.components.tasks.torch_losses import TorchNumberLoss
 
         self._refuse_smoothing(label_smoothing)
-        return NumberLoss(self._delta)
+        return TorchNumberLoss(self._delta)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return targets as float32 ``(samples, numbers)``; they must be finite."""

@@ -73,10 +73,10 @@ class Segmentation(Task):
 
     def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
         """Return the cross-entropy, the mean over an image's pixels without the ignored ones."""
-        from qatline.components.tasks.torch_losses import PixelCrossEntropy
+        from qatline.components.tasks.torch_losses import TorchPixelCrossEntropy
 
         classes, probabilities = len(self.data.classes), activation in self.activations
-        return PixelCrossEntropy(classes, label_smoothing, probabilities, self.ignore_index)
+        return TorchPixelCrossEntropy(classes, label_smoothing, probabilities, self.ignore_index)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return masks as uint8; values are class indices or ``ignore_index``."""

@@ -57,7 +57,6 @@ class Task:
         augmentations: augmentations of the training inputs that keep the targets valid.
         activations: last operations of networks whose outputs the loss takes as probabilities,
             ``softmax`` or ``sigmoid``; outputs of other networks are logits.
-        float_outputs: whether output layers stay in floating point by default.
 
     Args:
         options: keyword arguments of the config's ``task.options``.
@@ -67,7 +66,6 @@ class Task:
     metrics: Sequence[Metric] = (Metric(name="score"),)
     augmentations: ClassVar[tuple[str, ...]] = ("none",)
     activations: ClassVar[tuple[str, ...]] = ()
-    float_outputs: ClassVar[bool] = False
 
     data: DatasetInfo
     """Description of the data set; available in every method except ``__init__``."""
@@ -125,10 +123,10 @@ class Task:
         label_smoothing: float,
     ) -> TorchLoss:
         """Return the loss of PyTorch networks; see ``keras_loss``."""
-        from qatline.components.tasks.torch_losses import OwnLoss
+        from qatline.components.tasks.torch_losses import TorchOwnLoss
 
         self._refuse_smoothing(label_smoothing)
-        return OwnLoss(self)
+        return TorchOwnLoss(self)
 
     def soft_targets(self, targets: Any, outputs: Any, weight: float) -> Any:  # noqa: ARG002
         """Return targets blended with a teacher's outputs, for ``loss``.

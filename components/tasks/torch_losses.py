@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
-
-if TYPE_CHECKING:
-    from qatline.components.tasks.task import Task
 
 EPSILON = 1e-7
 """Minimum distance of a probability from 0 and 1, as in Keras."""
@@ -32,10 +29,10 @@ class TorchLoss:
         raise NotImplementedError
 
 
-class OwnLoss(TorchLoss):
+class TorchOwnLoss(TorchLoss):
     """Loss of a user's task."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Any) -> None:
         self._task = task
         self.score = getattr(task, "training_score", None)
 
@@ -48,7 +45,7 @@ class OwnLoss(TorchLoss):
         return self._task.soft_targets(targets, outputs, weight)
 
 
-class CrossEntropy(TorchLoss):
+class TorchCrossEntropy(TorchLoss):
     """Cross-entropy of integer labels or soft targets, with label smoothing.
 
     Args:
@@ -80,7 +77,7 @@ class CrossEntropy(TorchLoss):
         return functional.one_hot(targets.reshape(-1).long(), self.classes).float()
 
 
-class BinaryCrossEntropy(TorchLoss):
+class TorchBinaryCrossEntropy(TorchLoss):
     """Mean binary cross-entropy over the classes.
 
     Args:
@@ -107,7 +104,7 @@ class BinaryCrossEntropy(TorchLoss):
         return (1.0 - weight) * targets + weight * soft
 
 
-class NumberLoss(TorchLoss):
+class TorchNumberLoss(TorchLoss):
     """Mean Huber loss over the numbers of a sample, or mean squared error.
 
     Args:
@@ -133,7 +130,7 @@ class NumberLoss(TorchLoss):
         return (1.0 - weight) * targets + weight * outputs
 
 
-class PixelCrossEntropy(TorchLoss):
+class TorchPixelCrossEntropy(TorchLoss):
     """Mean cross-entropy over the pixels of an image, without ignored ones.
 
     Soft targets are ``(samples, height, width, classes)``; those of ignored pixels are zeros.

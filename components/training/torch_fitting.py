@@ -33,7 +33,7 @@ from qatline.components.training.framework import Oscillation, TrainingData
 from qatline.components.training.history import History
 from qatline.components.training.prepared_data import open_data
 from qatline.components.training.recipe import recipe_of, reestimation_batches
-from qatline.components.training.torch_network import TorchNetwork, last_activation, to_numpy
+from qatline.components.training.torch_network import TorchNetwork, to_numpy, torch_activation
 from qatline.components.training.torch_optimizers import make_optimizer
 from qatline.components.training.torch_recipe import TorchTrainingRecipe
 from qatline.components.training.torch_state import to_arrays, to_tensors
@@ -76,7 +76,7 @@ def fit_network(
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
     task = source.task
-    loss = task.torch_loss(last_activation(network), label_smoothing)
+    loss = task.torch_loss(torch_activation(network), label_smoothing)
     soft = None
     if teacher is not None and distillation > 0:
         soft = SoftTargets(teacher, task, distillation)
@@ -164,7 +164,7 @@ class SoftTargets:
     def __init__(self, teacher: TorchNetwork, task: Task, weight: float) -> None:
         self._teacher, self._weight = teacher, weight
         teacher.module.eval()
-        self._loss = task.torch_loss(last_activation(teacher), 0.0)
+        self._loss = task.torch_loss(torch_activation(teacher), 0.0)
 
     def blend(self, x: Any, targets: torch.Tensor) -> Any:
         """Return the blended targets of a batch."""

@@ -78,7 +78,7 @@ class TorchNetwork:
         Channels are the last axis of the outputs, as in the data.
         """
         by_name = isinstance(inputs, Mapping)
-        return named_outputs(self.module(**inputs) if by_name else self.module(inputs))
+        return torch_outputs(self.module(**inputs) if by_name else self.module(inputs))
 
 
 def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[-1:], *shape[:-1])
 
 
-def named_outputs(outputs: Any) -> Any:
+def torch_outputs(outputs: Any) -> Any:
     """Return the tensors that a module returns, with channels in the last axis.
 
     Returns:
@@ -183,7 +183,7 @@ def _input_shapes(recipe: TorchRecipe) -> Any:
     return channels_first(recipe.inputs)
 
 
-def last_activation(network: TorchNetwork) -> str:
+def torch_activation(network: TorchNetwork) -> str:
     """Return the last operation, ``softmax`` or ``sigmoid``; empty for others."""
     graph = ModuleGraph(network.traced)
     if len(graph.outputs) != 1:

@@ -54,7 +54,7 @@ def results_table(rows: Mapping[str, ResultRow]) -> Table:
     batch = next((row.batch_size for row in rows.values() if row.batch_size), None)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
-    rate = f"img/s @{batch}" if batch else "img/s"
+    rate = f"per s @{batch}" if batch else "per s"
     for heading in (primary_metric(rows).label, "change", "size", "p50 / p99 ms", rate, "INT8"):
         table.add_column(heading, justify="right", no_wrap=True)
     reference = rows.get(REFERENCE, ResultRow()).value

@@ -15,11 +15,11 @@ Engine and reference of such a network answer dithered copies of some requests, 
 inputs by about one INT8 step. Each copy rounds other values in another direction, so rounding noise
 averages out, and what a fault adds remains. Accepted are
 
-- a single difference of 1.5 times the noise, at most 0.5. The noise is the change of the
+- 1.5 times the noise for a single difference, at most 0.5. The noise is the change of the
   reference's answers by the dither.
-- a mean difference over the copies of half the plain bound, beyond what chance explains. Chance is
-  the largest of the means with random signs: without a fault, the differences of the copies have no
-  common sign.
+- half the plain bound for the mean difference over the copies, after subtraction of chance. Chance
+  is the largest mean with random signs: without a fault, the copies' differences have no common
+  sign.
 
 Labels are the largest values of an output ``(samples, classes)``. On real inputs, the engine's
 labels may differ for 2 % of the samples, or for twice the share of labels that the dither changes

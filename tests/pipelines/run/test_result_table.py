@@ -59,7 +59,7 @@ def test_table_reads_well_at_80_columns() -> None:
         "/",
         "p99",
         "ms",
-        "img/s",
+        "per s",
         "@32",
         "INT8",
     ]

@@ -33,12 +33,12 @@ def test_on_needs_no_cpu_for_tensorrt() -> None:
 def test_recipe_plans_for_its_deployment() -> None:
     import keras
 
-    x = keras.Input((8, 8, 3))
-    y = keras.layers.Conv2D(4, 3, activation="relu", name="a")(x)
+    x = keras.Input((8, 8, 5))
+    y = keras.layers.Conv2D(8, 3, activation="relu", name="a")(x)
     model = keras.Model(x, keras.layers.Conv2D(4, 3, name="b")(y))
     plan = qat_lib.PtqRecipe(backend="openvino", cpu="avx2").plan(model)
     assert plan.cpu == "avx2"
-    assert [entry.pair_axis for entry in plan.by_kind("weight")] == [-2]
+    assert [entry.pair_axis for entry in plan.by_kind("weight")] == [-2, -2]
     assert any(entry.unsigned for entry in plan.by_kind("activation"))
     plan = qat_lib.PtqRecipe(backend="tensorrt").plan(model)
     assert plan.cpu is None
