@@ -157,6 +157,7 @@ def test_a_generated_page_is_up_to_date(tool: str, page: str) -> None:
     assert done.stdout == (DOCS / f"{page}.md").read_text(), f"run: python docs/tools/{tool}.py"
 
 
+@pytest.mark.matrix
 def test_every_public_name_of_the_migration_table_exists() -> None:
     import qat_lib
 

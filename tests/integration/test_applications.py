@@ -86,7 +86,7 @@ RARE = (
 )
 
 
-@pytest.mark.matrix_except("MobileNet")
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "family",
     [pytest.param(name, marks=pytest.mark.slow) if name in RARE else name for name in FAMILIES],

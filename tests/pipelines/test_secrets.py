@@ -108,6 +108,7 @@ ENVIRONMENT = {
 PLANTED = re.compile("planted|pl4nt", re.IGNORECASE)
 
 
+@pytest.mark.matrix
 def test_a_failing_tracked_run_keeps_no_secret(fake_cli: Any) -> None:
     failed = fail(fake_cli, "prepare_data")
     assert not PLANTED.search(failed.stdout + failed.stderr)

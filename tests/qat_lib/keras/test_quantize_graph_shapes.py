@@ -251,6 +251,15 @@ BUILDERS = [
 ]
 
 
+@pytest.mark.matrix_except(
+    "shared_layer",
+    "nested_functional",
+    "siamese",
+    "dict_inputs_and_outputs",
+    "sequential",
+    "operations",
+    "time_distributed",
+)
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda b: b.__name__)
 def test_a_graph(build: Callable[[], keras.Model], tmp_path: Path) -> None:
     keras.utils.set_random_seed(3)

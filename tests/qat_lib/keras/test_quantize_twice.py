@@ -159,6 +159,7 @@ def test_stepwise_calls_equal_one_call() -> None:
 CASES = [ResNetV1QDQCase, ResNetV2QDQCase, TensorRTQDQCase]
 
 
+@pytest.mark.matrix_except("max-ResNetV1QDQCase", "full-TensorRTQDQCase")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("first", ["convolutions", "max", "full"])
 def test_case_sees_layers_in_their_wrappers(case: type, first: str) -> None:

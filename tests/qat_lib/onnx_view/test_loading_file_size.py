@@ -8,6 +8,7 @@ from qat_lib.errors import ExportError
 from qat_lib.onnx_view.loading import load_onnx
 
 
+@pytest.mark.matrix
 def test_load_onnx_refuses_what_protobuf_cannot_hold(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     with path.open("wb") as file:

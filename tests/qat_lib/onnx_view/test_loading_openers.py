@@ -45,6 +45,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run(tmp_path_factory.mktemp("hostile"), *FAST)
 
 
+@pytest.mark.matrix
 def test_every_opener_refuses_hostile_files(cases: list[dict[str, Any]]) -> None:
     check(cases)
 

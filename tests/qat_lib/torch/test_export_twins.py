@@ -86,6 +86,7 @@ def activation_scales(path: Path) -> np.ndarray:
     return np.asarray(found)
 
 
+@pytest.mark.matrix
 def test_twins_have_the_same_operators(twins: Any) -> None:
     _, _, ours, keras = twins
     found, expected = (

@@ -100,6 +100,7 @@ def graph_of(path):
     )
 
 
+@pytest.mark.matrix_except("mixed_float16", "float64")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_export_gives_the_float32_twins_graph(policy, weights, twin, tmp_path):
     for name, model in zip(("float", "int8"), networks(policy, weights), strict=True):

@@ -78,6 +78,7 @@ def quantized(request: pytest.FixtureRequest) -> Any:
     return model
 
 
+@pytest.mark.matrix
 def test_inference_graphs_convert_with_tf2onnx(quantized: Any, tmp_path: Path) -> None:
     tf2onnx.convert.from_function(
         tf.function(lambda batch: quantized(batch, training=False)),

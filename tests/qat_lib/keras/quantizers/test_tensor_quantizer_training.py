@@ -272,6 +272,7 @@ print("RESULT" + json.dumps({
 """
 
 
+@pytest.mark.matrix
 def test_replicas_agree_on_one_range() -> None:
     """Run in a process of its own.
 

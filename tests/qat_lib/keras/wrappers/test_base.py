@@ -250,6 +250,7 @@ def test_dropout_in_wrapped_attention_keeps_drawing() -> None:
     assert not np.array_equal(draws[1], draws[2])
 
 
+@pytest.mark.matrix
 def test_new_process_loads_model_in_safe_mode(tmp_path: Path) -> None:
     model = quantize_model(pooled())
     model.save(tmp_path / "model.keras")
