@@ -108,7 +108,7 @@ def train_baseline_step(
         framework=model.framework,
         parameters=framework.parameters(network),
         input_shape=list(info.image_shape),
-        probabilities=framework.torch_activation(network) in task.activations,
+        probabilities=framework.last_activation(network) in task.activations,
         trained_here=not trained,
         augment=None if trained else training.augment,
     )

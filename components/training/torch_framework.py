@@ -60,7 +60,7 @@ class TorchFramework:
         """Return the number of its parameters, without batch norm statistics."""
         return sum(parameter.numel() for parameter in model.module.parameters())
 
-    def torch_activation(self, model: TorchNetwork) -> str:
+    def last_activation(self, model: TorchNetwork) -> str:
         """Return the last activation."""
         return torch_network.torch_activation(model)
 
