@@ -94,8 +94,7 @@ def quality(metric: Metric, value: float | None) -> str:
 def _difference(metric: Metric, value: float, reference: float) -> str:
     if metric.share:
         return numbers.points(value - reference)
-    text = numbers.significant(value - reference)
-    return text if text == "0" or value < reference else f"+{text}"
+    return metric.change(value, reference).replace("-", "−")
 
 
 def _latency(row: ResultRow, engine: ResultRow) -> Figure | None:
