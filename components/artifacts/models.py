@@ -80,7 +80,7 @@ class ModelInfo(Record):
     source: str = ""
     framework: str = "keras"
     parameters: int | None = None
-    input_shape: Sequence[int] = ()
+    input_shape: Sequence[int] | Mapping[str, Sequence[int]] = ()
     probabilities: bool | None = None
     trained_here: bool | None = None
     augment: str | None = None

@@ -75,7 +75,7 @@ def train_baseline_step(
     framework.make_deterministic(seed)
     info, baseline = Dataset(dataset).info(), Baseline(out)
     task = open_task(info)
-    network, trained = framework.open_model(_with_local_files(model), info.image_shape, task)
+    network, trained = framework.open_model(_with_local_files(model), info.shapes, task)
     if quantization.spec is not None:
         recipe = PtqRecipe(
             mode=quantization.mode, cases=open_cases(quantization), backend="tensorrt"
@@ -107,7 +107,7 @@ def train_baseline_step(
         source=model.name,
         framework=model.framework,
         parameters=framework.parameters(network),
-        input_shape=list(info.image_shape),
+        input_shape=info.shapes,
         probabilities=framework.last_activation(network) in task.activations,
         trained_here=not trained,
         augment=None if trained else training.augment,

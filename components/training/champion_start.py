@@ -47,7 +47,7 @@ def champion_network(
             fetched = fetch_champion(registry, champion, Path(place))
             _check_fit(fetched, info)
             network = framework.load(Baseline(Path(place) / BASELINE))
-            framework.check_model(network, info.image_shape, open_task(info))
+            framework.check_model(network, info.shapes, open_task(info))
             return network
         except (QatlineError, OSError, ValueError) as error:
             warn(
