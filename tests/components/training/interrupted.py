@@ -18,6 +18,7 @@ import numpy as np
 from qatline.components.data.labelled import Labelled
 from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.support.events import NullProgress
+from qatline.components.tasks import task_for
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.checkpoints import Checkpoint, Resumption
 from qatline.components.training.framework import Oscillation
@@ -51,7 +52,7 @@ def data() -> ArrayData:
     return ArrayData(
         training=Labelled(x=x[:101], targets=y[:101]),
         validating=Labelled(x=x[101:], targets=y[101:]),
-        classes=2,
+        task=task_for("classification", classes=["0", "1"]),
     )
 
 

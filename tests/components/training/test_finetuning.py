@@ -12,6 +12,7 @@ from qatline.components.artifacts.models import Epoch
 from qatline.components.data.labelled import Labelled
 from qatline.components.settings import QATSettings
 from qatline.components.support.events import NullProgress
+from qatline.components.tasks import task_for
 from qatline.components.training import fitting
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.finetuning import final_epoch, finetune
@@ -21,7 +22,7 @@ Y = (X.sum(axis=1) > 0).astype(np.int64)
 DATA = ArrayData(
     training=Labelled(x=X[:30], targets=Y[:30]),
     validating=Labelled(x=X[30:], targets=Y[30:]),
-    classes=2,
+    task=task_for("classification", classes=["0", "1"]),
 )
 
 

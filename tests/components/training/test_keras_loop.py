@@ -13,6 +13,7 @@ import tensorflow as tf
 import qat_lib
 from qatline.components.data.labelled import Labelled
 from qatline.components.settings import QATSettings
+from qatline.components.tasks import task_for
 from qatline.components.training import fitting
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.framework import Oscillation
@@ -26,7 +27,7 @@ Y = (X.mean((1, 2, 3)) > 0).astype(np.int64)
 DATA = ArrayData(
     training=Labelled(x=X[:101], targets=Y[:101]),
     validating=Labelled(x=X[101:], targets=Y[101:]),
-    classes=2,
+    task=task_for("classification", classes=["0", "1"]),
 )
 STEPS = 7
 

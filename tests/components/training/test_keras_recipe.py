@@ -13,6 +13,7 @@ from qat_lib.keras.training import FreezeBatchNorm, FreezeRanges, WeightAverage,
 from qatline.components.data.labelled import Labelled
 from qatline.components.settings import QATSettings
 from qatline.components.support.events import NullProgress
+from qatline.components.tasks import task_for
 from qatline.components.training import fitting
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.framework import Oscillation
@@ -25,7 +26,7 @@ Y = (X.sum(1) > 3).astype(np.int64)
 DATA = ArrayData(
     training=Labelled(x=X[:32], targets=Y[:32]),
     validating=Labelled(x=X[32:], targets=Y[32:]),
-    classes=2,
+    task=task_for("classification", classes=["0", "1"]),
 )
 
 

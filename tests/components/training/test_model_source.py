@@ -12,7 +12,13 @@ from keras import layers
 from qat_lib import quantize_model
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qatline.components.settings import ModelSettings
-from qatline.components.training.model_source import check_model, gives_probabilities, open_model
+from qatline.components.tasks import Task, task_for
+from qatline.components.training.model_source import check_model, last_activation, open_model
+
+
+def classifier(classes: int) -> Task:
+    """Return the classification of some classes."""
+    return task_for("classification", classes=list(map(str, range(classes))))
 
 
 def network(
@@ -24,20 +30,20 @@ def network(
 
 
 def test_check_model_takes_a_model_that_fits() -> None:
-    check_model(network(), (4, 4, 1), 3)
-    check_model(network((None, None, 1)), (4, 4, 1), 3)
+    check_model(network(), (4, 4, 1), classifier(3))
+    check_model(network((None, None, 1)), (4, 4, 1), classifier(3))
 
 
 @pytest.mark.parametrize("shape", [(5, 4, 1), (4, 5, 1), (4, 4, 3), (3, 3, 1)])
 def test_check_model_refuses_images_of_another_shape(shape: tuple[int, int, int]) -> None:
     with pytest.raises(UnsupportedModelError, match=r"expects images of shape \(4, 4, 1\)"):
-        check_model(network(), shape, 3)
+        check_model(network(), shape, classifier(3))
 
 
 def test_check_model_refuses_inputs_that_are_no_images() -> None:
     x = keras.Input((4,))
     with pytest.raises(UnsupportedModelError, match=r"expects images of shape \(4,\)"):
-        check_model(keras.Model(x, layers.Dense(3)(x)), (4, 4, 1), 3)
+        check_model(keras.Model(x, layers.Dense(3)(x)), (4, 4, 1), classifier(3))
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -45,14 +51,14 @@ def test_check_model_refuses_another_number_of_classes(classes: int) -> None:
     with pytest.raises(
         UnsupportedModelError, match=rf"outputs of shape \(3,\), but the data has {classes} classes"
     ):
-        check_model(network(), (4, 4, 1), classes)
+        check_model(network(), (4, 4, 1), classifier(classes))
 
 
 def test_check_model_refuses_outputs_of_two_axes() -> None:
     x = keras.Input((4, 4, 1))
     model = keras.Model(x, layers.Reshape((4, 4))(x))
     with pytest.raises(UnsupportedModelError, match=r"outputs of shape \(4, 4\)"):
-        check_model(model, (4, 4, 1), 4)
+        check_model(model, (4, 4, 1), classifier(4))
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(2, 1), (1, 2), (2, 2)])
@@ -61,24 +67,24 @@ def test_check_model_refuses_several_inputs_or_outputs(inputs: int, outputs: int
     y = layers.Flatten()(xs[0] if inputs == 1 else layers.Add()(xs))
     model = keras.Model(xs, [layers.Dense(3)(y) for _ in range(outputs)])
     with pytest.raises(UnsupportedModelError, match=f"has {inputs} and {outputs}"):
-        check_model(model, (4, 4, 1), 3)
+        check_model(model, (4, 4, 1), classifier(3))
 
 
-def test_gives_probabilities_goes_by_the_last_layer() -> None:
+def test_last_activation_is_that_of_the_last_layer() -> None:
     x = keras.Input((4, 4, 1))
     body = network()
-    assert not gives_probabilities(body)
-    assert not gives_probabilities(keras.Model(x, layers.Identity()(x)))
-    assert gives_probabilities(network(activation="softmax"))
-    assert not gives_probabilities(network(activation="relu"))
-    assert gives_probabilities(keras.Model(x, layers.Softmax()(body(x))))
-    assert gives_probabilities(keras.Model(x, layers.Activation("softmax")(network()(x))))
+    assert last_activation(body) != "softmax"
+    assert last_activation(keras.Model(x, layers.Identity()(x))) != "softmax"
+    assert last_activation(network(activation="softmax")) == "softmax"
+    assert last_activation(network(activation="relu")) != "softmax"
+    assert last_activation(keras.Model(x, layers.Softmax()(body(x)))) == "softmax"
+    assert last_activation(keras.Model(x, layers.Activation("softmax")(network()(x)))) == "softmax"
 
 
-def test_gives_probabilities_looks_into_a_wrapper() -> None:
+def test_last_activation_looks_into_a_wrapper() -> None:
     """And past the Identity behind it, which keeps the name of the output."""
-    assert gives_probabilities(quantize_model(network(activation="softmax")))
-    assert not gives_probabilities(quantize_model(network()))
+    assert last_activation(quantize_model(network(activation="softmax"))) == "softmax"
+    assert last_activation(quantize_model(network())) != "softmax"
 
 
 def users(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
@@ -98,14 +104,14 @@ def test_open_model_hands_a_users_function_what_it_takes(monkeypatch: pytest.Mon
 
     settings = ModelSettings(name="user_models_a:build", options={"width": 2})
     users(monkeypatch, plain)
-    model, trained = open_model(settings, (4, 4, 1), 3)
+    model, trained = open_model(settings, (4, 4, 1), classifier(3))
     assert (model.name, trained) == ("net", False)
     users(monkeypatch, everything)
-    open_model(settings, (4, 4, 1), 3)
+    open_model(settings, (4, 4, 1), classifier(3))
     assert taken == [((4, 4, 1), 2), {"input_shape": (4, 4, 1), "classes": 3, "width": 2}]
     users(monkeypatch, lambda: network())
     with pytest.raises(ConfigError, match="width"):  # an option that it does not take is told
-        open_model(settings, (4, 4, 1), 3)
+        open_model(settings, (4, 4, 1), classifier(3))
 
 
 @pytest.mark.parametrize("said", [None, True, False])
@@ -114,9 +120,9 @@ def test_open_model_takes_a_file_for_trained_unless_told_otherwise(
 ) -> None:
     network().save(tmp_path / "a.keras")
     settings = ModelSettings(name=str(tmp_path / "a.keras"), trained=said)
-    assert open_model(settings, (4, 4, 1), 3)[1] is (said is not False)
+    assert open_model(settings, (4, 4, 1), classifier(3))[1] is (said is not False)
     with pytest.raises(UnsupportedModelError, match="classes"):
-        open_model(settings, (4, 4, 1), 4)
+        open_model(settings, (4, 4, 1), classifier(4))
 
 
 @pytest.mark.parametrize("said", [None, True, False])
@@ -129,7 +135,7 @@ def test_open_model_takes_given_weights_for_trained_unless_told_otherwise(
     )
     users(monkeypatch, lambda: network())
     settings = ModelSettings(name="user_models_a:build", weights="a.npz", trained=said)
-    assert open_model(settings, (4, 4, 1), 3)[1] is (said is not False)
+    assert open_model(settings, (4, 4, 1), classifier(3))[1] is (said is not False)
     assert loaded == [("net", "a.npz")]
 
 

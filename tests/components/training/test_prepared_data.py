@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +12,16 @@ import numpy as np
 import pytest
 
 from qat_lib.errors import DataError
+from qatline.components.artifacts import Baseline
 from qatline.components.data.labelled import Labelled
+from qatline.components.tasks import task_for
 from qatline.components.training import prepared_data
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.prepared_data import (
     PreparedData,
+    measure_model,
+    measure_split,
     open_data,
-    outputs_accuracy,
-    predict_split,
-    split_accuracy,
 )
 
 X = np.float32([[1, 0], [0, 1], [2, 0], [0, 2], [3, 1]])
@@ -29,8 +31,9 @@ Y = np.array([0, 1, 0, 1, 0])
 class Identity:
     """A framework whose models answer with their images."""
 
-    def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
-        return np.concatenate([*batches])
+    def predict(self, model: Any, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        for batch in batches:
+            yield batch if model is None else model(batch)
 
 
 @pytest.fixture
@@ -42,44 +45,43 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((split, size))
         return [(X[:3], Y[:3]), (X[3:], Y[3:])]
 
-    def load_split(dataset: Path, split: str, *, raw: bool) -> Any:
-        calls.append((split, raw))
-        return None, Y
-
     def tf_dataset(dataset: Path, split: str, size: int, **options: Any) -> str:
         calls.append((split, size, options))
         return split
 
-    info = SimpleNamespace(splits={"train": 5}, classes=["a", "b"])
+    info = task_for("classification", classes=["a", "b"]).data
+    info = replace(info, splits={"train": 5, "test": 5, "validation": 5})
     opened = SimpleNamespace(info=lambda: info)
     monkeypatch.setattr(prepared_data, "Dataset", lambda dataset: opened)
     monkeypatch.setattr(prepared_data, "numpy_batches", numpy_batches)
-    monkeypatch.setattr(prepared_data, "load_split", load_split)
     monkeypatch.setattr(prepared_data, "tf_dataset", tf_dataset)
     return calls
 
 
-def test_predict_split_gives_the_outputs_in_order(asked: list[Any]) -> None:
-    framework: Any = Identity()
-    np.testing.assert_array_equal(predict_split(framework, None, Path("/data"), "test"), X)
-    assert asked == [("test", 256)]
-    assert split_accuracy(framework, None, Path("/data"), "test") == 1.0
+FRAMEWORK: Any = Identity()
 
 
-def test_outputs_accuracy_compares_with_the_labels(asked: list[Any]) -> None:
-    assert outputs_accuracy(X, Path("/data"), "test") == 1.0
-    assert outputs_accuracy(X[[0, 0, 0, 0, 0]], Path("/data"), "test") == 0.6
-    assert asked == [("test", True)] * 2
+def test_measure_split_compares_with_the_targets(asked: list[Any]) -> None:
+    assert measure_split(FRAMEWORK, None, Path("/data"), "test") == 1.0
+    assert measure_split(FRAMEWORK, lambda x: x * 0 + [1, 0], Path("/data"), "test") == 0.6
+    assert asked == [("test", 256)] * 2
 
 
-def test_outputs_accuracy_refuses_nan(asked: list[Any]) -> None:
-    with pytest.raises(DataError, match=r"the model on the test part.* NaN for 1 of 5 samples"):
-        outputs_accuracy(np.where(X == 3, np.nan, X), Path("/data"), "test")
+def test_measure_model_keeps_the_outputs_of_the_test_part(asked: list[Any], tmp_path: Path) -> None:
+    folder = Baseline(tmp_path)
+    found = measure_model(FRAMEWORK, None, Path("/data"), keep=folder)
+    assert found == {"test_accuracy": 1.0, "validation_accuracy": 1.0}
+    np.testing.assert_array_equal(folder.predictions(), X)
+
+
+def test_measure_split_refuses_nan(asked: list[Any]) -> None:
+    with pytest.raises(DataError, match=r"the model on the test part.* NaN for 1 of 2 samples"):
+        measure_split(FRAMEWORK, lambda x: np.where(x == 3, np.nan, x), Path("/data"), "test")
 
 
 def test_prepared_data_asks_for_the_parts_of_a_training(asked: list[Any]) -> None:
     data = PreparedData(Path("/data"))
-    assert (data.samples, data.classes) == (5, 2)
+    assert (data.samples, data.task.data.classes) == (5, ("a", "b"))
     assert data.train(4, shuffle_seed=3, augment="shift") == "train"
     assert data.validation(2) == "validation"
     options = {"shuffle_seed": 3, "augment": "shift", "worker": (0, 1)}
@@ -97,7 +99,11 @@ def test_workers_rows_make_the_batches_of_one(workers: int) -> None:
     """Nothing is lost or doubled; a batch of fewer rows than workers is at each of them."""
     x = np.random.default_rng(0).random((17, 8, 8, 1), np.float32)
     labelled = Labelled(x=x, targets=np.arange(17))
-    data = ArrayData(training=labelled, validating=labelled, classes=17)
+    data = ArrayData(
+        training=labelled,
+        validating=labelled,
+        task=task_for("classification", classes=list(map(str, range(17)))),
+    )
     given: dict[str, Any] = {"shuffle_seed": 1, "augment": "flip_crop"}
     whole = list(data.train(8, **given).as_numpy_iterator())
     parts = []

@@ -11,6 +11,7 @@ from qatline.components.artifacts.models import TorchRecipe
 from qatline.components.data.labelled import Labelled
 from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.support.events import NullProgress
+from qatline.components.tasks import task_for
 
 torch = pytest.importorskip("torch")
 
@@ -24,7 +25,7 @@ Y = (X.sum(axis=(1, 2, 3)) > 0).astype(np.int64)
 DATA = ArrayData(
     training=Labelled(x=X[:25], targets=Y[:25]),
     validating=Labelled(x=X[25:], targets=Y[25:]),
-    classes=2,
+    task=task_for("classification", classes=["0", "1"]),
 )
 KERNEL = np.float32([[0.3, -0.2], [-0.5, 0.4], [0.1, 0.2]])
 

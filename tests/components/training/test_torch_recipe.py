@@ -14,6 +14,7 @@ from qatline.components.artifacts.models import TorchRecipe
 from qatline.components.data.labelled import Labelled
 from qatline.components.settings import QATSettings
 from qatline.components.support.events import NullProgress
+from qatline.components.tasks import task_for
 from qatline.components.training import torch_fitting
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.framework import Oscillation
@@ -27,7 +28,7 @@ Y = (X.sum((1, 2, 3)) > 3).astype(np.int64)
 DATA = ArrayData(
     training=Labelled(x=X[:32], targets=Y[:32]),
     validating=Labelled(x=X[32:], targets=Y[32:]),
-    classes=2,
+    task=task_for("classification", classes=["0", "1"]),
 )
 IMAGES = torch.from_numpy(np.moveaxis(X, -1, 1).copy())
 
@@ -127,7 +128,7 @@ def test_fit_ends_with_the_weights_that_were_judged(asked: dict[str, Any]) -> No
 
 def test_statistics_are_measured_without_a_lone_sample() -> None:
     data = ArrayData(
-        training=Labelled(x=X[:33], targets=Y[:33]), validating=DATA.validating, classes=2
+        training=Labelled(x=X[:33], targets=Y[:33]), validating=DATA.validating, task=DATA.task
     )
     schedule = QATSettings(
         epochs=1, batch_size=16, augment="none", reestimate_batch_norm=True, distillation=0
