@@ -241,24 +241,28 @@ class ModelFolder(StepFolder):
         """
         import numpy as np
 
-        file, start = None, 0
-        for batch in batches:
-            outputs = batch if isinstance(batch, Mapping) else {"": batch}
-            if file is None:
-                fields = [(name, "<f4", each.shape[1:]) for name, each in outputs.items()]
-                several = isinstance(batch, Mapping)
-                file = np.lib.format.open_memmap(
-                    self.file(self.PREDICTIONS),
-                    mode="w+",
-                    dtype=np.dtype(fields) if several else np.dtype("<f4"),
-                    shape=(samples,) if several else (samples, *fields[0][2]),
-                )
-            size = len(next(iter(outputs.values())))
-            for name, values in outputs.items():
-                (file[name] if name else file)[start : start + size] = values
-            start += size
-        if file is not None:
-            file.flush()
+        kind: Any = None
+        # Written instead of memory-mapped: on a full disk, a memory map kills the process.
+        with self.file(self.PREDICTIONS).open("wb") as stream:
+            for batch in batches:
+                outputs = batch if isinstance(batch, Mapping) else {"": batch}
+                if kind is None:
+                    fields = [(name, "<f4", each.shape[1:]) for name, each in outputs.items()]
+                    several = isinstance(batch, Mapping)
+                    kind = np.dtype(fields) if several else np.dtype("<f4")
+                    header = {
+                        "descr": np.lib.format.dtype_to_descr(kind),
+                        "fortran_order": False,
+                        "shape": (samples,) if several else (samples, *fields[0][2]),
+                    }
+                    np.lib.format.write_array_header_1_0(stream, header)
+                if isinstance(batch, Mapping):
+                    rows = np.empty(len(next(iter(batch.values()))), kind)
+                    for name, values in batch.items():
+                        rows[name] = values
+                else:
+                    rows = np.ascontiguousarray(batch, "<f4")
+                stream.write(rows.tobytes())
 
     def plan(self) -> QuantizationPlan | None:
         """Return the plan of a quantized model; None for FP32."""

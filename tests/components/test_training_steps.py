@@ -21,8 +21,11 @@ from qatline.components.settings import (
 )
 from qatline.components.store.manifest import describe
 from qatline.components.support.events import NullProgress
+from qatline.components.tasks import task_for
 
 SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
+
+TEN = task_for("classification", classes=list("0123456789"))
 
 
 @pytest.fixture(scope="module")
@@ -341,9 +344,9 @@ def save_model(kind: str, path: Path) -> str:
         ("wrong_input", r"expects images of shape \(9, 9, 1\).*the data has \(8, 8, 1\)"),
         (
             "wrong_outputs",
-            r"gives outputs of shape \(7,\).*10 classes.*Models that are not classifiers",
+            r"gives outputs of shape \(7,\).*10 classes.*task\.name",
         ),
-        ("two_inputs", "one input and one output.*Models that are not classifiers"),
+        ("two_inputs", "has 2 inputs .*, but the data has one"),
         ("lambda", "Lambda layer, whose code safe mode does not run"),
     ],
 )
@@ -369,9 +372,9 @@ def test_damaged_model_file_is_refused_with_reason(steps: dict[str, Path], tmp_p
     broken = tmp_path / "broken.keras"
     broken.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UnsupportedModelError, match="can't be loaded"):
-        open_model(ModelSettings(name=str(broken)), (8, 8, 1), 10)
+        open_model(ModelSettings(name=str(broken)), (8, 8, 1), TEN)
     with pytest.raises(UnsupportedModelError, match="no model file"):
-        open_model(ModelSettings(name=str(tmp_path / "missing.keras")), (8, 8, 1), 10)
+        open_model(ModelSettings(name=str(tmp_path / "missing.keras")), (8, 8, 1), TEN)
 
 
 @pytest.fixture
@@ -404,14 +407,14 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_users_own_function_builds_the_model(user_module: str) -> None:
-    from qatline.components.training.model_source import gives_probabilities, open_model
+    from qatline.components.training.model_source import last_activation, open_model
 
     model, trained = open_model(
-        ModelSettings(name=f"{user_module}:build", options={"units": 5}), (8, 8, 1), 10
+        ModelSettings(name=f"{user_module}:build", options={"units": 5}), (8, 8, 1), TEN
     )
     assert model.get_layer("hidden").units == 5
     assert not trained
-    assert gives_probabilities(model)
+    assert last_activation(model) == "softmax"
 
 
 def test_a_users_own_case_decides(user_module: str) -> None:
@@ -419,7 +422,7 @@ def test_a_users_own_case_decides(user_module: str) -> None:
     from qatline.components.training.model_source import open_model
     from qatline.components.training.quantization_choice import open_cases
 
-    model, _ = open_model(ModelSettings(name=f"{user_module}:build"), (8, 8, 1), 10)
+    model, _ = open_model(ModelSettings(name=f"{user_module}:build"), (8, 8, 1), TEN)
     cases = open_cases(QuantizationSettings(cases=[f"{user_module}:NoHead"]))
     plan = qat_lib.plan_quantization(model, custom_qdq_cases=cases)
     assert [entry.tensor for entry in plan.by_kind("weight")] == ["hidden/kernel"]
@@ -441,7 +444,7 @@ def test_a_model_name_that_leads_nowhere_is_refused(
     from qatline.components.training.model_source import open_model
 
     with pytest.raises(error, match=message):
-        open_model(ModelSettings(name=name), (8, 8, 1), 10)
+        open_model(ModelSettings(name=name), (8, 8, 1), TEN)
 
 
 @pytest.mark.parametrize(

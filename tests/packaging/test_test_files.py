@@ -12,6 +12,7 @@ MIRRORED = ("components", "pipelines", "qat_lib")
 
 ACROSS_MODULES = {
     "tests/components/report/test_report_parts.py": "the small modules that compute for the report",
+    "tests/components/tasks/test_other_tasks.py": "what all tasks have in common",
     "tests/pipelines/test_bad_inputs.py": "every command on every kind of bad input",
     "tests/pipelines/test_examples.py": "the configs in examples/",
     "tests/pipelines/test_missing_packages.py": "every command without the extras",

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "fakes" / "every_command.py"
 NEEDS = {
-    "run": "pipeline,keras,engine,report,data",
+    "run": "pipeline,keras,engine,data",
     "compile": "pipeline",
     "components": "pipeline",
     "compare": "pipeline",

@@ -205,7 +205,7 @@ def test_errors_are_better_if_they_are_lower(
     )
     assert failed(found, require="not_worse", **margins) == ([check] if check else [])
     message = judge_against_champion(found, ChampionSettings())[0].message
-    assert "Mean absolute error +0.1 against champion version 1 (2.1 against 2;" in message
+    assert "Mean absolute error +0.100 against champion version 1 (2.1 against 2;" in message
 
 
 def test_worse_classes_are_named() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from qat_lib.errors import ConfigError, StepError
 from qatline.components.runtime.steps import define_step, load_step
-from qatline.components.settings import DataSettings, QATSettings
+from qatline.components.settings import DataSettings, QATSettings, TaskSettings
 from qatline.components.step_table import STEP_BY_NAME
 from qatline.components.support.events import Progress
 
@@ -114,7 +114,7 @@ def test_an_unknown_step_is_refused() -> None:
 def test_load_step_reads_the_first_step() -> None:
     step = load_step("prepare_data")
     assert step.inputs == ()
-    assert dict(step.sections) == {"data": DataSettings}
+    assert dict(step.sections) == {"data": DataSettings, "task": TaskSettings}
 
 
 def test_check_inputs_takes_the_optional_one() -> None:

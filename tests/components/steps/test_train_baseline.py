@@ -83,7 +83,7 @@ def test_a_seed_decides_everything(made: Path) -> None:
 def test_a_pytorch_baseline_learns(made: Path) -> None:
     baseline = Baseline(made / "first" / "baseline")
     assert baseline.framework == "torch"
-    assert baseline.test_accuracy() > 0.5
+    assert baseline.test_value("accuracy") > 0.5
     assert [row.epoch for row in baseline.history()] == [1, 2, 3, 4]
     info = baseline.info()
     assert (info.name, info.framework, info.probabilities) == ("build", "torch", False)

@@ -148,9 +148,10 @@ def test_chance_keeps_its_level() -> None:
 @pytest.mark.parametrize(
     ("targets", "problem"),
     [
-        (np.array([0.0, 1.0]), "expected a class index per sample, received float64"),
-        (np.array([[0], [1]]), "expected a class index per sample"),
-        (np.array([0, 3]), "expected labels from 0 to 2, received 3 for sample 1"),
+        (np.array([0.0, 0.5]), "expected whole numbers, received 0.5 for sample 1"),
+        (np.array([[0, 1], [1, 0]]), "One-hot labels"),
+        (np.array(["a", "b"]), "expected integers"),
+        (np.array([0, 3]), r"expected 0 to 2 \(3 classes\), received 3 for sample 1"),
         (np.array([0, -1]), "received -1 for sample 1"),
     ],
 )

@@ -20,14 +20,14 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def test_loss_is_the_cross_entropy_of_each_sample(probabilities: bool) -> None:
     loss = TorchCrossEntropy(3, 0.3, probabilities)
     outputs = torch.from_numpy(softmax(LOGITS) if probabilities else LOGITS)
-    targets = loss.targets(torch.tensors([[0], [1], [2]]))
+    targets = torch.tensor([[0], [1], [2]])
     expected = -((0.7 * np.eye(3) + 0.1) * np.log(softmax(LOGITS))).sum(axis=1)
     np.testing.assert_allclose(loss(targets, outputs), expected, rtol=1e-5)
 
 
 def test_loss_of_a_wrong_certainty_is_finite() -> None:
     loss = TorchCrossEntropy(2, 0.0, True)
-    found = loss(torch.tensors([[0.0, 1.0]]), torch.tensors([[1.0, 0.0]]))
+    found = loss(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
     assert float(found) == pytest.approx(-np.log(1e-7))
 
 

@@ -40,10 +40,11 @@ class Recorder:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs = np.eye(2, dtype=np.float32)
-    monkeypatch.setattr(control, "predict_split", lambda *_: outputs)
-    monkeypatch.setattr(control, "outputs_accuracy", lambda *_: 0.75)
-    monkeypatch.setattr(control, "split_accuracy", lambda *_: 0.5)
+    def measure(*_: Any, keep: Any) -> dict[str, float]:
+        keep.write_predictions([np.eye(2, dtype=np.float32)], 2)
+        return {"test_accuracy": 0.75, "validation_accuracy": 0.5}
+
+    monkeypatch.setattr(control, "measure_model", measure)
 
 
 @pytest.mark.usefixtures("measured")
@@ -75,7 +76,7 @@ def test_control_is_written_with_its_figures(tmp_path: Path) -> None:
         framework, reference, tmp_path, tuned, QATSettings(), seed=0, progress=NullProgress()
     )
     written = tuned.control()
-    assert written.test_accuracy() == 0.75
+    assert written.test_value("accuracy") == 0.75
     assert written.metrics()["validation_accuracy"] == 0.5
     assert finetuning.final_epoch(written.history()).epoch == 1
     np.testing.assert_array_equal(written.predictions(), np.eye(2))

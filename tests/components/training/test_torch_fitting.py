@@ -15,6 +15,7 @@ from qatline.components.tasks import task_for
 
 torch = pytest.importorskip("torch")
 
+from qatline.components.tasks.torch_losses import TorchCrossEntropy  # noqa: E402
 from qatline.components.training import fitting, torch_fitting  # noqa: E402
 from qatline.components.training.array_data import ArrayData  # noqa: E402
 from qatline.components.training.torch_network import TorchNetwork  # noqa: E402
@@ -140,7 +141,7 @@ def test_fit_network_tells_every_batch(progress: Any) -> None:
 
 def test_learning_rate_falls_by_half_a_cosine() -> None:
     schedule = TrainingSettings(epochs=2, learning_rate=0.5)
-    loss = torch_fitting.Loss(2, 0.0, False)
+    loss = TorchCrossEntropy(2, 0.0, probabilities=False)
     training = torch_fitting.Training(network(), schedule, 2, loss)
     rates = []
     for _ in range(5):
@@ -153,7 +154,7 @@ def test_predict_network_runs_in_inference_and_in_order() -> None:
     dropout = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.9))
     recipe = TorchRecipe(name="x:y", options={}, image_shape=(1, 1, 3), classes=3)
     ours = TorchNetwork(module=dropout.train(), recipe=recipe)
-    found = torch_fitting.predict_network(ours, [X[:3], X[3:5]])
+    found = np.concatenate([*torch_fitting.predict_network(ours, [X[:3], X[3:5]])])
     np.testing.assert_array_equal(found, X[:5].reshape(5, 3))
     assert dropout.training
 

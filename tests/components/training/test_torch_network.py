@@ -115,9 +115,9 @@ def test_reference_networks_are_built_for_the_data() -> None:
     [
         (
             "wide",
-            r"gives outputs of shape \(3,\), but the data has 2 classes.*Models that are not classifiers",
+            r"gives outputs of shape \(3,\), but the data has 2 classes.*task\.name",
         ),
-        ("small", r"can't run on images of shape \(3, 6, 5\)"),
+        ("small", r"can't run on inputs of shape \(3, 6, 5\)"),
         ("Branching", "torch.fx"),
         ("text", "to return a torch.nn.Module, received str"),
     ],

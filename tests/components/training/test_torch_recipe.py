@@ -120,7 +120,7 @@ def test_fit_ends_with_the_weights_that_were_judged(asked: dict[str, Any]) -> No
         ours, DATA, schedule, seed=0, progress=NullProgress(), keep_best=True
     )
     (kept,) = [row for row in rows if row.kept]
-    outputs = torch.from_numpy(torch_fitting.predict_network(ours, [X[32:]]))
+    outputs = torch.from_numpy(np.concatenate([*torch_fitting.predict_network(ours, [X[32:]])]))
     loss = nn.functional.cross_entropy(outputs, torch.from_numpy(Y[32:]))
     assert float(loss) == pytest.approx(kept.val_loss, rel=1e-4)
     assert kept.epoch > 0

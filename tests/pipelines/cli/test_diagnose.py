@@ -56,7 +56,7 @@ def test_diagnose_names_the_planted_layer_first(
     assert "retracing" not in caplog.text
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "1. conv1: outlier channel in relu1:0" in done.stdout
-    assert '<ol class="effects">' in html.read_text()
+    assert '<table class="effects">' in html.read_text()
     assert qat_lib.QuantizationSpec.load(spec).layers[0].name == "conv2"
     assert set(folder.iterdir()) == before
     model = str(tmp_path / "mended.keras")

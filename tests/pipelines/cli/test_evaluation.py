@@ -135,7 +135,7 @@ def test_evaluate_refuses_models_that_answer_nan(tmp_path: Path, suffix: str) ->
         ("m.engine", ["--data", "none.npz"], 1, "there is no such file"),
         ("m.engine", ["--data", "many.npz"], 1, "Expected labels from 0 to 6"),
         ("m.keras", ["--data", "many.npz"], 1, "Expected labels from 0 to 6"),
-        ("m.engine", ["--data", "small.npz"], 1, "The engine takes images of shape (8, 8, 3)"),
+        ("m.engine", ["--data", "small.npz"], 1, "The engine takes inputs of shape (8, 8, 3)"),
         ("m.keras", ["--data", "small.npz"], 1, "Expected model inputs of shape nx8x8x3"),
         ("two.onnx", ["--data", "d.npz"], 1, "Models that are not classifiers"),
     ],

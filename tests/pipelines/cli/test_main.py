@@ -326,7 +326,7 @@ def test_a_build_on_a_terminal_shows_its_phases() -> None:
         (
             ["run", "--set", "gate.max_drop=-2"],
             2,
-            "expected a number of at most 1.0, received 2",
+            "expected a number of at least 0.0, received -2",
         ),
     ],
 )

@@ -59,7 +59,8 @@ def test_table_reads_well_at_80_columns() -> None:
         "/",
         "p99",
         "ms",
-        "per s",
+        "per",
+        "s",
         "@32",
         "INT8",
     ]

@@ -41,7 +41,7 @@ ALLOWED = {
     ("qat_lib/engines/pair_sums.py", "MaxPool"): "what OpenVINO carries integers through",
     ("qat_lib/engines/pair_sums.py", "Slice"): "what OpenVINO carries integers through",
     ("qat_lib/planner/entries.py", "Flatten"): "what mixes channels with positions",
-    ("components/report/graph.py", "Relu"): "labels",
+    ("qat_lib/keras/graph/keras_traits.py", "Conv1D"): "what has an axis of input channels",
     ("qat_lib/torch/quant_modules.py", "Conv1d"): "what pytorch-quantization replaces",
     # What one place meets, of what a role holds.
     ("qat_lib/analysis/rules/attention.py", "Reshape"): "as attention is exported",
@@ -51,7 +51,6 @@ ALLOWED = {
     ("qat_lib/export/passes/strides.py", "Add"): "measured with strides above them",
     ("qat_lib/export/passes/singleton_reshapes.py", "Sigmoid"): "gates of squeeze-and-excite",
     ("qat_lib/onnx_view/shape_vectors.py", "Identity"): "the arithmetic of shapes",
-    ("components/report/graph.py", "Add"): "shown with a precision of their own",
     ("qat_lib/keras/correction/equalization.py", "Conv1D"): "kernels whose channels can be scaled",
     (
         "qat_lib/keras/correction/equalization.py",
