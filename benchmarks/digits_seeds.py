@@ -71,7 +71,7 @@ def main() -> int:
     )
     for seed in arguments.seeds:
         results = run_seed(seed, arguments.output, arguments.overrides)["results"]
-        figures[seed] = {row: results[row]["accuracy"] for row in ROWS}
+        figures[seed] = {row: results[row]["quality"]["accuracy"] for row in ROWS}
         print(f"{seed:>6}" + _cells(figures[seed]), flush=True)
     means = {row: mean(each[row] for each in figures.values()) for row in ROWS}
     print(f"{'mean':>6}" + _cells(means))

@@ -28,14 +28,14 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     """Return the result table in Markdown."""
     head = "| | Accuracy | Change | File | Latency p50 / p99, batch 1 | Throughput, batch {} | INT8 layers |"
     lines = [head.format(results[CANDIDATE]["batch_size"]), "|---|---|---|---|---|---|---|"]
-    reference = results[REFERENCE]["accuracy"]
+    reference = results[REFERENCE]["quality"]["accuracy"]
     for name in (REFERENCE, FP32_ENGINE, "ptq_engine", CANDIDATE):
         row = results[name]
         latency = f"{numbers.milliseconds(row['latency_ms_p50'])} / {numbers.milliseconds(row['latency_ms_p99'])}"
         cells = [
             ROWS[name],
-            numbers.percent(row["accuracy"]),
-            numbers.DASH if name == REFERENCE else numbers.points(row["accuracy"] - reference),
+            numbers.percent(row["quality"]["accuracy"]),
+            numbers.DASH if name == REFERENCE else numbers.points(row["quality"]["accuracy"] - reference),
             numbers.size(row["bytes"]),
             latency if row["latency_ms_p50"] is not None else numbers.DASH,
             numbers.rate(row["throughput"]),

@@ -138,7 +138,7 @@ def _check(result: dict[str, Any], reference: dict[str, Any], computed: Sequence
     found, expected = digests(result), digests(reference)
     assert {name: found[name] for name in computed} == {name: expected[name] for name in computed}
     for row, values in reference["results"].items():
-        assert result["results"][row]["accuracy"] == values["accuracy"]
+        assert result["results"][row]["quality"]["accuracy"] == values["quality"]["accuracy"]
     assert result["gate"]["verdict"] == reference["gate"]["verdict"]
     assert [step["name"] for step in result["steps"]] == [
         step["name"] for step in reference["steps"]

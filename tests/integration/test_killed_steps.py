@@ -104,5 +104,5 @@ def test_run_killed_in_every_step_ends_alike(tmp_path: Path) -> None:
     untouched.mkdir()
     reference = finished(qatline(untouched, "run", *OVERRIDES, "--json"))
     for row, values in reference["results"].items():
-        assert result["results"][row]["accuracy"] == values["accuracy"]
+        assert result["results"][row]["quality"]["accuracy"] == values["quality"]["accuracy"]
     assert result["gate"]["verdict"] == reference["gate"]["verdict"]

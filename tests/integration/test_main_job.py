@@ -114,8 +114,8 @@ def test_result_has_every_figure(main_job: MainJob) -> None:
     for row in ROWS:
         assert set(KEYS) <= set(result["results"][row])
     fp32, engine, qat = (result["results"][row] for row in ("fp32", "fp32_engine", "qat_engine"))
-    assert engine["accuracy"] == pytest.approx(fp32["accuracy"], abs=0.003)
-    assert qat["accuracy"] >= fp32["accuracy"] - 0.01
+    assert engine["quality"]["accuracy"] == pytest.approx(fp32["quality"]["accuracy"], abs=0.003)
+    assert qat["quality"]["accuracy"] >= fp32["quality"]["accuracy"] - 0.01
     assert qat["int8_layers"] == qat["weighted_layers"] > 10
     assert qat["bytes"] < engine["bytes"]
     assert qat["latency_ms_p50"] > 0
@@ -148,7 +148,7 @@ def test_mlflow_has_parent_and_step_children(main_job: MainJob) -> None:
     assert float(parent.data.params["qat.learning_rate"]) == RunConfig().qat.learning_rate
     assert (
         parent.data.metrics["qat_engine/accuracy"]
-        == main_job.result["results"]["qat_engine"]["accuracy"]
+        == main_job.result["results"]["qat_engine"]["quality"]["accuracy"]
     )
     assert parent.data.tags["qatline.verdict"] == "promote"
     assert parent.data.tags["data.fingerprint"]
@@ -217,7 +217,10 @@ def test_new_qat_rate_reruns_from_finetune_qat(main_job: MainJob) -> None:
 def test_equal_seeds_give_equal_accuracy_and_digests(main_job: MainJob) -> None:
     again = json.loads(main_job.run("--json", "--no-cache").stdout)
     for row in ROWS:
-        assert again["results"][row]["accuracy"] == main_job.result["results"][row]["accuracy"]
+        assert (
+            again["results"][row]["quality"]["accuracy"]
+            == main_job.result["results"][row]["quality"]["accuracy"]
+        )
     for artifact in ("dataset", "baseline", "ptq", "qat", "onnx"):
         first, second = (
             Path(path, "artifacts", artifact, "manifest.json")

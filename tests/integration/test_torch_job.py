@@ -106,10 +106,12 @@ def test_a_users_module_is_promoted(result: dict[str, Any]) -> None:
     assert result["gate"]["verdict"] == "promote"
     rows = result["results"]
     assert rows["fp32"]["backend"] == "torch"
-    assert rows["fp32"]["accuracy"] > 0.85
-    assert rows["fp32_engine"]["accuracy"] == pytest.approx(rows["fp32"]["accuracy"], abs=0.003)
+    assert rows["fp32"]["quality"]["accuracy"] > 0.85
+    assert rows["fp32_engine"]["quality"]["accuracy"] == pytest.approx(
+        rows["fp32"]["quality"]["accuracy"], abs=0.003
+    )
     assert rows["qat_engine"]["int8_layers"] == rows["qat_engine"]["weighted_layers"] == 3
-    assert rows["qat_engine"]["accuracy"] >= rows["fp32"]["accuracy"] - 0.05
+    assert rows["qat_engine"]["quality"]["accuracy"] >= rows["fp32"]["quality"]["accuracy"] - 0.05
 
 
 def test_each_step_leaves_a_state_without_code(result: dict[str, Any]) -> None:
@@ -173,9 +175,9 @@ def test_resnet20_keeps_its_accuracy(tmp_path: Path) -> None:
         "engine.benchmark_seconds=0.5",
     )
     rows = result["results"]
-    assert rows["fp32"]["accuracy"] == pytest.approx(0.81, abs=0.02)
-    assert rows["ptq_engine"]["accuracy"] >= rows["fp32"]["accuracy"] - 0.01
-    assert rows["qat_engine"]["accuracy"] >= rows["fp32"]["accuracy"]
+    assert rows["fp32"]["quality"]["accuracy"] == pytest.approx(0.81, abs=0.02)
+    assert rows["ptq_engine"]["quality"]["accuracy"] >= rows["fp32"]["quality"]["accuracy"] - 0.01
+    assert rows["qat_engine"]["quality"]["accuracy"] >= rows["fp32"]["quality"]["accuracy"]
     assert rows["qat_engine"]["int8_layers"] == rows["qat_engine"]["weighted_layers"]
 
 

@@ -10,7 +10,10 @@ import pytest
 
 from qatline.components.artifacts.models import Epoch
 from qatline.components.support.events import NullProgress
+from qatline.components.tasks import task_for
 from qatline.components.training.history import CLEAR, History, is_clear_gain
+
+TWO = task_for("classification", classes=["0", "1"])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,9 @@ class Scripted:
 def kept_epoch(*losses: np.ndarray, keep_best: bool = True) -> tuple[int, list[Epoch]]:
     model = Scripted(list(losses))
     validation = [(np.zeros((4, 1)), np.array([1, 1, 0, 1]))]
-    history = History(model, validation, 1, len(losses) - 1, NullProgress(), keep_best=keep_best)
+    history = History(
+        model, TWO, validation, 1, len(losses) - 1, NullProgress(), keep_best=keep_best
+    )
     history.start()
     for epoch in range(1, len(losses)):
         model.mark = epoch
@@ -112,7 +117,7 @@ def test_is_clear_gain_is_a_one_sided_test_at_five_percent(errors: float, clear:
 
 
 def test_history_counts_the_batches_of_all_epochs(progress: Any) -> None:
-    history = History(Scripted([]), [], 3, 4, progress, keep_best=False)
+    history = History(Scripted([]), TWO, [], 3, 4, progress, keep_best=False)
     history.on_train_batch_end(0, {"loss": np.float32(0.5), "accuracy": 0.25, "other": 1.0})
     history.on_train_batch_end(1)
     assert progress.updates == [("training", 1, 12), ("training", 2, 12)]
@@ -121,7 +126,7 @@ def test_history_counts_the_batches_of_all_epochs(progress: Any) -> None:
 def test_history_tells_loss_and_accuracy_of_each_batch() -> None:
     told: list[dict[str, float]] = []
     progress: Any = SimpleNamespace(update=lambda *counts, **numbers: told.append(numbers))
-    history = History(Scripted([]), [], 1, 1, progress, keep_best=False)
+    history = History(Scripted([]), TWO, [], 1, 1, progress, keep_best=False)
     history.on_train_batch_end(0, {"loss": np.float32(0.5), "accuracy": 0.25, "other": 1.0})
     history.on_train_batch_end(1)
     assert told == [{"loss": 0.5, "accuracy": 0.25}, {}]
@@ -139,7 +144,7 @@ def test_history_numbers_epochs_and_measures_their_time(monkeypatch: pytest.Monk
 def test_history_takes_an_epoch_without_logs() -> None:
     model = Scripted([np.ones(2)])
     history = History(
-        model, [(np.zeros((2, 1)), np.array([[1], [0]]))], 1, 1, NullProgress(), keep_best=False
+        model, TWO, [(np.zeros((2, 1)), np.array([1, 0]))], 1, 1, NullProgress(), keep_best=False
     )
     history.on_epoch_begin(0)
     history.on_epoch_end(0)
@@ -176,7 +181,9 @@ def test_epochs_are_judged_by_their_candidate() -> None:
         model.mark = before
 
     validation = [(np.zeros((2, 1)), np.array([1, 1]))]
-    history = History(model, validation, 1, 1, NullProgress(), keep_best=True, candidate=candidate)
+    history = History(
+        model, TWO, validation, 1, 1, NullProgress(), keep_best=True, candidate=candidate
+    )
     history.start()
     model.mark = 2
     history.on_epoch_begin()

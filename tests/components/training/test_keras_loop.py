@@ -14,6 +14,7 @@ import qat_lib
 from qatline.components.data.labelled import Labelled
 from qatline.components.settings import QATSettings
 from qatline.components.tasks import task_for
+from qatline.components.tasks.keras_losses import CrossEntropy
 from qatline.components.training import fitting
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.framework import Oscillation
@@ -30,6 +31,7 @@ DATA = ArrayData(
     task=task_for("classification", classes=["0", "1"]),
 )
 STEPS = 7
+SCORE = CrossEntropy(2, 0.0, False).score
 
 
 def network(policy: str = "ema", *, quantized: bool = True) -> Any:
@@ -61,7 +63,7 @@ class Rows(keras.callbacks.Callback):
 
 
 def loop_of(model: Any, callbacks: list[Any]) -> Callable[[Any, int], None]:
-    loop = KerasLoop(model, fitting._is_top1, callbacks)
+    loop = KerasLoop(model, SCORE, callbacks)
     return lambda data, epochs: loop.run(data, batch_sizes(101, 16), epochs)
 
 
@@ -72,8 +74,8 @@ def fit_of(model: Any, callbacks: list[Any]) -> Callable[[Any, int], None]:
 
 
 def compile_with_accuracy(model: Any, schedule: QATSettings) -> None:
-    fitting._compile(model, schedule, STEPS, 2, 0.1)
-    accuracy = keras.metrics.MeanMetricWrapper(fitting._is_top1, name="accuracy")
+    fitting._compile(model, schedule, STEPS, CrossEntropy(2, 0.1, False))
+    accuracy = keras.metrics.MeanMetricWrapper(SCORE, name="accuracy")
     model.compile(model.optimizer, model.loss, metrics=[accuracy])
 
 
@@ -114,9 +116,9 @@ def test_loop_gives_the_weights_and_figures_of_fit(policy: str, asked: dict[str,
 
 def test_loop_ends_an_epoch_where_the_data_does() -> None:
     model, rows = network(quantized=False), Rows()
-    fitting._compile(model, QATSettings(), 5, 2, 0.0)
+    fitting._compile(model, QATSettings(), 5, CrossEntropy(2, 0.0, False))
     data = tf.data.Dataset.from_tensor_slices((X[:32], Y[:32])).batch(16)
-    KerasLoop(model, fitting._is_top1, [rows]).run(data, [16] * 5, 1)
+    KerasLoop(model, SCORE, [rows]).run(data, [16] * 5, 1)
     assert [row[:2] for row in rows.rows] == [("batch", 0), ("batch", 1), ("epoch", 0)]
 
 
@@ -142,9 +144,9 @@ def test_loop_sums_gradients_over_the_parts_of_a_batch(policy: str) -> None:
     found, traced = [], []
     for part_rows in (None, schedule.part_rows):
         model, rows = unnormalized(policy), Rows()
-        fitting._compile(model, schedule, 6, 2, 0.0)
+        fitting._compile(model, schedule, 6, CrossEntropy(2, 0.0, False))
         data = DATA.train(20, shuffle_seed=5, augment="none")
-        loop = KerasLoop(model, fitting._is_top1, [rows], part_rows=part_rows)
+        loop = KerasLoop(model, SCORE, [rows], part_rows=part_rows)
         loop.run(data, batch_sizes(101, 20), 2)
         assert int(model.optimizer.iterations) == 12  # the rate falls with the batches
         found.append([np.asarray(v.value) for v in model.trainable_variables])
@@ -157,12 +159,12 @@ def test_loop_sums_gradients_over_the_parts_of_a_batch(policy: str) -> None:
 def test_loop_moves_ranges_with_each_part() -> None:
     schedule = QATSettings(epochs=1, batch_size=20, optimizer="sgd", learning_rate=1e-9)
     model = unnormalized("ema")
-    fitting._compile(model, schedule, 1, 2, 0.0)
+    fitting._compile(model, schedule, 1, CrossEntropy(2, 0.0, False))
     (quantizer, *_) = qat_lib.model_quantizers(model).values()
     quantizer.amax = 1.0
     quantizer.unfreeze()
     data = tf.data.Dataset.from_tensors((X[:20], Y[:20]))
-    KerasLoop(model, fitting._is_top1, [], part_rows=10).run(data, [20], 1)
+    KerasLoop(model, SCORE, [], part_rows=10).run(data, [20], 1)
     expected = np.float32(1.0)
     for part in (X[:10], X[10:20]):
         expected = 0.95 * expected + 0.05 * np.abs(part).max()

@@ -98,7 +98,7 @@ def test_fit_ends_with_the_weights_that_were_judged(asked: dict[str, Any]) -> No
     schedule = QATSettings(epochs=3, batch_size=8, learning_rate=0.05, augment="none", **asked)
     rows = fitting.fit(model, DATA, schedule, seed=0, progress=NullProgress(), keep_best=True)
     (kept,) = [row for row in rows if row.kept]
-    outputs = fitting.predict(model, [X[32:]])
+    outputs = np.concatenate([*fitting.predict(model, [X[32:]])])
     logits = outputs - np.log(np.exp(outputs).sum(1, keepdims=True))
     loss = -logits[np.arange(128), Y[32:]].mean()
     assert loss == pytest.approx(kept.val_loss, rel=1e-4)

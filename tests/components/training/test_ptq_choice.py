@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from qatline.components.artifacts import Baseline, Quantized
+from qatline.components.artifacts.metric import ACCURACY
 from qatline.components.settings import GateSettings
 from qatline.components.training.ptq_choice import ptq_suffices
 
@@ -25,7 +26,7 @@ def test_ptq_suffices_within_the_bound_of_the_gate(
     # The test part says the opposite, and decides nothing.
     Quantized(tmp_path / "ptq").write_metrics({"validation_accuracy": after, "test_accuracy": 0.1})
     reason = ptq_suffices(
-        Baseline(tmp_path / "baseline"), Quantized(tmp_path / "ptq"), GateSettings()
+        Baseline(tmp_path / "baseline"), Quantized(tmp_path / "ptq"), ACCURACY, GateSettings()
     )
     assert bool(reason) is skips
 
@@ -35,6 +36,6 @@ def test_reason_names_both_accuracies(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         Baseline(tmp_path / name).write_metrics({"validation_accuracy": 0.95})
     reason = ptq_suffices(
-        Baseline(tmp_path / "baseline"), Quantized(tmp_path / "ptq"), GateSettings()
+        Baseline(tmp_path / "baseline"), Quantized(tmp_path / "ptq"), ACCURACY, GateSettings()
     )
     assert "95.00% on the validation part against 95.00% in FP32" in reason

@@ -66,7 +66,7 @@ def test_json_is_alone_on_stdout(
     assert [(step["name"], step["status"]) for step in result["steps"]] == [
         (name, "executed") for name in STEPS
     ]
-    assert result["results"]["fp32"]["accuracy"] == 0.9
+    assert result["results"]["fp32"]["quality"]["accuracy"] == 0.9
     assert "step 1/3" in first.stderr
     # The seed and the model reach every fake step, the QAT section none.
     again = json.loads(fake_cli("run", "--json", "--quiet", "--set", "qat.epochs=9").stdout)
