@@ -221,7 +221,7 @@ def test_open_model_tells_what_an_application_refuses(
 ) -> None:
     applications.error = error
     with pytest.raises(ConfigError, match=r"SomeNet can't be built for \(4, 4, 3\): no"):
-        application(applications, classifier(5))
+        application(applications, 5)
 
 
 @pytest.mark.parametrize("name", ["NoNet", "some_module"])
