@@ -35,7 +35,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         cells = [
             ROWS[name],
             numbers.percent(row["quality"]["accuracy"]),
-            numbers.DASH if name == REFERENCE else numbers.points(row["quality"]["accuracy"] - reference),
+            numbers.DASH
+            if name == REFERENCE
+            else numbers.points(row["quality"]["accuracy"] - reference),
             numbers.size(row["bytes"]),
             latency if row["latency_ms_p50"] is not None else numbers.DASH,
             numbers.rate(row["throughput"]),
