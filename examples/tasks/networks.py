@@ -55,7 +55,7 @@ def signal_classifier(input_shape, classes, width=64):
     x = inputs
     for _ in range(3):
         x = layers.Conv1D(width, 3, padding="same", use_bias=False)(x)
-        x = layers.ReLU()(layers.BatchNormalization()(x))
+        x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
     x = layers.GlobalAveragePooling1D()(x)
     return keras.Model(inputs, layers.Dense(classes, name="logits")(x))
 
