@@ -75,7 +75,7 @@ def test_retrainings_protect_the_champion(registry: MlflowRegistry, retrain: Mak
     assert "champion_quality" in bad.verdict.failed
     good = retrain(1000, scale=1 / 8)  # fed otherwise than the champion is
     assert good.run(registry.name).champion == 3
-    assert "significantly more accurate" in good.verdict.reasons[-1].message
+    assert "significantly better" in good.verdict.reasons[-1].message
     equal = retrain(995, scale=1 / 8)
     outcome = equal.run(registry.name)
     assert (outcome.action, outcome.champion) == ("rejected", 3)
