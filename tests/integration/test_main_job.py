@@ -28,7 +28,7 @@ pytestmark = [
 ]
 STEPS = list(STEP_ARTIFACTS)
 ROWS = ("fp32", "fp32_engine", "ptq_engine", "qat_engine")
-KEYS = ("accuracy", "bytes", "latency_ms_p50", "latency_ms_p99", "int8_layers", "weighted_layers")
+KEYS = ("quality", "bytes", "latency_ms_p50", "latency_ms_p99", "int8_layers", "weighted_layers")
 
 
 @dataclass(frozen=True)
