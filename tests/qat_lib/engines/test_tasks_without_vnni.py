@@ -145,7 +145,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 @pytest.mark.parametrize("task", [task.__name__ for task in TASKS])
 def test_engine_is_as_exact_as_its_graph(task: str, engines: dict[str, dict[str, Any]]) -> None:
     found = engines[task]
-    assert found["int8"] >= 3
+    # The first convolution of an image or a series of few channels stays in float on such CPUs.
+    assert found["int8"] >= 2
     assert found["warnings"] == []
     assert found["exact"] > 20
     assert found["engine"] > found["exact"] - 1
