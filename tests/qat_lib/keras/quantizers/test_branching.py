@@ -65,6 +65,7 @@ def test_quantizer_traces_no_conditions(policy: str, training: bool) -> None:
 
 @pytest.fixture(scope="module", params=["frozen", "learned"])
 def quantized(request: pytest.FixtureRequest) -> Any:
+    keras.utils.set_random_seed(0)
     # Two quantizers of each kind: converters stumble over a function that is called twice.
     image = keras.Input((6, 6, 2), name="image")
     x = keras.layers.Conv2D(3, 3, activation="relu", name="one")(image)
