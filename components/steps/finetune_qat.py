@@ -61,12 +61,16 @@ def finetune_qat_step(
     from qatline.components.training.ranges import describe_ranges, with_oscillation
 
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
-    metric = open_task(Dataset(dataset).info()).primary
+    task = open_task(Dataset(dataset).info())
+    metric = task.primary
     if retrain.qat == "auto" and (reason := ptq_suffices(reference, calibrated, metric, gate)):
         progress.warn(f"fine-tuning is skipped: {reason}")
         qat = qat.model_copy(update={"epochs": 0})
     if qat.augment is None:
         qat = qat.model_copy(update={"augment": reference.info().augment})
+    if qat.distillation and not task.distills:
+        progress.warn("the task has no soft targets: fine-tuning uses the targets alone")
+        qat = qat.model_copy(update={"distillation": 0.0})
     framework = framework_of(calibrated)
     control = None
     if qat.trains_control:

@@ -146,6 +146,13 @@ class Task:
             "qat.distillation=0, or define its method soft_targets."
         )
 
+    @property
+    def distills(self) -> bool:
+        """Whether a teacher's outputs can serve as soft targets."""
+        kind = type(self)
+        own_loss = kind.keras_loss is not Task.keras_loss
+        return own_loss or kind.soft_targets is not Task.soft_targets
+
     def _refuse_smoothing(self, label_smoothing: float) -> None:
         if label_smoothing:
             raise ConfigError(

@@ -182,6 +182,8 @@ def test_a_users_task_needs_three_methods(monkeypatch: pytest.MonkeyPatch) -> No
     assert task.compare(good, bad).p_better == 1 / 2000
     assert task.compare_groups(good, bad) == []
     check_task(task, exact, targets)
+    assert not task.distills
+    assert all(make_task(name, {}).distills for name in TASKS)
 
 
 class Upside(Counting):
