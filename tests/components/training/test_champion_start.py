@@ -10,6 +10,7 @@ import pytest
 from memory_registry import MemoryRegistry
 from tiny_retraining import write_linear
 
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Baseline
 from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
@@ -40,7 +41,9 @@ class Loader:
         return folder.model_file.read_bytes()
 
     def check_model(self, model: bytes, shapes: object, task: object) -> None:
-        """Accept every model."""
+        """Take images of 8 x 8 pixels, as Keras's and PyTorch's checks would say of this model."""
+        if shapes != (8, 8, 1):
+            raise UnsupportedModelError("The model expects inputs of shape (8, 8, 1)")
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def test_champion_network_is_loaded_from_the_registry(registry: MemoryRegistry) 
         (replace(INFO, classes=("a", "c")), "it has the classes a, b; the data has a, c"),
         (
             replace(INFO, inputs={"x": InputInfo(shape=(9, 9, 1), dtype="float32")}),
-            "images of shape (8, 8, 1)",
+            "expects inputs of shape (8, 8, 1)",
         ),
     ],
 )

@@ -27,7 +27,7 @@ DATA = ArrayData(
 
 
 def test_array_data_gives_shuffled_and_plain_batches() -> None:
-    assert (DATA.samples, DATA.classes) == (30, 2)
+    assert (DATA.samples, DATA.task.data.classes) == (30, ("0", "1"))
     batches = list(DATA.train(16, shuffle_seed=1, augment="none").as_numpy_iterator())
     assert [len(x) for x, _ in batches] == [16, 14]
     seen = np.concatenate([x for x, _ in batches])
