@@ -1,8 +1,7 @@
 """Preprocessing: how raw data becomes the model's input.
 
-There is one definition for all who feed a model. An engine that is fed differently from how the
-model was trained is the commonest silent error in this field. So the definition is a value that is
-saved next to the model and applied by NumPy everywhere.
+Different preprocessing in training and inference is a common error without a message. Therefore one
+value defines it: it is saved next to the model, and NumPy applies it everywhere.
 """
 
 from __future__ import annotations

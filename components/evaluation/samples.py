@@ -23,7 +23,7 @@ class ShownSample:
     """A sample's target and the predictions of FP32 and the engine, in words and as a picture.
 
     Attributes:
-        picture: ``(height, width, 1 or 3)``; None for inputs that are no images.
+        picture: ``(height, width, 1 or 3)``; None if no input is an image.
     """
 
     true: str

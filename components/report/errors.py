@@ -1,4 +1,4 @@
-"""Errors of the engine: confusion matrix, change per class, and samples with large differences."""
+"""Errors of the engine: confusion matrix or scatter plot, change per class, worst samples."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qat_lib.pages import numbers
+from markupsafe import Markup
+
+from qat_lib.pages import html, numbers
 from qatline.components.artifacts.evaluation import WorstSample
 from qatline.components.artifacts.rows import CANDIDATE, REFERENCE
+from qatline.components.report.plot import Plot
 from qatline.components.report.sources import RunData
 
 _MOST_CLASSES = 60
@@ -175,3 +178,26 @@ def _data_url(folder: Path, name: str) -> str | None:
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
         return None
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+
+
+def draw_scatter(run: RunData) -> Markup:
+    """Return the INT8 engine's predictions against the targets, with the line of right ones.
+
+    The result is empty for tasks without such pairs.
+    """
+    pairs = run.measurements.details.get(CANDIDATE, {}).get("pairs", ())
+    if not pairs:
+        return Markup("")
+    values = [value for pair in pairs for value in pair]
+    # Both axes have the same range, so that right predictions lie on the diagonal.
+    plot = Plot(values, values, across="target", up="prediction")
+    ends = [(value, value, numbers.significant(value)) for value in (min(values), max(values))]
+    dots = []
+    for target, prediction in pairs:
+        told = f"target {numbers.significant(target)}, prediction {numbers.significant(prediction)}"
+        place = {"cx": plot.x.at(target), "cy": plot.y.at(prediction)}
+        dots.append(
+            html.element("circle", html.element("title", told), r=3.0, class_="scatter", **place)
+        )
+    label = f"Predictions of {len(pairs)} test samples against their targets"
+    return plot.picture(plot.line(ends, class_="diagonal"), *dots, label=label)

@@ -15,7 +15,6 @@ from qat_lib.pages.graph import GraphView, draw_graph
 from qat_lib.pages.html import render_page
 from qatline.components.artifacts import Verdict
 from qatline.components.artifacts.rows import (
-    CANDIDATE,
     REFERENCE,
     in_order,
     reference_title,
@@ -30,7 +29,6 @@ from qatline.components.report import (
     layers_table,
     plan_table,
     ranges,
-    scatter,
     speed,
 )
 from qatline.components.report import results as result_table
@@ -112,7 +110,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "skipped_summary": plan_table.skipped_summary(skipped),
         "confusion": attempt("the confusion matrix", lambda: errors.confusion_rows(run), []),
         "classes": run.classes,
-        "scatter": attempt("the predictions", lambda: _scatter(run), ""),
+        "scatter": attempt("the predictions", lambda: errors.draw_scatter(run), ""),
         "class_rows": attempt("the classes", lambda: errors.class_rows(run), []),
         "worst": attempt("the samples", lambda: errors.samples(run), []),
         "exports": attempt("the exports", lambda: checks.export_rows(run), []),
@@ -142,10 +140,6 @@ def _graph(run: RunData) -> tuple[GraphView, Markup | None]:
         nodes.append(replace(node, details=(*node.details, *lines)))
     view = replace(view, nodes=tuple(nodes))
     return view, draw_graph(view)
-
-
-def _scatter(run: RunData) -> Any:
-    return scatter.draw_scatter(run.measurements.details.get(CANDIDATE, {}).get("pairs", ()))
 
 
 def _agreement(run: RunData) -> list[tuple[str, str, str, list[tuple[str, str]]]]:

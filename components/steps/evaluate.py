@@ -197,12 +197,11 @@ class _Quality:
         self._differences: list[Array] = []
         self._same: list[Array] = []
 
-    def add(self, outputs: Outputs, reference: Outputs, targets: Array) -> None:
-        """Add a batch, with the outputs of FP32."""
+    def add(self, outputs: Outputs, reference: Outputs, targets: Array, others: Array) -> None:
+        """Add a batch, with the outputs of FP32 and the targets of other samples."""
         task = self._task
         self._samples.append(task.measure(outputs, targets))
-        # Each output meets the target of another sample: what chance achieves.
-        self._shuffled.append(task.measure(outputs, np.roll(targets, 1, axis=0)))
+        self._shuffled.append(task.measure(outputs, others))
         self._differences.append(task.differences(outputs, reference))
         if (same := task.same(outputs, reference)) is not None:
             self._same.append(same)
@@ -245,20 +244,23 @@ def _measure(
     """
     quality = {row: _Quality(task) for row in (*references, *classifiers)}
     expected, total = references[REFERENCE], samples_of(references[REFERENCE])
-    worst, seen = WorstSamples(_WORST), 0
+    worst, seen, before = WorstSamples(_WORST), 0, None
     batch_size = min(classifier.largest_batch for classifier in classifiers.values())
     for inputs, targets in numpy_batches(dataset, "test", batch_size):
         rows = slice(seen, seen + len(targets))
         fp32 = rows_of(expected, rows)
         if samples_of(fp32) < len(targets):
             break
+        # Each output meets the target of the sample before, also across batches of one sample.
+        others = np.concatenate([targets[-1:] if before is None else before, targets[:-1]])
+        before = targets[-1:]
         for row, values in references.items():
-            quality[row].add(rows_of(values, rows), fp32, targets)
+            quality[row].add(rows_of(values, rows), fp32, targets, others)
         for row, classifier in classifiers.items():
             outputs = classifier(inputs)
             check_numbers(outputs, f"the {row_title(row)} (output {classifier.output})")
             _check_shapes(outputs, fp32)
-            quality[row].add(outputs, fp32, targets)
+            quality[row].add(outputs, fp32, targets, others)
             if row == CANDIDATE:
                 show = _shown(task, inputs, targets, fp32, outputs)
                 worst.add(task.differences(outputs, fp32), seen, show)

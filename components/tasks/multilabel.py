@@ -10,7 +10,7 @@ import numpy as np
 from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
 from qatline.components.artifacts.comparison import ChanceTest, PairedTest
 from qatline.components.artifacts.metric import Metric
-from qatline.components.tasks.statistics import LEVEL, wilcoxon_test
+from qatline.components.tasks.statistics import wilcoxon_test
 from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
 
 if TYPE_CHECKING:
@@ -142,13 +142,7 @@ class MultiLabel(Task):
             for each in (samples, shuffled)
         )
         test = wilcoxon_test(ours, theirs, self.primary)
-        return ChanceTest(
-            samples=test.samples,
-            value=self._value(samples),
-            chance=self._value(shuffled),
-            p_value=test.p_better,
-            test=f"{test.name}, level {LEVEL:g}",
-        )
+        return self._against_chance(test, samples, shuffled)
 
     def differences(self, outputs: Outputs, reference: Outputs) -> Array:
         """Return the largest difference of a probability."""

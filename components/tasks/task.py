@@ -198,7 +198,7 @@ class Task:
         """
 
     def decode(self, outputs: Outputs) -> Any:
-        """Return the predictions of a batch: what a user of the network wants to see."""
+        """Return the predictions of a batch, in the form that users of the network read."""
         raise NotImplementedError
 
     def score(self, predictions: Any, targets: Array) -> Array | Mapping[str, Array]:
@@ -258,6 +258,10 @@ class Task:
             shuffled: statistics of the same outputs with targets of other samples.
         """
         test = bootstrap_test(samples, shuffled, self._value, self.primary)
+        return self._against_chance(test, samples, shuffled)
+
+    def _against_chance(self, test: PairedTest, samples: Samples, shuffled: Samples) -> ChanceTest:
+        """Return the result of a paired test as a test against chance."""
         return ChanceTest(
             samples=test.samples,
             value=self._value(samples),

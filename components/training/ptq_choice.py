@@ -28,6 +28,6 @@ def ptq_suffices(
     if not allowed:
         return ""
     return (
-        f"the calibrated model has {after:.2%} on the validation part against {before:.2%} in FP32, "
-        f"{bound} FP32 as the gate allows"
+        f"the calibrated model has {metric.text(after)} on the validation part against "
+        f"{metric.text(before)} in FP32; the gate allows {bound} FP32"
     )

@@ -30,9 +30,10 @@ def render_page(template: Path, **values: Any) -> str:
 
 @cache
 def _environment(folder: Path) -> jinja2.Environment:
-    """Return the environment, which keeps compiled templates: compiling takes as long as rendering.
+    """Return the environment with its cache of compiled templates.
 
-    Jinja is imported here because it takes longer than all other imports of the library's core.
+    Compiling takes as long as rendering. Jinja is imported here because it takes longer than all
+    other imports of the library's core.
     """
     import jinja2
 

@@ -21,9 +21,11 @@ from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.artifacts.evaluation import FileCheck
 from qatline.components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from qatline.components.settings import EngineSettings
+from qatline.components.steps import evaluate
 from qatline.components.steps.build_engine import build_engine_step
 from qatline.components.steps.evaluate import evaluate_step
 from qatline.components.support.events import NullProgress
+from qatline.components.tasks import task_for
 
 SAMPLES = 22
 SETTINGS = EngineSettings.model_validate(
@@ -300,3 +302,28 @@ def test_one_failed_engine_fails_the_whole_check() -> None:
     assert summary.engines == {"fp32_engine": bad, "qat_engine": good}
     summary = summarize_check({"fp32_engine": good, "qat_engine": good}, "qat_engine")
     assert summary.message == "fine"
+
+
+def test_chance_has_targets_of_other_samples_in_batches_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine with a fixed batch of one is compared with chance like any other."""
+    targets = np.arange(30, dtype=np.float32)[:, None]
+    batches = [(targets[i : i + 1], targets[i : i + 1]) for i in range(30)]
+    monkeypatch.setattr(evaluate, "numpy_batches", lambda *_: batches)
+    task = task_for("regression", target_shape=(1,))
+
+    class Engine:
+        """An engine that returns its input."""
+
+        largest_batch, output = 1, "y"
+
+        def __call__(self, batch: np.ndarray) -> np.ndarray:
+            return batch
+
+    quality, _ = evaluate._measure(
+        Path("data"), task, {"qat_engine": Engine()}, {"fp32": targets}, NullProgress()
+    )
+    found = quality["qat_engine"]
+    chance = task.compare_with_chance(found.samples, found.shuffled)
+    assert (chance.value, chance.p_value) == (0.0, 1 / 2000)
