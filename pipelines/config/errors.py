@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from qat_lib.errors import ConfigError
 from qatline.components.support.credentials import scrub
+
+CONTRADICTIONS = "contradictions"
+"""Type of the error of a config whose sections contradict each other."""
 
 _LONGEST = 200  # characters of a value in a message
 
 
-def check_keys(values: Mapping[str, Any], model: type[BaseModel], *, source: str) -> None:
-    """Raise a ConfigError with each unknown key and its nearest match."""
+@dataclass(frozen=True, kw_only=True)
+class ConfigProblem:
+    """One mistake in a config.
+
+    Attributes:
+        source: file, profile or option; empty if the text names it.
+        key: dotted path of the key; empty for none.
+        text: the mistake, with the key.
+        meant: the existing key next to an unknown one; empty for none.
+    """
+
+    source: str
+    key: str
+    text: str
+    meant: str = ""
+
+
+def unknown_keys(
+    values: Mapping[str, Any], model: type[BaseModel], *, source: str
+) -> list[ConfigProblem]:
+    """Return each unknown key, with its nearest match."""
     known = list(known_paths(model))
     problems = []
     for path in _unknown(values, model, prefix=""):
-        problems.append(f"unknown key {path!r}; {_suggest(path, known)}")
-    if problems:
-        raise ConfigError(_message(source, problems))
+        near, hint = _suggest(path, known)
+        text = f"unknown key {path!r}; {hint}"
+        problems.append(ConfigProblem(source=source, key=path, text=text, meant=near))
+    return problems
 
 
 def known_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -36,17 +59,39 @@ def known_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def describe_problems(error: ValidationError, source: str) -> str:
     """Return one line per invalid value: path, expected, received."""
+    return message_of(value_problems(error, source))
+
+
+def value_problems(error: ValidationError, source: str, prefix: str = "") -> list[ConfigProblem]:
+    """Return each invalid value: path, expected, received.
+
+    Args:
+        error: the error of a section or of a whole config.
+        source: origin of the values.
+        prefix: path of the section, with a dot at its end; empty for a whole config.
+    """
     expected: dict[str, list[str]] = {}
     received: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for item in error.errors(include_url=False):
-        path = ".".join(str(part) for part in item["loc"] if not _names_a_type(part))
+        parts = [str(part) for part in item["loc"] if not _names_a_type(part)]
+        path = prefix + ".".join(parts) if parts else prefix.rstrip(".")
         message = str(item["msg"]).removeprefix("Value error, ")
+        if item["type"] == CONTRADICTIONS:
+            for key, text in item["ctx"]["found"]:
+                expected[text] = []
+                keys[text] = key
+            continue
         if item["type"] == "stored_value":
             place, problem = item["ctx"]["path"], item["ctx"]["problem"]
-            expected[f"{path}.{place}: {problem}" if path else f"{place}: {problem}"] = []
+            place = f"{path}.{place}" if path else place
+            expected[f"{place}: {problem}"] = []
+            keys[f"{place}: {problem}"] = place
             continue
         if item["type"] == "value_error":
-            expected[message if message.startswith(path) else f"{path}: {message}"] = []
+            text = message if not path or message.startswith(path) else f"{path}: {message}"
+            expected[text] = []
+            keys[text] = path
             continue
         if item["type"] in _EXPECTED:
             message = _EXPECTED[item["type"]].format(**item.get("ctx", {}))
@@ -54,11 +99,38 @@ def describe_problems(error: ValidationError, source: str) -> str:
             message = message[:1].lower() + message[1:]
         expected.setdefault(path, []).append(message)
         received.setdefault(path, _shown(item["input"]))
+        keys[path] = path
+    problems = []
+    for text, wanted in expected.items():
+        problem = f": expected {' or '.join(wanted)}, received {received[text]}" if wanted else ""
+        problems.append(ConfigProblem(source=source, key=keys[text], text=text + problem))
+    return problems
+
+
+def overlap(key: str, other: str) -> bool:
+    """Return whether two keys are equal, or one is the section of the other.
+
+    Examples:
+        >>> overlap("training", "training.epochs"), overlap("qat.ema", "qat.epochs")
+        (True, False)
+    """
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def message_of(problems: Sequence[ConfigProblem]) -> str:
+    """Return the message on one or more mistakes, by their sources."""
+    by_source: dict[str, list[str]] = {}
+    for problem in problems:
+        by_source.setdefault(problem.source, []).append(problem.text)
     lines = []
-    for path, wanted in expected.items():
-        problem = f": expected {' or '.join(wanted)}, received {received[path]}" if wanted else ""
-        lines.append(path + problem)
-    return _message(source, lines)
+    for source, texts in by_source.items():
+        if not source:
+            lines += texts
+        elif len(texts) == 1:
+            lines.append(f"{source}: {texts[0]}")
+        else:
+            lines.append(f"{source}: {len(texts)} problems\n  - " + "\n  - ".join(texts))
+    return "\n".join(lines)
 
 
 def _shown(value: Any) -> str:
@@ -72,12 +144,6 @@ def _names_a_type(part: int | str) -> bool:
     return isinstance(part, str) and (
         part in ("str", "int", "float", "bool") or part.startswith(("list[", "dict["))
     )
-
-
-def _message(source: str, problems: list[str]) -> str:
-    if len(problems) == 1:
-        return f"{source}: {problems[0]}"
-    return f"{source}: {len(problems)} problems\n  - " + "\n  - ".join(problems)
 
 
 def _unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -101,7 +167,8 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _suggest(path: str, known: list[str]) -> str:
+def _suggest(path: str, known: list[str]) -> tuple[str, str]:
+    """Return the nearest existing key, empty for none, and the hint."""
     parent, _, name = path.rpartition(".")
     siblings = {
         other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == parent
@@ -112,8 +179,10 @@ def _suggest(path: str, known: list[str]) -> str:
         near = [name] if name in names else difflib.get_close_matches(name, names, n=1, cutoff=0.6)
         near = near or [other for other in names if _initials(other) == name]
         if near:
-            return f"did you mean {names[near[0]]!r}?"
-    return f"expected one of: {', '.join(siblings)}" if siblings else "there is no such section"
+            return names[near[0]], f"did you mean {names[near[0]]!r}?"
+    if siblings:
+        return "", f"expected one of: {', '.join(siblings)}"
+    return "", "there is no such section"
 
 
 def _initials(name: str) -> str:
