@@ -13,14 +13,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from qat_lib.errors import ConfigError, ExportError
 from qat_lib.models import check_reference_name
-from qat_lib.options import BackendChoice
 from qatline.components import settings
 from qatline.components.export.choice import sign_problem
 from qatline.components.settings import Settings
@@ -303,9 +302,7 @@ def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunCon
     return _validate(values, source, problems).checked()
 
 
-def _known(
-    values: Mapping[str, Any], source: str, problems: list[ConfigProblem]
-) -> dict[str, Any]:
+def _known(values: Mapping[str, Any], source: str, problems: list[ConfigProblem]) -> dict[str, Any]:
     """Add the unknown keys to ``problems``; return the values under the keys that were meant."""
     content = copy.deepcopy(dict(values))
     for problem in unknown_keys(content, RunConfig, source=source):
@@ -354,7 +351,7 @@ def _validate_part(
     info = RunConfig.model_fields.get(name)
     if info is None:
         return {}
-    adapter = TypeAdapter[Any](Annotated[info.annotation, info])
+    adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, Annotated[info.annotation, info]))
     # Terminates: each round removes a key.
     while True:
         try:

@@ -8,7 +8,7 @@ import yaml
 
 from qat_lib.errors import ConfigError
 from qatline.components import settings
-from qatline.pipelines.config.run_config import RunConfig, build_config, load_config
+from qatline.pipelines.config.run_config import RunConfig, build_config, load_config, read_config
 
 
 def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
@@ -550,3 +550,47 @@ def test_qat_takes_as_many_workers_as_the_training_by_default() -> None:
     assert config.pipeline_parameters()["qat"]["workers"] == 3
     config = load_config(overrides=["training.workers=3", "qat.workers=2"])
     assert config.pipeline_parameters()["qat"]["workers"] == 2
+
+
+MISTAKES = """
+seed: -1
+data: {kind: npz}
+training: {epocs: 5, optimizer: adm, batch_size: 8, accumulate_steps: 9}
+quantization: {cases: [TensorRTQDQCas, ResNetV1QDQCase], percentil: 99.9}
+registry: {name: a/b}
+retrain: {start: champion}
+engine: {backend: tensorrt}
+export: {target: openvino, opset: x}
+profiles: {fast: {trainig: {}}}
+"""
+
+
+def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
+    path = write(tmp_path, MISTAKES)
+    reading = read_config(path, profiles=["fats"], overrides=["nothing", "gate.min_iou=0.5"])
+    keys = [problem.key for problem in reading.problems]
+    assert sorted(keys) == sorted(
+        [
+            *("trainig", "profiles", "nothing", "gate.min_iou", "training.epocs"),
+            *("quantization.percentil", "seed", "data", "training.optimizer", "training"),
+            *("quantization.cases", "registry.name", "export.opset", "export.target"),
+        ]
+    )
+    with pytest.raises(ConfigError) as caught:
+        reading.checked()
+    for problem in reading.problems:
+        assert problem.text in str(caught.value)
+
+
+def test_what_is_right_can_be_used_beside_mistakes(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, MISTAKES)).config
+    assert config.quantization.percentile == 99.9  # meant by percentil
+    assert config.engine.backend == "tensorrt"
+    assert (config.seed, config.data) == (RunConfig().seed, RunConfig().data)
+
+
+def test_contradictions_with_wrong_values_are_not_searched_for(tmp_path: Path) -> None:
+    text = "engine: {backend: tensort}\nexport: {target: openvino}\n"
+    assert [problem.key for problem in read_config(write(tmp_path, text)).problems] == [
+        "engine.backend"
+    ]
