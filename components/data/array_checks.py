@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,8 +123,13 @@ def _kind(x: Array) -> tuple[Any, tuple[int, ...]]:
     return x.dtype, x.shape[1:]
 
 
-def check_finite(name: str, part: Part) -> None:
+def check_finite(name: str, part: Part, sample: Callable[[str, int], str] | None = None) -> None:
     """Check that floating inputs contain neither NaN nor infinity.
+
+    Args:
+        name: name of the part.
+        part: its arrays.
+        sample: returns the name of a sample; by default it is its index.
 
     Raises:
         DataError: a sample does; the message names the first one.
@@ -135,9 +140,10 @@ def check_finite(name: str, part: Part) -> None:
         for start, chunk in chunks(x):
             bad = ~np.isfinite(chunk).reshape(len(chunk), -1).all(axis=1)
             if bad.any():
+                index = start + int(bad.argmax())
+                where = f"sample {index}" if sample is None else sample(name, index)
                 raise DataError(
-                    f"{_title(name, key, len(part.inputs))}: sample {start + int(bad.argmax())} "
-                    "holds NaN or infinity"
+                    f"{_title(name, key, len(part.inputs))}: {where} holds NaN or infinity"
                 )
 
 

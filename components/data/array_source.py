@@ -14,6 +14,7 @@ from qatline.components.artifacts.data_info import InputInfo
 from qatline.components.data.array_checks import CHUNK_BYTES, Array, Part, chunks
 from qatline.components.data.images import resize_array
 from qatline.components.data.source import Samples
+from qatline.components.data.streamed_arrays import Origins
 from qatline.components.support.events import Progress
 
 # Maximum number of samples to convert at once, within CHUNK_BYTES.
@@ -30,6 +31,9 @@ class ArraySource:
         description: origin of the arrays.
         size: target ``(height, width)`` of images; None keeps the size of the arrays.
         value_scale: default factor on values; None is 1/255 for uint8 and 1 for floats.
+        resized: inputs with images that are resized already.
+        origins: files and records of each part's samples; None for plain arrays.
+        broken: number of skipped samples.
     """
 
     parts: Mapping[str, Part]
@@ -37,6 +41,8 @@ class ArraySource:
     description: str
     size: tuple[int, int] | None = None
     value_scale: float | None = None
+    resized: frozenset[str] = frozenset()
+    origins: Mapping[str, Origins] | None = None
     root: str | None = None
     broken: int = 0
 
@@ -63,7 +69,8 @@ class ArraySource:
     def resize(self, name: str) -> str | None:
         """Return ``bilinear`` if images are resized."""
         given = self.parts["train"].inputs[name].shape[1:]
-        return None if self.inputs[name].shape == given else "bilinear"
+        is_resized = name in self.resized or self.inputs[name].shape != given
+        return "bilinear" if is_resized else None
 
     def statistics(self, name: str, samples: Samples) -> tuple[Array, Array]:
         """Return mean and standard deviation of each channel of an input, over some samples."""
@@ -83,7 +90,9 @@ class ArraySource:
         return mean, np.sqrt(spread / max(count, 1))
 
     def sample(self, part: str, index: int) -> str:
-        """Return the name of a sample."""
+        """Return file and record of a sample, or its index."""
+        if self.origins is not None:
+            return self.origins[part].name(index)
         return f"{part} targets, sample {index}"
 
     def fingerprint(self) -> str:
@@ -131,7 +140,7 @@ class ArraySource:
             np.lib.format.write_array_header_1_0(stream, header)
             for start in range(0, len(indices), block):
                 values = x[indices[start : start + block]].astype(info.dtype, order="C")
-                if self.resize(name):
+                if values.shape[1:] != info.shape:
                     values = resize_array(values, (info.shape[0], info.shape[1]))
                 stream.write(values.tobytes())
                 digests += [hashlib.sha256(sample.tobytes()).digest() for sample in values]

@@ -27,6 +27,8 @@ Pixels = npt.NDArray[np.uint8]
 # Formats of the suffixes. Pillow would detect further ones by content, such as EPS (Ghostscript).
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _MODES = {"rgb": "RGB", "gray": "L"}
+# EXIF tag, and its first value for images that are stored turned by 90 degrees.
+_ORIENTATION, _FIRST_TURNED = 0x0112, 5
 
 # Images are decoded in many threads, but large ones, of hundreds of megabytes, one at a time.
 _LARGE_PIXELS = 4_000_000
@@ -103,6 +105,22 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
     remedy = "Repair or remove it, or set data.skip_broken=true."
     with _opened(data, name, f"the image {name}", remedy) as opened:
         return _upright(opened, color, size, name)
+
+
+def upright_size(data: bytes, *, name: str) -> tuple[int, int]:
+    """Return ``(height, width)`` of an image or mask as decoded without resizing.
+
+    Args:
+        data: content of the file; only its header is read.
+        name: name of the file, for the message.
+
+    Raises:
+        DataError: the header is broken.
+    """
+    with _opened(data, name, f"the image {name}", "Repair or remove it.") as opened:
+        is_turned = opened.getexif().get(_ORIENTATION, 1) >= _FIRST_TURNED
+        width, height = opened.size
+        return (width, height) if is_turned else (height, width)
 
 
 @contextmanager

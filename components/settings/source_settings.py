@@ -64,13 +64,46 @@ class PreprocessingSettings(ValueSettings):
     )
 
 
-Kind = Literal["digits", "npz", "folder", "masks", "table", "keras", "python"]
+class FeatureSettings(Settings):
+    """A feature of TFRecords (kind=tfrecord)."""
+
+    dtype: Literal["uint8", "int32", "int64", "float32", "float64"] = Field(
+        "float32", description="Type of the values."
+    )
+    shape: list[Annotated[int, Field(ge=1)]] = Field(
+        default_factory=list, description="Shape in one record; [] for a single value."
+    )
+    encoding: Literal["values", "bytes", "image"] = Field(
+        "values",
+        description=(
+            "values (a list of numbers), bytes (an array's bytes, little-endian), image (a PNG or "
+            "JPEG file; as a target, a mask of class indices)."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _has_a_shape(self) -> FeatureSettings:
+        if self.encoding == "image" and self.shape:
+            raise ValueError(
+                "shape: expected none for an image, whose size is data.image_size or its own; "
+                f"received {self.shape}"
+            )
+        return self
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are stored as a list of floats."""
+        return self.dtype.startswith("float")
+
+
+Kind = Literal["digits", "npz", "folder", "masks", "table", "tfrecord", "keras", "python"]
 
 WITH_PATH: dict[Kind, str] = {
     "npz": "file",
     "table": "file",
     "folder": "folder or an archive of it",
     "masks": "folder or an archive of it",
+    "tfrecord": "folder or pattern of TFRecords",
 }
 """Kinds that read ``data.path``, and what it is."""
 
@@ -85,15 +118,16 @@ class DataSettings(Settings):
         "digits",
         description=(
             "digits (scikit-learn), npz (a file of arrays), folder (of images, one sub-folder a "
-            "class), masks (images/ and masks/), table (a CSV or Parquet file), keras (a "
-            "tf.keras.datasets name), python (a function). See docs/data.md."
+            "class), masks (images/ and masks/), table (a CSV or Parquet file), tfrecord (shards of "
+            "TFRecords), keras (a tf.keras.datasets name), python (a function). See docs/data.md."
         ),
     )
     path: str | None = Field(
         None,
         description=(
             "The .npz, .csv or .parquet file; or the image folder, or an archive of it (.tar, "
-            ".tar.gz, .tgz, .zip). On this machine or in S3: s3://bucket/key."
+            ".tar.gz, .tgz, .zip); or a folder or pattern of TFRecords, such as shards/train-*. On "
+            "this machine or in S3: s3://bucket/key."
         ),
     )
     name: str | None = Field(
@@ -117,8 +151,14 @@ class DataSettings(Settings):
     classes: list[str] | None = Field(
         None, min_length=2, description="Class names in label order. Default: from the data."
     )
+    features: dict[str, FeatureSettings] = Field(
+        default_factory=dict,
+        description="Features of a record by name (kind=tfrecord): inputs, and target_columns.",
+    )
     target_columns: list[str] | None = Field(
-        None, min_length=1, description="Columns with the targets (kind=table)."
+        None,
+        min_length=1,
+        description="Columns or features with the targets (kind=table, tfrecord).",
     )
     feature_columns: list[str] | None = Field(
         None,
@@ -188,8 +228,17 @@ class DataSettings(Settings):
             raise ValueError(
                 f"data.kind=python needs data.name=module:function, received {self.name!r}"
             )
-        if self.kind == "table" and not self.target_columns:
-            raise ValueError("data.kind=table needs data.target_columns")
+        targets = self.target_columns or []
+        if self.kind in ("table", "tfrecord") and not targets:
+            raise ValueError(f"data.kind={self.kind} needs data.target_columns")
+        if self.kind == "tfrecord":
+            if missing := [name for name in targets if name not in self.features]:
+                raise ValueError(
+                    f"data.target_columns names {missing[0]!r}, received the features "
+                    f"{', '.join(self.features) or 'none'} (data.features)"
+                )
+            if not set(self.features) - set(targets):
+                raise ValueError("data.features: expected at least one input beside the targets")
         path = self.path or ""
         if "://" in path and not (self.kind in WITH_PATH and path.startswith("s3://")):
             what = WITH_PATH.get(self.kind, "file")

@@ -5,6 +5,7 @@ Its preprocessing and its task are written as well.
 
 from __future__ import annotations
 
+import re
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -30,16 +31,19 @@ from qatline.components.data.source import Samples, Source, deal
 from qatline.components.data.splits import Indices
 from qatline.components.data.stored_arrays import write_targets
 from qatline.components.data.table_source import image_digest, read_table
+from qatline.components.data.tfrecord_source import is_record_file, read_tfrecords
 from qatline.components.settings import DataSettings, Settings, TaskSettings
 from qatline.components.settings.source_settings import FOLDERS, ValueSettings
 from qatline.components.storage.remote_folder import fetch_folder, is_remote_folder
 from qatline.components.storage.storage import local_path
+from qatline.components.storage.stored_file import split_pattern
 from qatline.components.store.fingerprints import user_code_digest
 from qatline.components.support.events import Progress
 from qatline.components.tasks import Task, derive_task, make_task
 
 _COLORS = {1: "gray", 3: "rgb"}
 _DERIVED = TaskSettings()
+_SAMPLE = re.compile(r"for sample (\d+)")
 
 
 def prepare_data_step(
@@ -106,6 +110,9 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
         source = read_keras_dataset(data)
     elif data.kind == "npz":
         source = read_npz(local_path(data.path or ""), scratch, data)
+    elif data.kind == "tfrecord":
+        source = read_tfrecords(_fetched_records(data, progress), data, scratch, progress)
+        source = replace(source, description=data.path or "")
     elif data.kind == "table":
         source = read_table(local_path(data.path or ""), data, progress)
     else:
@@ -117,8 +124,24 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
         source = read_python(data, scratch, progress)
     if isinstance(source, ArraySource):
         for name, part in source.parts.items():
-            check_finite(name, part)
+            check_finite(name, part, source.sample if source.origins else None)
     return source
+
+
+def _fetched_records(data: DataSettings, progress: Progress) -> str:
+    """Return the folder or pattern of TFRecords on this machine; fetch remote ones first."""
+    location = data.path or ""
+    folder, pattern = split_pattern(location)
+    if not is_remote_folder(folder):
+        return location
+    if not pattern and is_record_file(location):
+        return str(local_path(location))
+    fetched = fetch_folder(
+        folder,
+        lambda name: is_record_file(name, pattern),
+        told=lambda done, total: progress.update("fetching records", done, total),
+    )
+    return str(fetched / pattern)
 
 
 def _open_folder(data: DataSettings, scratch: Path, progress: Progress, seed: int) -> Source:
@@ -152,7 +175,7 @@ def _write(
     task = make_task(name, settings.options)
     info = DatasetInfo(
         kind=data.kind,
-        classes=task.class_names(source.targets, source.classes),
+        classes=_class_names(task, source),
         inputs=dict(source.inputs),
         splits={},
         fingerprint=source.fingerprint(),
@@ -202,6 +225,17 @@ def _write(
     }
 
 
+def _class_names(task: Task, source: Source) -> tuple[str, ...]:
+    try:
+        return task.class_names(source.targets, source.classes)
+    except DataError as error:
+        found = _SAMPLE.search(str(error))
+        if found is None or not isinstance(source, ArraySource) or source.origins is None:
+            raise
+        name = source.sample("train", int(found[1]))
+        raise DataError(str(error).replace(found[0], f"for {name}")) from error
+
+
 def _check_targets(task: Task, source: Source) -> tuple[dict[str, Indices] | None, tuple[int, ...]]:
     """Check all targets.
 
@@ -243,7 +277,7 @@ def _name_sample(task: Task, source: Source, part: str, start: int, count: int) 
 
     Arrays of one chunk are left to the error of the whole: it contains the index.
     """
-    if isinstance(source, ArraySource) and start == 0:
+    if isinstance(source, ArraySource) and source.origins is None and start == 0:
         return
     targets = source.targets[part]
     for index in range(start, start + count):

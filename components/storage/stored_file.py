@@ -15,6 +15,15 @@ def is_archive(location: str) -> bool:
     return location.lower().endswith(ARCHIVES)
 
 
+def split_pattern(location: str) -> tuple[str, str]:
+    """Split ``folder/*.tfrecord`` into folder and pattern.
+
+    The pattern is empty if the last part of the location has no ``*``, ``?`` or ``[``.
+    """
+    folder, _, name = location.rpartition("/")
+    return (folder or ".", name) if any(mark in name for mark in "*?[") else (location, "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
     """A stored file: location, size in bytes, and content tag."""

@@ -23,6 +23,7 @@ import qat_lib
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.options import Backend
 from qat_lib.support.digests import sha256_of_file
+from qatline.components.storage.stored_file import split_pattern
 from qatline.components.support.frameworks import FRAMEWORKS
 
 OWN_FOLDERS = (Path(qat_lib.__file__).parent, Path(__file__).parents[1])
@@ -43,6 +44,8 @@ PATH_SETTINGS = (
     ("model", "weights"),
     ("quantization", "spec"),
 )
+# Values of data.kind whose data.path is a folder.
+_FOLDERS = ("folder", "masks", "tfrecord", "huggingface")
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
 
 
@@ -100,8 +103,11 @@ def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
         value = (settings.get(section) or {}).get(name)
         if not isinstance(value, str):
             continue
+        kind = settings[section].get("kind")
+        if kind == "tfrecord" and not Path(value).is_dir():
+            value, _ = split_pattern(value)
         if value.startswith("s3://"):
-            is_folder = section == "data" and settings[section].get("kind") in ("folder", "masks")
+            is_folder = section == "data" and kind in _FOLDERS
             if stored := _remote_digest(value, is_folder=is_folder):
                 digests[f"{section}.{name}"] = stored
         elif (path := Path(value).expanduser()).is_file():
@@ -116,7 +122,8 @@ def _remote_digest(location: str, *, is_folder: bool) -> str | None:
     if is_folder:
         from qatline.components.storage.remote_folder import folder_digest
 
-        return folder_digest(location)
+        if (found := folder_digest(location)) is not None:
+            return found
     from qatline.components.storage.storage import open_storage
 
     stored = open_storage(location).describe(location)

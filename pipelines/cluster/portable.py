@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from qat_lib.errors import ConfigError
-from qatline.components.settings.source_settings import FOLDERS, WITH_PATH, reads_images
+from qatline.components.settings.source_settings import WITH_PATH, reads_images
 from qatline.components.support.credentials import scrub
 from qatline.components.training.model_source import APPLICATIONS
 from qatline.components.training.quantization_choice import read_spec
@@ -89,7 +89,7 @@ def local_files(config: RunConfig) -> Iterator[LocalFile]:
     """Yield the files and folders named in a config, except for the quantization spec."""
     data, model = config.data, config.model
     if data.kind in WITH_PATH and "://" not in (data.path or ""):
-        is_file = data.kind not in FOLDERS
+        is_file = WITH_PATH[data.kind] == "file"
         # The images of a table lie beside it: the file alone is of no use elsewhere.
         suffix = None if data.image_column else PurePosixPath(data.path or "").suffix
         yield LocalFile(

@@ -227,3 +227,35 @@ def test_prepare_data_reads_images_from_elsewhere(
     upload(s3, {"cat/0.png": png(99)})
     changed = settings_files(settings) != before
     assert changed == (path == "s3://data/pets")
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://data/records", "s3://data/records/a*", "s3://data/records/a.tfrecord"]
+)
+def test_prepare_data_reads_tfrecords_in_s3(
+    s3: Any, cache: Path, tmp_path: Path, path: str, progress: Any
+) -> None:
+    import tensorflow as tf
+
+    file = tmp_path / "a.tfrecord"
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for index in range(40):
+            values = tf.train.Feature(float_list=tf.train.FloatList(value=[index, 1]))
+            label = tf.train.Feature(int64_list=tf.train.Int64List(value=[index % 2]))
+            features = tf.train.Features(feature={"x": values, "y": label})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    upload(s3, {"a.tfrecord": file.read_bytes(), "info.json": b"{}"}, "records/")
+    settings = {
+        "kind": "tfrecord",
+        "path": path,
+        "features": {"x": {"shape": [2]}, "y": {"dtype": "int64"}},
+        "target_columns": ["y"],
+    }
+    before = settings_files({"data": settings})
+    out = tmp_path / "out"
+    out.mkdir()
+    prepare_data_step(out, data=DataSettings.model_validate(settings), seed=0, progress=progress)
+    info = Dataset(out).info()
+    assert (info.source, sum(info.splits.values())) == (path, 40)
+    upload(s3, {"a.tfrecord": file.read_bytes() * 2}, "records/")
+    assert before != settings_files({"data": settings}) != {}
