@@ -96,7 +96,7 @@ class FeatureSettings(Settings):
         return self.dtype.startswith("float")
 
 
-Kind = Literal["digits", "npz", "folder", "masks", "table", "tfrecord", "keras", "python"]
+Kind = Literal["digits", "npz", "folder", "masks", "coco", "table", "tfrecord", "keras", "python"]
 
 WITH_PATH: dict[Kind, str] = {
     "npz": "file",
@@ -104,10 +104,11 @@ WITH_PATH: dict[Kind, str] = {
     "folder": "folder or an archive of it",
     "masks": "folder or an archive of it",
     "tfrecord": "folder or pattern of TFRecords",
+    "coco": "folder or an archive of it",
 }
 """Kinds that read ``data.path``, and what it is."""
 
-FOLDERS: tuple[Kind, ...] = ("folder", "masks")
+FOLDERS: tuple[Kind, ...] = ("folder", "masks", "coco")
 """Kinds whose ``data.path`` is a folder of images."""
 
 
@@ -118,8 +119,8 @@ class DataSettings(Settings):
         "digits",
         description=(
             "digits (scikit-learn), npz (a file of arrays), folder (of images, one sub-folder a "
-            "class), masks (images/ and masks/), table (a CSV or Parquet file), tfrecord (shards of "
-            "TFRecords), keras (a tf.keras.datasets name), python (a function). See docs/data.md."
+            "class), masks (images/ and masks/), coco (images with boxes), table (a CSV or Parquet "
+            "file), tfrecord (shards of TFRecords), keras (a tf.keras.datasets name), python (a function). See docs/data.md."
         ),
     )
     path: str | None = Field(
@@ -154,6 +155,13 @@ class DataSettings(Settings):
     features: dict[str, FeatureSettings] = Field(
         default_factory=dict,
         description="Features of a record by name (kind=tfrecord): inputs, and target_columns.",
+    )
+    annotations: str | dict[Literal["train", "val", "test"], str] | None = Field(
+        None,
+        description=(
+            "File with the boxes, relative to data.path (kind=coco), or one for each of train, val "
+            "and test. Default: the JSON files in data.path and data.path/annotations."
+        ),
     )
     target_columns: list[str] | None = Field(
         None,
@@ -239,6 +247,11 @@ class DataSettings(Settings):
                 )
             if not set(self.features) - set(targets):
                 raise ValueError("data.features: expected at least one input beside the targets")
+        if isinstance(self.annotations, dict) and "train" not in self.annotations:
+            raise ValueError(
+                "data.annotations: expected a file for train, received "
+                f"{', '.join(self.annotations) or 'none'}"
+            )
         path = self.path or ""
         if "://" in path and not (self.kind in WITH_PATH and path.startswith("s3://")):
             what = WITH_PATH.get(self.kind, "file")
@@ -278,8 +291,8 @@ class TaskSettings(Settings):
     name: str | None = Field(
         None,
         description=(
-            "classification, multilabel, regression, segmentation, or module:Class for a task of "
-            "your own. Default: from the data's targets."
+            "classification, multilabel, regression, segmentation, detection, or module:Class for "
+            "a task of your own. Default: from the data's targets."
         ),
     )
     options: Options = Field(default_factory=dict, description="Keyword arguments for the task.")

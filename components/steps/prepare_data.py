@@ -21,6 +21,7 @@ from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.data.array_checks import check_finite, chunks
 from qatline.components.data.array_source import ArraySource
+from qatline.components.data.coco_source import read_coco
 from qatline.components.data.file_source import FileSource
 from qatline.components.data.folder_source import CLASS_NAMES, read_folder, read_masks
 from qatline.components.data.images import SUFFIXES
@@ -150,14 +151,17 @@ def _open_folder(data: DataSettings, scratch: Path, progress: Progress, seed: in
     def read(folder: Path, settings: DataSettings) -> FileSource:
         if data.kind == "masks":
             return read_masks(folder, settings, progress, scratch)
+        if data.kind == "coco":
+            return read_coco(folder, settings, progress)
         return read_folder(folder, settings, progress, seed=seed)
 
     location = data.path or ""
     if not is_remote_folder(location):
         return read(Path(location).expanduser(), data)
+    wanted = SUFFIXES | {".json"} if data.kind == "coco" else SUFFIXES
     found = fetch_folder(
         location if "://" in location else str(Path(location).expanduser()),
-        lambda name: Path(name).suffix.lower() in SUFFIXES or Path(name).name == CLASS_NAMES,
+        lambda name: Path(name).suffix.lower() in wanted or Path(name).name == CLASS_NAMES,
         told=lambda done, total: progress.update("fetching images", done, total),
     )
     return replace(read(found, data.model_copy(update={"storage": "shards"})), location=location)

@@ -45,7 +45,7 @@ PATH_SETTINGS = (
     ("quantization", "spec"),
 )
 # Values of data.kind whose data.path is a folder.
-_FOLDERS = ("folder", "masks", "tfrecord", "huggingface")
+_FOLDERS = ("folder", "masks", "coco", "tfrecord", "huggingface")
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
 
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qat_lib.errors import ConfigError
-from qatline.components.artifacts.data_info import DatasetInfo
+from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.artifacts.metric import Metric
 from qatline.components.support.user_code import call, import_callable
 from qatline.components.tasks.classification import Classification
 from qatline.components.tasks.derive import derive_task
+from qatline.components.tasks.detection import Detection
 from qatline.components.tasks.multilabel import MultiLabel
 from qatline.components.tasks.regression import Regression
 from qatline.components.tasks.segmentation import Segmentation
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 TASKS: Mapping[str, type[Task]] = {
-    kind.name: kind for kind in (Classification, MultiLabel, Regression, Segmentation)
+    kind.name: kind for kind in (Classification, MultiLabel, Regression, Segmentation, Detection)
 }
 """Built-in tasks by name."""
 
@@ -85,6 +86,7 @@ def task_for(
     *,
     classes: Sequence[str] = (),
     target_shape: Sequence[int] = (),
+    inputs: Mapping[str, InputInfo] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Task:
     """Return a task for data that are not a prepared data set.
@@ -93,6 +95,7 @@ def task_for(
         name: a built-in task, or ``module:Class``.
         classes: class names in label order.
         target_shape: shape of one sample's target.
+        inputs: inputs by name; detection takes the size of its image from them.
         options: keyword arguments of the task.
 
     Raises:
@@ -102,7 +105,7 @@ def task_for(
     task.data = DatasetInfo(
         kind="arrays",
         classes=tuple(classes),
-        inputs={},
+        inputs=dict(inputs or {}),
         splits={},
         fingerprint="",
         source="",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from qat_lib.errors import DataError
 from qatline.components.tasks.classification import ONE_HOT, Classification
+from qatline.components.tasks.detection import TARGET, Detection
 from qatline.components.tasks.multilabel import MultiLabel
 from qatline.components.tasks.regression import Regression
 from qatline.components.tasks.segmentation import Segmentation
@@ -18,8 +19,8 @@ def derive_task(targets: NDArray[Any]) -> str:
     """Return the name of the built-in task that fits the training targets.
 
     One integer per sample means classes, floats mean regression, 0 and 1 in columns mean
-    multi-label classification, and integer images mean segmentation. Floats that are exactly the
-    class indices 0, 1, 2, ... are classes, too.
+    multi-label classification, integer images mean segmentation, and rows of six floats mean
+    detection. Floats that are exactly the class indices 0, 1, 2, ... are classes, too.
 
     Args:
         targets: targets as read, ``(samples, ...)``.
@@ -36,6 +37,8 @@ def derive_task(targets: NDArray[Any]) -> str:
         return MultiLabel.name
     if len(shape) == 2 and is_float:
         return Regression.name
+    if len(shape) == 3 and shape[2] == TARGET and is_float:
+        return Detection.name
     is_mask = len(shape) == 3 or (len(shape) == 4 and shape[3] == 1)
     if is_mask and targets.dtype.kind in "iu":
         return Segmentation.name

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from qatline.components.tasks.boxes import BOX_WEIGHT, NEAR, SCALE, Levels
 
 ops = keras.ops
 
@@ -179,3 +181,93 @@ class PixelCrossEntropy(KerasLoss):
         mask = ops.cast(targets, "int32")
         counted = ops.cast(ops.not_equal(mask, self.ignored), "float32")
         return ops.one_hot(mask, self.classes) * ops.expand_dims(counted, -1)
+
+
+class BoxLoss(KerasLoss):
+    """Quality focal loss of the classes plus generalized IoU loss of the boxes.
+
+    A box belongs to the locations of its map (see ``Levels``) inside of it and near its centre, and
+    always to the one nearest to the centre; a location of several boxes to the smallest. The target
+    of its class is the IoU of its predicted box. Both losses are sums over an image's locations,
+    divided by the number of those with a box.
+
+    Sources: Li et al. 2020 (https://arxiv.org/abs/2006.04388), Rezatofighi et al. 2019
+    (https://arxiv.org/abs/1902.09630), Tian et al. 2019 (https://arxiv.org/abs/1904.01355).
+
+    Args:
+        classes: number of classes.
+        image: height and width in pixels.
+    """
+
+    def __init__(self, classes: int, image: tuple[int, int]) -> None:
+        self.classes, self.image = classes, image
+
+    def __call__(self, targets: Any, outputs: Any) -> Any:
+        """Return the loss of each sample."""
+        several = isinstance(outputs, Mapping)
+        maps = [ops.cast(each, "float32") for each in (outputs.values() if several else [outputs])]
+        maps.sort(key=lambda each: -each.shape[1] * each.shape[2])
+        levels = Levels([tuple(each.shape[1:3]) for each in maps], self.image)
+        raw = ops.concatenate(
+            [
+                ops.reshape(each, (-1, each.shape[1] * each.shape[2], each.shape[3]))
+                for each in maps
+            ],
+            axis=1,
+        )
+        targets = ops.cast(targets, "float32")
+        boxes, labels, crowd = targets[..., :4], targets[..., 4], targets[..., 5] > 0
+        index, positive, ignored = self._assigned(levels, boxes, labels, crowd)
+        chosen = ops.one_hot(index, boxes.shape[1]) * positive[..., None]
+        expected = ops.matmul(chosen, boxes)
+        label = ops.sum(chosen * labels[:, None], axis=-1)
+        centers = ops.convert_to_tensor(levels.centers, "float32")
+        strides = ops.convert_to_tensor(levels.strides, "float32")
+        center = centers + raw[..., self.classes : self.classes + 2] * strides
+        half = ops.softplus(raw[..., self.classes + 2 :]) * strides * (SCALE / 2)
+        iou, generalized = _overlaps(ops.concatenate([center - half, center + half], -1), expected)
+        quality = ops.stop_gradient(iou) * positive
+        wanted = ops.one_hot(ops.cast(label, "int32"), self.classes) * quality[..., None]
+        logits = raw[..., : self.classes]
+        entropy = ops.softplus(logits) - logits * wanted
+        focal = ops.sum(entropy * (wanted - ops.sigmoid(logits)) ** 2, axis=-1)
+        focal = ops.where(ignored, 0.0, focal)
+        count = ops.maximum(ops.sum(positive, axis=1), 1.0)
+        lost = ops.sum(focal, axis=1) + BOX_WEIGHT * ops.sum((1.0 - generalized) * positive, axis=1)
+        return lost / count
+
+    def _assigned(self, levels: Levels, boxes: Any, labels: Any, crowd: Any) -> tuple[Any, ...]:
+        """Return the box of each location, whether it has one, and whether it is in a crowd."""
+        low, high = boxes[:, None, :, :2], boxes[:, None, :, 2:]
+        centers = ops.convert_to_tensor(levels.centers[None, :, None], "float32")
+        strides = ops.convert_to_tensor(levels.strides[None, :, None], "float32")
+        inside = ops.all((centers > low) & (centers < high), axis=-1)
+        distance = ops.max(ops.abs(centers - (low + high) / 2) / strides, axis=-1)
+        side = ops.max(high - low, axis=-1)
+        fits = side > ops.convert_to_tensor(levels.smallest[None, :, None], "float32")
+        fits &= side <= ops.convert_to_tensor(levels.largest[None, :, None], "float32")
+        exists = ops.expand_dims((labels >= 0) & ~crowd, 1)
+        own = exists & fits & ((inside & (distance <= NEAR)) | (distance <= 0.5))
+        area = ops.where(own, ops.prod(high - low, axis=-1), float("inf"))
+        positive = ops.cast(ops.any(own, axis=-1), "float32")
+        in_crowd = ops.any(inside & ops.expand_dims((labels >= 0) & crowd, 1), axis=-1)
+        return ops.argmin(area, axis=-1), positive, in_crowd & (positive == 0)
+
+
+def _overlaps(boxes: Any, others: Any) -> tuple[Any, Any]:
+    """Return IoU and generalized IoU of boxes ``(..., 4)``."""
+
+    def area(low: Any, high: Any) -> Any:
+        return ops.prod(ops.maximum(high - low, 0.0), axis=-1)
+
+    low, high, other_low, other_high = (
+        boxes[..., :2],
+        boxes[..., 2:],
+        others[..., :2],
+        others[..., 2:],
+    )
+    shared = area(ops.maximum(low, other_low), ops.minimum(high, other_high))
+    joint = area(low, high) + area(other_low, other_high) - shared
+    hull = area(ops.minimum(low, other_low), ops.maximum(high, other_high))
+    iou = shared / ops.maximum(joint, 1e-7)
+    return iou, iou - (hull - joint) / ops.maximum(hull, 1e-7)

@@ -15,6 +15,7 @@ from qatline.components.tasks.task import (
     Outputs,
     Samples,
     Task,
+    colors,
     image_of,
     one_output,
 )
@@ -172,7 +173,7 @@ class Segmentation(Task):
             return None
         low, high = float(image.min()), float(image.max())
         gray = np.broadcast_to((image - low) / max(high - low, 1e-12), (*image.shape[:2], 3))
-        colors = _colors(len(self.data.classes))
+        palette = colors(len(self.data.classes))
         masks = [
             targets[index],
             *(self.decode(np.asarray(each)[index : index + 1])[0] for each in outputs),
@@ -180,7 +181,7 @@ class Segmentation(Task):
         panels = [gray]
         for mask in masks:
             known = mask != self.ignore_index
-            color = colors[np.where(known, mask, 0)]
+            color = palette[np.where(known, mask, 0)]
             panels.append(np.where(known[..., None], 0.45 * gray + 0.55 * color, gray))
         return np.concatenate(panels, axis=1)
 
@@ -188,10 +189,3 @@ class Segmentation(Task):
         counts = np.bincount(np.ravel(mask), minlength=len(self.data.classes))
         order = [index for index in np.argsort(-counts, kind="stable")[:3] if counts[index]]
         return ", ".join(f"{self.data.classes[i]} {counts[i] / mask.size:.0%}" for i in order)
-
-
-def _colors(count: int) -> Array:
-    """Return distinct colours, (count, 3) in [0, 1]: equal steps of the golden angle in hue."""
-    import colorsys
-
-    return np.array([colorsys.hsv_to_rgb(i * 0.618034 % 1, 0.75, 0.95) for i in range(count)])

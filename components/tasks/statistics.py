@@ -6,7 +6,7 @@ Pairing the scores of each sample removes the variance between easy and hard sam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,9 +89,9 @@ def wilcoxon_test(candidate: Array, champion: Array, metric: Metric) -> PairedTe
 
 
 def bootstrap_test(
-    candidate: Mapping[str, Array],
-    champion: Mapping[str, Array],
-    value: Callable[[dict[str, Array]], float],
+    candidate: Callable[[Array], float],
+    champion: Callable[[Array], float],
+    samples: int,
     metric: Metric,
     *,
     seed: int = 0,
@@ -102,25 +102,21 @@ def bootstrap_test(
     the share of resampled differences that do not have the sign of an improvement.
 
     Args:
-        candidate: statistics of each sample by name, ``(samples, ...)``.
+        candidate: computes the metric of some samples, given their indices.
         champion: the same for the champion.
-        value: computes the metric from such statistics.
+        samples: number of samples.
         metric: its direction.
         seed: seed of the resampling.
     """
-    samples = len(next(iter(candidate.values())))
     generator = np.random.default_rng(seed)
     found = np.empty(RESAMPLES)
     for index in range(RESAMPLES):
         rows = generator.integers(0, samples, samples)
-        ours, theirs = (
-            value({name: values[rows] for name, values in each.items()})
-            for each in (candidate, champion)
-        )
-        found[index] = ours - theirs
+        found[index] = candidate(rows) - champion(rows)
     # A resample without any value of the metric, such as one without objects, decides nothing.
     found = found[np.isfinite(found)]
-    difference = value(dict(candidate)) - value(dict(champion))
+    every = np.arange(samples)
+    difference = candidate(every) - champion(every)
     if not len(found) or not math.isfinite(difference):
         return PairedTest(name="paired bootstrap", samples=samples)
     gains = found if metric.higher_is_better else -found

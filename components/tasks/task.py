@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,6 +55,8 @@ class Task:
         metrics: the reported metrics, the primary one first. The gate, the champion and the choice
             of weights use the primary metric.
         augmentations: augmentations of the training inputs that keep the targets valid.
+        float_outputs: whether the output layers compute in float by default, with all that follows
+            the last weights.
         activations: last operations of networks whose outputs the loss takes as probabilities,
             ``softmax`` or ``sigmoid``; outputs of other networks are logits.
 
@@ -65,6 +67,7 @@ class Task:
     name: ClassVar[str] = ""
     metrics: Sequence[Metric] = (Metric(name="score"),)
     augmentations: ClassVar[tuple[str, ...]] = ("none",)
+    float_outputs: ClassVar[bool] = False
     activations: ClassVar[tuple[str, ...]] = ()
 
     data: DatasetInfo
@@ -231,7 +234,7 @@ class Task:
 
         Default: paired bootstrap of the primary metric over the samples.
         """
-        return bootstrap_test(candidate, champion, self._value, self.primary)
+        return self._bootstrap(candidate, champion)
 
     def compare_groups(self, candidate: Samples, champion: Samples) -> list[GroupTest]:
         """Compare two networks on each group. Default: values without a test."""
@@ -257,7 +260,7 @@ class Task:
             samples: statistics of the network.
             shuffled: statistics of the same outputs with targets of other samples.
         """
-        test = bootstrap_test(samples, shuffled, self._value, self.primary)
+        test = self._bootstrap(samples, shuffled)
         return self._against_chance(test, samples, shuffled)
 
     def _against_chance(self, test: PairedTest, samples: Samples, shuffled: Samples) -> ChanceTest:
@@ -270,6 +273,21 @@ class Task:
             test=f"{test.name}, level {LEVEL:g}",
         )
 
+    def resampled(self, samples: Samples) -> Callable[[Array], float]:
+        """Return a function of indices of samples, which returns their primary metric.
+
+        A bootstrap calls it thousands of times. Override it for a metric that can be prepared.
+        """
+
+        def value(rows: Array) -> float:
+            return self._value({name: values[rows] for name, values in samples.items()})
+
+        return value
+
+    def _bootstrap(self, ours: Samples, theirs: Samples) -> PairedTest:
+        count = len(next(iter(ours.values())))
+        return bootstrap_test(self.resampled(ours), self.resampled(theirs), count, self.primary)
+
     def _value(self, samples: Samples) -> float:
         return self.summarize(samples)[self.primary.name]
 
@@ -280,7 +298,7 @@ class Task:
         """
         found = [
             np.abs(ours.astype(np.float64) - theirs).reshape(len(ours), -1).max(axis=1)
-            for ours, theirs in zip(_arrays(outputs), _arrays(reference), strict=True)
+            for ours, theirs in zip(arrays_of(outputs), arrays_of(reference), strict=True)
         ]
         return np.asarray(np.max(found, axis=0))
 
@@ -303,7 +321,7 @@ class Task:
 
     def describe(self, outputs: Outputs, index: int) -> str:
         """Return one sample's prediction in a few words, for a caption. Default: its numbers."""
-        return _numbers(_arrays(outputs)[0][index])
+        return _numbers(arrays_of(outputs)[0][index])
 
     def describe_target(self, target: Array) -> str:
         """Return one sample's target in a few words, for a caption."""
@@ -342,6 +360,13 @@ def image_of(inputs: Any, index: int) -> Array | None:
     return None
 
 
+def colors(count: int) -> Array:
+    """Return distinct colours of classes, (count, 3) in [0, 1]: equal steps of the golden angle."""
+    import colorsys
+
+    return np.array([colorsys.hsv_to_rgb(i * 0.618034 % 1, 0.75, 0.95) for i in range(count)])
+
+
 def check_numbers(outputs: Outputs, model: str) -> None:
     """Reject outputs with NaN: their predictions are undefined.
 
@@ -352,7 +377,7 @@ def check_numbers(outputs: Outputs, model: str) -> None:
     Raises:
         DataError: a sample's outputs contain NaN.
     """
-    for values in _arrays(outputs):
+    for values in arrays_of(outputs):
         if found := nan_samples(values):
             raise DataError(
                 f"Expected numbers from {model}. Its outputs are NaN for {found} of {len(values)} "
@@ -364,7 +389,7 @@ def check_numbers(outputs: Outputs, model: str) -> None:
 
 def holds_nan(outputs: Outputs) -> bool:
     """Return whether any output is NaN."""
-    return any(nan_samples(values) for values in _arrays(outputs))
+    return any(nan_samples(values) for values in arrays_of(outputs))
 
 
 def rows_of(outputs: Outputs, rows: slice) -> Outputs:
@@ -376,12 +401,12 @@ def rows_of(outputs: Outputs, rows: slice) -> Outputs:
 
 def samples_of(outputs: Outputs) -> int:
     """Return the number of samples of outputs."""
-    return len(_arrays(outputs)[0])
+    return len(arrays_of(outputs)[0])
 
 
 def shapes_of(outputs: Outputs) -> list[tuple[int, ...]]:
     """Return the shapes of the outputs."""
-    return [values.shape for values in _arrays(outputs)]
+    return [values.shape for values in arrays_of(outputs)]
 
 
 def joined(batches: Sequence[Samples]) -> Samples:
@@ -406,7 +431,8 @@ def one_output(
     return tuple(shape)
 
 
-def _arrays(outputs: Outputs) -> list[Array]:
+def arrays_of(outputs: Outputs) -> list[Array]:
+    """Return the arrays of outputs."""
     return list(outputs.values()) if isinstance(outputs, Mapping) else [np.asarray(outputs)]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.nn import functional
+
+from qatline.components.tasks.boxes import BOX_WEIGHT, NEAR, SCALE, Levels
 
 EPSILON = 1e-7
 """Minimum distance of a probability from 0 and 1, as in Keras."""
@@ -167,6 +169,77 @@ class TorchPixelCrossEntropy(TorchLoss):
         counted = mask != self.ignored
         labels = functional.one_hot(torch.where(counted, mask, 0), self.classes).float()
         return labels * counted[..., None]
+
+
+class TorchBoxLoss(TorchLoss):
+    """Quality focal loss plus generalized IoU loss; see ``keras_losses.BoxLoss``.
+
+    Args:
+        classes: number of classes.
+        image: height and width in pixels.
+    """
+
+    def __init__(self, classes: int, image: tuple[int, int]) -> None:
+        self.classes, self.image = classes, image
+
+    def __call__(self, targets: Any, outputs: Any) -> Any:
+        """Return the loss of each sample."""
+        several = isinstance(outputs, Mapping)
+        maps = [each.float() for each in (outputs.values() if several else [outputs])]
+        maps.sort(key=lambda each: -each.shape[1] * each.shape[2])
+        levels = Levels([tuple(each.shape[1:3]) for each in maps], self.image)
+        raw = torch.cat([each.flatten(1, 2) for each in maps], dim=1)
+
+        def constant(values: Any) -> torch.Tensor:
+            return torch.as_tensor(values, dtype=torch.float32, device=raw.device)
+
+        targets = targets.float()
+        boxes, labels, crowd = targets[..., :4], targets[..., 4], targets[..., 5] > 0
+        low, high = boxes[:, None, :, :2], boxes[:, None, :, 2:]
+        centers, strides = constant(levels.centers), constant(levels.strides)
+        inside = ((centers[:, None] > low) & (centers[:, None] < high)).all(dim=-1)
+        distance = ((centers[:, None] - (low + high) / 2).abs() / strides[:, None]).amax(dim=-1)
+        side = (high - low).amax(dim=-1)
+        fits = (side > constant(levels.smallest)[:, None]) & (
+            side <= constant(levels.largest)[:, None]
+        )
+        exists = ((labels >= 0) & ~crowd)[:, None]
+        own = exists & fits & ((inside & (distance <= NEAR)) | (distance <= 0.5))
+        area = torch.where(own, (high - low).prod(dim=-1), torch.inf)
+        positive = own.any(dim=-1)
+        ignored = (inside & ((labels >= 0) & crowd)[:, None]).any(dim=-1) & ~positive
+        chosen = functional.one_hot(area.argmin(dim=-1), boxes.shape[1]) * positive[..., None]
+        expected = chosen.float() @ boxes
+        label = (chosen * labels[:, None]).sum(dim=-1).long()
+        center = centers + raw[..., self.classes : self.classes + 2] * strides
+        half = functional.softplus(raw[..., self.classes + 2 :]) * strides * (SCALE / 2)
+        iou, generalized = _overlaps(torch.cat([center - half, center + half], -1), expected)
+        quality = iou.detach() * positive
+        wanted = functional.one_hot(label, self.classes) * quality[..., None]
+        logits = raw[..., : self.classes]
+        entropy = functional.softplus(logits) - logits * wanted
+        focal = (entropy * (wanted - logits.sigmoid()) ** 2).sum(dim=-1) * ~ignored
+        lost = focal.sum(dim=1) + BOX_WEIGHT * ((1.0 - generalized) * positive).sum(dim=1)
+        return lost / positive.sum(dim=1).clamp(min=1)
+
+
+def _overlaps(boxes: Any, others: Any) -> tuple[Any, Any]:
+    """Return IoU and generalized IoU of boxes ``(..., 4)``."""
+
+    def area(low: Any, high: Any) -> Any:
+        return (high - low).clamp(min=0).prod(dim=-1)
+
+    low, high, other_low, other_high = (
+        boxes[..., :2],
+        boxes[..., 2:],
+        others[..., :2],
+        others[..., 2:],
+    )
+    shared = area(torch.maximum(low, other_low), torch.minimum(high, other_high))
+    joint = area(low, high) + area(other_low, other_high) - shared
+    hull = area(torch.minimum(low, other_low), torch.maximum(high, other_high))
+    iou = shared / joint.clamp(min=1e-7)
+    return iou, iou - (hull - joint) / hull.clamp(min=1e-7)
 
 
 def _cross_entropy(

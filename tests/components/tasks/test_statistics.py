@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from qatline.components.artifacts.comparison import PairedTest
 from qatline.components.artifacts.metric import Metric
 from qatline.components.tasks.statistics import (
     binomial_tail,
@@ -91,19 +92,21 @@ def test_wilcoxon_of_equal_scores_tells_nothing() -> None:
     assert (test.p_better, test.p_worse, test.difference) == (1.0, 1.0, 0.0)
 
 
-def mean(samples: dict[str, np.ndarray]) -> float:
-    return float(samples["score"].mean())
+def bootstrap(ours: np.ndarray, theirs: np.ndarray) -> PairedTest:
+    """Return the test of the means of two sets of scores."""
+    values = [lambda rows, each=each: float(each[rows].mean()) for each in (ours, theirs)]
+    return bootstrap_test(*values, len(ours), SCORE)
 
 
 def test_bootstrap_finds_a_difference_and_none_between_equals() -> None:
     generator = np.random.default_rng(4)
-    scores = {"score": generator.random(80)}
-    more = {"score": scores["score"] + generator.random(80) * 0.2}
-    test = bootstrap_test(more, scores, mean, SCORE)
+    scores = generator.random(80)
+    more = scores + generator.random(80) * 0.2
+    test = bootstrap(more, scores)
     assert test.p_better == 1 / 2000
     assert test.p_worse == 1.0
     assert 0 < test.low < test.difference < test.high
-    same = bootstrap_test(scores, scores, mean, SCORE)
+    same = bootstrap(scores, scores)
     assert (same.p_better, same.p_worse, same.difference) == (1.0, 1.0, 0.0)
 
 
@@ -111,12 +114,12 @@ def test_bootstrap_keeps_its_level() -> None:
     generator = np.random.default_rng(5)
     called = 0
     for _ in range(100):
-        ours, theirs = ({"score": generator.random(60)} for _ in range(2))
-        called += bootstrap_test(ours, theirs, mean, SCORE).p_better <= 0.05
+        ours, theirs = generator.random(60), generator.random(60)
+        called += bootstrap(ours, theirs).p_better <= 0.05
     assert called <= 10
 
 
 def test_bootstrap_without_a_value_tells_nothing() -> None:
-    empty = {"score": np.full(5, np.nan)}
-    test = bootstrap_test(empty, empty, mean, SCORE)
+    empty = np.full(5, np.nan)
+    test = bootstrap(empty, empty)
     assert (test.p_better, test.p_worse, test.difference) == (None, None, None)

@@ -1,0 +1,240 @@
+"""Boxes of a detector: its locations, suppression, matching and COCO's average precision.
+
+Boxes are ``x1, y1, x2, y2`` in pixels. ``pycocotools`` and ``faster-coco-eval`` compute the same
+precision, but return no matches per image, which a paired test of images requires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+BOX = 4
+"""Values of a location that describe a box: offset of the centre, and size."""
+
+NEAR = 1.5
+"""Largest distance of a location from the centre of its box, in strides."""
+
+SCALE = 4.0
+"""Factor on sizes of boxes, in strides: untrained networks then predict sizes of their level."""
+
+BOX_WEIGHT = 2.0
+"""Weight of the loss of the boxes, relative to that of the classes."""
+
+_LARGEST = 8.0  # strides
+
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+"""IoU from which a detection counts as found, as in COCO."""
+
+_RECALLS = np.linspace(0, 1, 101)
+_NONE = -1.0
+
+
+class Levels:
+    """Locations of maps that divide an image evenly.
+
+    A map serves the boxes whose longer side is at most eight times its stride, unless a finer map
+    does; the coarsest serves all larger ones.
+
+    Args:
+        sizes: rows and columns of each map, finest first.
+        image: height and width.
+
+    Attributes:
+        centers: x and y of each location in pixels, ``(locations, 2)``; map by map, row by row.
+        strides: distance to the next location in x and y, ``(locations, 2)``.
+        smallest, largest: range of the longer sides of boxes, ``(locations,)``.
+    """
+
+    def __init__(self, sizes: Sequence[tuple[int, ...]], image: tuple[int, int]) -> None:
+        centers, strides, smallest, largest = [], [], [], []
+        bound = 0.0
+        for number, (rows, columns) in enumerate(sizes):
+            stride = np.array([image[1] / columns, image[0] / rows])
+            y, x = np.mgrid[:rows, :columns] + 0.5
+            centers.append(np.stack([x, y], axis=-1).reshape(-1, 2) * stride)
+            strides.append(np.broadcast_to(stride, (rows * columns, 2)))
+            upper = _LARGEST * stride.max() if number < len(sizes) - 1 else np.inf
+            smallest.append(np.full(rows * columns, bound))
+            largest.append(np.full(rows * columns, upper))
+            bound = upper
+        self.centers, self.strides = np.concatenate(centers), np.concatenate(strides)
+        self.smallest, self.largest = np.concatenate(smallest), np.concatenate(largest)
+
+
+def box_of(raw: Array, centers: Array, strides: Array) -> Array:
+    """Return boxes from the values of their locations, ``(..., 4)``."""
+    center = centers + raw[..., :2] * strides
+    half = np.logaddexp(raw[..., 2:4], 0) * (SCALE / 2) * strides
+    return np.concatenate([center - half, center + half], axis=-1)
+
+
+def overlaps(boxes: Array, others: Array, *, of_first: Array | bool = False) -> Array:
+    """Return the IoU of boxes, ``(..., 4)``; shapes are broadcast.
+
+    Args:
+        boxes: the first boxes.
+        others: the second boxes.
+        of_first: where to divide by the area of the first box instead, as for crowds.
+    """
+    low = np.maximum(boxes[..., :2], others[..., :2])
+    high = np.minimum(boxes[..., 2:4], others[..., 2:4])
+    shared = np.maximum(high - low, 0).prod(axis=-1)
+    first, second = ((each[..., 2:4] - each[..., :2]).prod(axis=-1) for each in (boxes, others))
+    whole = np.where(of_first, first, first + second - shared)
+    return np.asarray(shared / np.maximum(whole, 1e-12))
+
+
+def suppress(boxes: Array, scores: Array, classes: Array, *, iou: float, most: int) -> Array:
+    """Return the best boxes of each image, without those that overlap a better one of their class.
+
+    The loop runs over the ranks, and each of its steps serves all images.
+
+    Args:
+        boxes: candidates ``(images, candidates, 4)``.
+        scores: their scores, ``(images, candidates)``; candidates of -1 or below don't count.
+        classes: their classes, ``(images, candidates)``.
+        iou: IoU above which the worse of two boxes is left out.
+        most: number of returned boxes.
+
+    Returns:
+        ``(images, most, 6)``: box, score and class, best first; missing ones have score 0 and
+        class -1.
+    """
+    images = np.arange(len(boxes))
+    found = np.zeros((len(boxes), most, 6))
+    found[..., 5] = -1
+    left = np.array(scores, np.float64)
+    for rank in range(most if left.shape[1] else 0):
+        best = left.argmax(axis=1)
+        score = left[images, best]
+        valid = score > _NONE
+        if not valid.any():
+            break
+        chosen, label = boxes[images, best], classes[images, best]
+        row = np.concatenate([chosen, score[:, None], label[:, None]], axis=1)
+        found[valid, rank] = row[valid]
+        same = classes == label[:, None]
+        left[same & (overlaps(chosen[:, None], boxes) > iou)] = _NONE
+        left[images, best] = _NONE
+    return found
+
+
+def match(detections: Array, targets: Array, classes: int) -> dict[str, Array]:
+    """Match detections with the boxes of their class, as COCO does.
+
+    The detections of an image choose in the order of their scores, each the free box with the
+    largest IoU. Detections of crowds are ignored.
+
+    Args:
+        detections: ``(images, detections, 6)``: box, score and class, best first; class -1 for
+            missing ones.
+        targets: ``(images, boxes, 6)``: box, class and crowd; class -1 for missing ones.
+        classes: number of classes.
+
+    Returns:
+        Per image ``score``, ``class``; ``match``, (images, detections, thresholds), 1 for a found
+        box, 0 for a wrong detection and -1 for an ignored one; and ``boxes``, the number of boxes
+        of each class without crowds.
+    """
+    targets = np.asarray(targets, np.float64)
+    label, crowd = targets[..., 4], targets[..., 5] > 0
+    images, count = detections.shape[:2]
+    free = np.ones((images, len(THRESHOLDS), targets.shape[1]), bool)
+    found = np.zeros((images, count, len(THRESHOLDS)), np.int8)
+    least = np.minimum(THRESHOLDS, 1 - 1e-10)[None, :, None]
+    every = np.arange(images)[:, None], np.arange(len(THRESHOLDS))[None]
+    for rank in range(count if targets.shape[1] else 0):
+        each = detections[:, rank]
+        if not (each[:, 5] >= 0).any():
+            break
+        iou = overlaps(each[:, None], targets, of_first=crowd)
+        iou[(label != each[:, 5:]) | (label < 0)] = _NONE
+        near = iou[:, None] >= least
+        # Crowds take any number of detections, but only those that match no other box.
+        own = np.where(near & free & ~crowd[:, None], iou[:, None], _NONE)
+        # Of boxes with the same IoU COCO takes the last one.
+        best = own.shape[2] - 1 - own[..., ::-1].argmax(axis=2)
+        hit = own[(*every, best)] > _NONE
+        ignored = (near & crowd[:, None]).any(axis=2)
+        found[:, rank] = np.where(hit, 1, np.where(ignored, -1, 0))
+        free[(*every, best)] &= ~hit
+    counted = np.stack([((label == c) & ~crowd).sum(axis=1) for c in range(classes)], axis=1)
+    return {
+        "score": detections[..., 4].astype(np.float32),
+        "class": detections[..., 5].astype(np.int16),
+        "match": found,
+        "boxes": counted.astype(np.int32),
+    }
+
+
+class AveragePrecision:
+    """COCO's average precision of any sample of images, from their matches.
+
+    Detections are sorted once; the images of a resample are weights of their detections.
+
+    Args:
+        samples: the result of ``match``.
+    """
+
+    def __init__(self, samples: Mapping[str, Array]) -> None:
+        self._boxes = samples["boxes"]
+        self._ranked = []
+        scores, labels = samples["score"], samples["class"]
+        for index in range(self._boxes.shape[1]):
+            image, rank = np.nonzero(labels == index)
+            order = np.argsort(-scores[image, rank], kind="stable")
+            image, rank = image[order], rank[order]
+            matches = samples["match"][image, rank].T
+            self._ranked.append((image, (matches == 1) * 1.0, (matches == 0) * 1.0))
+
+    def by_class(self, rows: Array | None = None) -> Array:
+        """Return the precision of each class and IoU threshold, ``(classes, thresholds)``.
+
+        A class without boxes has NaN.
+
+        Args:
+            rows: indices of the images, repeated ones count as often; None for all.
+        """
+        images = len(self._boxes)
+        weights = np.ones(images) if rows is None else np.bincount(rows, minlength=images) * 1.0
+        totals = weights @ self._boxes
+        found = np.full((len(self._ranked), len(THRESHOLDS)), np.nan)
+        for index, (image, right, wrong) in enumerate(self._ranked):
+            if totals[index]:
+                weight = weights[image]
+                found[index] = _areas(right * weight, wrong * weight, totals[index])
+        return found
+
+    def mean(self, rows: Array | None = None) -> float:
+        """Return the mean over the classes with boxes and the thresholds; NaN without boxes."""
+        return mean_of(self.by_class(rows))
+
+
+def mean_of(values: Array) -> float:
+    """Return the mean of the values other than NaN; NaN if there are none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def _areas(right: Array, wrong: Array, total: float) -> Array:
+    """Return the mean precision at 101 recalls of each threshold.
+
+    Args:
+        right: weight of each right detection, best first, ``(thresholds, detections)``.
+        wrong: the same of the wrong ones.
+        total: weight of the boxes.
+    """
+    hits = right.cumsum(axis=1)
+    precision = hits / np.maximum(hits + wrong.cumsum(axis=1), np.spacing(1))
+    # The best precision at this recall or a larger one.
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    # Number of recalls that each detection reaches, by number of hits, instead of a search.
+    reached = np.searchsorted(_RECALLS, np.arange(total + 1) / total, side="right")
+    new = np.diff(reached[hits.astype(np.int64)], axis=1, prepend=0)
+    return np.asarray((precision * new).sum(axis=1) / len(_RECALLS))

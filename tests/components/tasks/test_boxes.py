@@ -1,0 +1,137 @@
+"""Suppression, matches and average precision of boxes, against COCO's own evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qatline.components.tasks.boxes import (
+    AveragePrecision,
+    Levels,
+    box_of,
+    match,
+    mean_of,
+    overlaps,
+    suppress,
+)
+
+CLASSES = 4  # the last one has no boxes
+
+
+def random_case(seed: int, images: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    """Return detections near boxes, a fifth of them crowds, many with equal coordinates."""
+    generator = np.random.default_rng(seed)
+    targets = np.zeros((images, 7, 6), np.float32)
+    low = generator.uniform(0, 80, (images, 7, 2)).round()
+    targets[..., :2], targets[..., 2:4] = low, low + generator.uniform(5, 40, low.shape).round()
+    targets[..., 4] = generator.integers(0, CLASSES - 1, (images, 7))
+    targets[..., 5] = generator.random((images, 7)) < 0.2
+    targets[generator.random((images, 7)) < 0.3, 4] = -1
+    near = generator.integers(0, 7, (images, 20, 1))
+    detections = np.zeros((images, 20, 6))
+    moved = generator.normal(0, 3, (images, 20, 4))
+    detections[..., :4] = np.take_along_axis(targets[..., :4], near, axis=1) + moved
+    detections[..., 2:4] = np.maximum(detections[..., 2:4], detections[..., :2] + 1)
+    detections[..., 4] = -np.sort(-generator.random((images, 20)), axis=1)
+    own = np.take_along_axis(targets[..., 4], near[..., 0], axis=1)
+    other = generator.integers(0, CLASSES - 1, own.shape)
+    detections[..., 5] = np.where(generator.random(own.shape) < 0.8, own, other)
+    return detections, targets
+
+
+def by_library(detections: np.ndarray, targets: np.ndarray) -> tuple[list[float], list[float]]:
+    """Return mAP 50-95 and 50, and the precision of each class, by faster-coco-eval."""
+    library = pytest.importorskip("faster_coco_eval")
+
+    def row(image: int, values: np.ndarray, label: float) -> dict[str, Any]:
+        x1, y1, x2, y2 = map(float, values[:4])
+        box = [x1, y1, x2 - x1, y2 - y1]
+        return {"image_id": image, "category_id": int(label), "bbox": box, "area": box[2] * box[3]}
+
+    boxes, found = [], []
+    for image, (ours, true) in enumerate(zip(detections, targets, strict=True), start=1):
+        for values in true[true[:, 4] >= 0]:
+            more = {"id": len(boxes) + 1, "iscrowd": int(values[5])}
+            boxes.append({**row(image, values, values[4]), **more})
+        for values in ours[ours[:, 5] >= 0]:
+            found.append({**row(image, values, values[5]), "score": float(values[4])})
+    truth = library.COCO(
+        {
+            "images": [{"id": n + 1, "width": 150, "height": 150} for n in range(len(targets))],
+            "categories": [{"id": label, "name": str(label)} for label in range(CLASSES)],
+            "annotations": boxes,
+        }
+    )
+    evaluation = library.COCOeval_faster(
+        truth, truth.loadRes(found), "bbox", print_function=lambda *_: None
+    )
+    evaluation.run()
+    precision = evaluation.eval["precision"][..., 0, -1]
+    classes = [float(precision[..., label].mean()) for label in range(CLASSES)]
+    return [float(value) for value in evaluation.stats[:2]], classes
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_average_precision_equals_the_library(seed: int) -> None:
+    detections, targets = random_case(seed)
+    (mean, at_half), classes = by_library(detections, targets)
+    found = AveragePrecision(match(detections, targets, CLASSES)).by_class()
+    assert mean_of(found) == pytest.approx(mean, abs=1e-12)
+    assert mean_of(found[:, 0]) == pytest.approx(at_half, abs=1e-12)
+    assert found[:-1].mean(axis=1) == pytest.approx(classes[:-1], abs=1e-12)
+    assert np.isnan(found[-1]).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_average_precision_of_a_resample_is_that_of_its_images(seed: int) -> None:
+    detections, targets = random_case(seed)
+    rows = np.random.default_rng(seed).integers(0, len(targets), len(targets))
+    found = AveragePrecision(match(detections, targets, CLASSES)).mean(rows)
+    assert found == pytest.approx(by_library(detections[rows], targets[rows])[0][0], abs=1e-12)
+
+
+def test_average_precision_without_boxes_is_no_number() -> None:
+    samples = match(np.full((2, 3, 6), -1.0), np.full((2, 1, 6), -1.0), 2)
+    assert np.isnan(AveragePrecision(samples).mean())
+
+
+def suppressed_one_by_one(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> list[int]:
+    """Return the kept boxes of one image by the definition."""
+    kept: list[int] = []
+    for index in np.argsort(-scores, kind="stable"):
+        rivals = [other for other in kept if labels[other] == labels[index]]
+        if all(overlaps(boxes[index], boxes[other]) <= 0.5 for other in rivals):
+            kept.append(int(index))
+    return kept
+
+
+def test_suppress_keeps_the_best_of_overlapping_boxes() -> None:
+    generator = np.random.default_rng(0)
+    low = generator.uniform(0, 30, (5, 40, 2))
+    boxes = np.concatenate([low, low + generator.uniform(5, 20, low.shape)], axis=-1)
+    scores, labels = generator.random((5, 40)), generator.integers(0, 3, (5, 40))
+    found = suppress(boxes, scores, labels, iou=0.5, most=40)
+    for image in range(5):
+        kept = suppressed_one_by_one(boxes[image], scores[image], labels[image])
+        rows = np.column_stack([boxes[image], scores[image], labels[image]])[kept]
+        np.testing.assert_array_equal(found[image, : len(kept)], rows)
+        assert (found[image, len(kept) :, 5] == -1).all()
+    few = suppress(boxes, scores, labels, iou=0.5, most=3)
+    np.testing.assert_array_equal(few, found[:, :3])
+
+
+def test_levels_divide_the_image_and_the_sizes_of_boxes() -> None:
+    levels = Levels([(3, 4), (2, 2)], (24, 32))
+    assert levels.centers.shape == (16, 2)
+    assert levels.centers[[0, 5, 12, 15]].tolist() == [[4, 4], [12, 12], [8, 6], [24, 18]]
+    assert levels.strides[[0, 12]].tolist() == [[8, 8], [16, 12]]
+    assert (levels.smallest[0], levels.largest[0]) == (0, 64)
+    assert (levels.smallest[12], levels.largest[12]) == (64, np.inf)
+
+
+def test_box_of_is_centre_and_size() -> None:
+    raw = np.array([0.5, -1.0, np.log(np.expm1(1.0)), np.log(np.expm1(0.25))])
+    found = box_of(raw, np.array([20.0, 20.0]), np.array([8.0, 8.0]))
+    np.testing.assert_allclose(found, [8, 8, 40, 16])
