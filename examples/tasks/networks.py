@@ -1,4 +1,4 @@
-"""Data and networks of the examples: progression of diabetes, and digits read row by row.
+"""Data and networks of the examples: diabetes, digits read row by row, and a detector.
 
 The data is scikit-learn's: 442 patients with ten measurements each and a measure of the disease a
 year later, and 1,797 handwritten digits.
@@ -58,6 +58,40 @@ def signal_classifier(input_shape, classes, width=64):
         x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
     x = layers.GlobalAveragePooling1D()(x)
     return keras.Model(inputs, layers.Dense(classes, name="logits")(x))
+
+
+def detector(input_shape, classes, width=16):
+    """Return an anchor-free detector with maps at an eighth and a sixteenth of the image's size.
+
+    A small residual network and a feature pyramid; height and width must be multiples of 16.
+    """
+    inputs = keras.Input(input_shape)
+    x = _convolution(inputs, width, strides=2)
+    levels = [x := _residual(x, channels) for channels in (2 * width, 4 * width, 6 * width)][1:]
+    fine, coarse = (_convolution(level, 4 * width, kernel=1) for level in levels)
+    fine = layers.Add()([fine, layers.UpSampling2D(2)(coarse)])
+    outputs = []
+    for name, x in (("fine", fine), ("coarse", coarse)):
+        for _ in range(2):
+            x = _convolution(x, 4 * width)
+        # Scores start near 0.01: almost all locations have no box.
+        bias = np.repeat([-4.6, 0.0], [classes, 4])
+        start = keras.initializers.Constant(bias)
+        outputs.append(layers.Conv2D(classes + 4, 1, bias_initializer=start, name=name)(x))
+    return keras.Model(inputs, outputs)
+
+
+def _residual(x, channels):
+    shortcut = _convolution(x, channels, kernel=1, strides=2, activation=False)
+    x = _convolution(x, channels, strides=2)
+    x = _convolution(x, channels, activation=False)
+    return layers.ReLU()(layers.Add()([x, shortcut]))
+
+
+def _convolution(x, channels, kernel=3, strides=1, activation=True):
+    x = layers.Conv2D(channels, kernel, strides=strides, padding="same", use_bias=False)(x)
+    x = layers.BatchNormalization(momentum=0.9)(x)
+    return layers.ReLU()(x) if activation else x
 
 
 def _hidden(x, width):
