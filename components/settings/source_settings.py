@@ -120,7 +120,8 @@ class DataSettings(Settings):
         description=(
             "digits (scikit-learn), npz (a file of arrays), folder (of images, one sub-folder a "
             "class), masks (images/ and masks/), coco (images with boxes), table (a CSV or Parquet "
-            "file), tfrecord (shards of TFRecords), keras (a tf.keras.datasets name), python (a function). See docs/data.md."
+            "file), tfrecord (shards of TFRecords), keras (a tf.keras.datasets name), python (a "
+            "function). See docs/data.md."
         ),
     )
     path: str | None = Field(
