@@ -96,7 +96,18 @@ class FeatureSettings(Settings):
         return self.dtype.startswith("float")
 
 
-Kind = Literal["digits", "npz", "folder", "masks", "coco", "table", "tfrecord", "keras", "python"]
+Kind = Literal[
+    "digits",
+    "npz",
+    "folder",
+    "masks",
+    "coco",
+    "table",
+    "tfrecord",
+    "huggingface",
+    "keras",
+    "python",
+]
 
 WITH_PATH: dict[Kind, str] = {
     "npz": "file",
@@ -105,6 +116,7 @@ WITH_PATH: dict[Kind, str] = {
     "masks": "folder or an archive of it",
     "tfrecord": "folder or pattern of TFRecords",
     "coco": "folder or an archive of it",
+    "huggingface": "folder or an archive of it",
 }
 """Kinds that read ``data.path``, and what it is."""
 
@@ -120,26 +132,36 @@ class DataSettings(Settings):
         description=(
             "digits (scikit-learn), npz (a file of arrays), folder (of images, one sub-folder a "
             "class), masks (images/ and masks/), coco (images with boxes), table (a CSV or Parquet "
-            "file), tfrecord (shards of TFRecords), keras (a tf.keras.datasets name), python (a "
-            "function). See docs/data.md."
+            "file), tfrecord (shards of TFRecords), huggingface (a data set of datasets), keras (a "
+            "tf.keras.datasets name), python (a function). See docs/data.md."
         ),
     )
     path: str | None = Field(
         None,
         description=(
             "The .npz, .csv or .parquet file; or the image folder, or an archive of it (.tar, "
-            ".tar.gz, .tgz, .zip); or a folder or pattern of TFRecords, such as shards/train-*. On "
-            "this machine or in S3: s3://bucket/key."
+            ".tar.gz, .tgz, .zip); or a folder or pattern of TFRecords, such as shards/train-*; or "
+            "a folder written by datasets.save_to_disk. On this machine or in S3: s3://bucket/key."
         ),
     )
     name: str | None = Field(
         None,
         description=(
-            "The tf.keras.datasets name, such as mnist or cifar10; kind=python: module:function."
+            "The tf.keras.datasets name, such as mnist or cifar10; kind=python: module:function; "
+            "kind=huggingface: a data set of the hub."
         ),
     )
+    revision: str | None = Field(
+        None,
+        min_length=1,
+        description="Commit or tag of the data set of the hub (kind=huggingface).",
+    )
     options: Options = Field(
-        default_factory=dict, description="Keyword arguments for the function (kind=python)."
+        default_factory=dict,
+        description=(
+            "Keyword arguments for the function (kind=python); name, data_dir and data_files of a "
+            "data set of the hub (kind=huggingface)."
+        ),
     )
     fingerprint: str | None = Field(
         None,
@@ -167,12 +189,17 @@ class DataSettings(Settings):
     target_columns: list[str] | None = Field(
         None,
         min_length=1,
-        description="Columns or features with the targets (kind=table, tfrecord).",
+        description=(
+            "Columns or features with the targets (kind=table, tfrecord, huggingface). Default for "
+            "huggingface: the column of class labels."
+        ),
     )
     feature_columns: list[str] | None = Field(
         None,
         min_length=1,
-        description="Columns with the features (kind=table). Default: all other columns.",
+        description=(
+            "Columns with the inputs (kind=table, huggingface). Default: all other columns."
+        ),
     )
     image_column: str | None = Field(
         None,
@@ -229,7 +256,9 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _complete(self) -> DataSettings:
-        if self.kind in WITH_PATH and not self.path:
+        if self.kind == "huggingface":
+            self._check_hub()
+        elif self.kind in WITH_PATH and not self.path:
             raise ValueError(f"data.kind={self.kind} needs data.path")
         if self.kind == "keras" and not self.name:
             raise ValueError("data.kind=keras needs data.name, such as mnist or cifar10")
@@ -279,6 +308,23 @@ class DataSettings(Settings):
                 f"data.classes: expected each name once, received {twice[0]!r} more than once"
             )
         return self
+
+    def _check_hub(self) -> None:
+        if (self.path is None) == (self.name is None):
+            raise ValueError(
+                "data.kind=huggingface needs either data.path, a folder written by save_to_disk, "
+                "or data.name, a data set of the hub"
+            )
+        if self.name is not None and self.revision is None:
+            raise ValueError(
+                "data.kind=huggingface with data.name needs data.revision, a commit or tag: a data "
+                "set of the hub may change"
+            )
+        if unknown := sorted(set(self.options) - {"name", "data_dir", "data_files"}):
+            raise ValueError(
+                "data.options: expected name, data_dir or data_files for a data set of the hub, "
+                f"received {unknown[0]!r}"
+            )
 
 
 def reads_images(data: DataSettings) -> bool:

@@ -24,6 +24,7 @@ from qatline.components.data.array_source import ArraySource
 from qatline.components.data.coco_source import read_coco
 from qatline.components.data.file_source import FileSource
 from qatline.components.data.folder_source import CLASS_NAMES, read_folder, read_masks
+from qatline.components.data.huggingface_source import read_huggingface
 from qatline.components.data.images import SUFFIXES
 from qatline.components.data.named_source import read_digits, read_keras_dataset
 from qatline.components.data.npz_source import read_npz
@@ -114,6 +115,9 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
     elif data.kind == "tfrecord":
         source = read_tfrecords(_fetched_records(data, progress), data, scratch, progress)
         source = replace(source, description=data.path or "")
+    elif data.kind == "huggingface":
+        source = read_huggingface(_fetched_folder(data, progress), data, scratch, progress)
+        source = replace(source, description=data.path or f"{data.name} at {data.revision}")
     elif data.kind == "table":
         source = read_table(local_path(data.path or ""), data, progress)
     else:
@@ -143,6 +147,17 @@ def _fetched_records(data: DataSettings, progress: Progress) -> str:
         told=lambda done, total: progress.update("fetching records", done, total),
     )
     return str(fetched / pattern)
+
+
+def _fetched_folder(data: DataSettings, progress: Progress) -> Path | None:
+    """Return the folder of a saved data set on this machine; fetch or unpack it first."""
+    if data.path is None or not is_remote_folder(data.path):
+        return None if data.path is None else Path(data.path).expanduser()
+    return fetch_folder(
+        data.path,
+        lambda name: Path(name).suffix in (".arrow", ".json"),
+        told=lambda done, total: progress.update("fetching records", done, total),
+    )
 
 
 def _open_folder(data: DataSettings, scratch: Path, progress: Progress, seed: int) -> Source:

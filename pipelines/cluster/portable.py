@@ -88,14 +88,14 @@ def portable(config: RunConfig) -> RunConfig:
 def local_files(config: RunConfig) -> Iterator[LocalFile]:
     """Yield the files and folders named in a config, except for the quantization spec."""
     data, model = config.data, config.model
-    if data.kind in WITH_PATH and "://" not in (data.path or ""):
+    if data.kind in WITH_PATH and data.path and "://" not in data.path:
         is_file = WITH_PATH[data.kind] == "file"
         # The images of a table lie beside it: the file alone is of no use elsewhere.
-        suffix = None if data.image_column else PurePosixPath(data.path or "").suffix
+        suffix = None if data.image_column else PurePosixPath(data.path).suffix
         yield LocalFile(
             section="data",
             key="path",
-            path=data.path or "",
+            path=data.path,
             step="prepare_data",
             advice=f"upload it and set s3://bucket/key{suffix}" if is_file and suffix else "",
             also="" if is_file else "upload it and set s3://bucket/folder",
