@@ -123,6 +123,12 @@ def _kind(x: Array) -> tuple[Any, tuple[int, ...]]:
     return x.dtype, x.shape[1:]
 
 
+def first_samples(part: Part, count: int) -> Part:
+    """Return the first samples of a part."""
+    inputs = {key: x[:count] for key, x in part.inputs.items()}
+    return Part(inputs=inputs, targets=part.targets[:count])
+
+
 def check_finite(name: str, part: Part, sample: Callable[[str, int], str] | None = None) -> None:
     """Check that floating inputs contain neither NaN nor infinity.
 

@@ -45,7 +45,9 @@ class _Image:
     boxes: list[_Box]
 
 
-def read_coco(root: Path, settings: DataSettings, progress: Progress) -> FileSource:
+def read_coco(
+    root: Path, settings: DataSettings, progress: Progress, head: int | None = None
+) -> FileSource:
     """Read images and the boxes of COCO files.
 
     The files are those of ``data.annotations``, or the JSON files in ``root`` and
@@ -55,6 +57,12 @@ def read_coco(root: Path, settings: DataSettings, progress: Progress) -> FileSou
 
     Targets are float32 ``(images, boxes, 6)``: x1, y1, x2, y2 in pixels of the resized image, class
     and crowd. Missing boxes have class -1. Images without boxes are kept.
+
+    Args:
+        root: the folder.
+        settings: annotations, class names, and size and colors of the images.
+        progress: receives the images, and warnings.
+        head: number of images of each part to read; None for all.
 
     Raises:
         DataError: a file or image is missing or damaged, or an annotation is wrong; the message
@@ -68,6 +76,7 @@ def read_coco(root: Path, settings: DataSettings, progress: Progress) -> FileSou
     for part in sorted(files, key="train".__ne__):  # its categories are the classes
         file = _CocoFile(root, files[part], settings, progress)
         classes, found = file.read(classes)
+        found = found[:head]
         images += found
         sizes[part] = len(found)
     if settings.limit and len(sizes) == 1:

@@ -64,7 +64,12 @@ def find_parts(root: Path, classes: Sequence[str] | None) -> dict[str, str]:
 
 
 def list_images(
-    root: Path, wanted: list[str] | None, *, part: str = "", among: Sequence[str] | None = None
+    root: Path,
+    wanted: list[str] | None,
+    *,
+    part: str = "",
+    among: Sequence[str] | None = None,
+    most: int | None = None,
 ) -> FolderListing:
     """List images of the ``wanted`` classes, or of every sub-folder.
 
@@ -75,6 +80,7 @@ def list_images(
         wanted: names of the classes in label order; None for all sub-folders.
         part: sub-folder of ``root`` with the sub-folders of classes.
         among: names of the training part's classes; this part may lack some of them.
+        most: number of images to list of each class; None for all.
 
     Raises:
         DataError: the folder is missing, there are fewer than two classes, a class has no images, a
@@ -84,7 +90,7 @@ def list_images(
     folder = root / part
     classes = tuple(among) if among is not None else _classes(folder, wanted)
     present = classes if among is None else _known(folder, among)
-    walk = _Walk(root)
+    walk = _Walk(root, most)
     for name in present:
         before = len(walk.images)
         walk.add(folder / name, classes.index(name))
@@ -157,12 +163,15 @@ class _Walk:
     """Walks the classes in order and records each file's first name."""
 
     root: Path
+    most: int | None = None
     images: list[tuple[str, int]] = field(default_factory=list)
+    _start: int = 0
     repeated: int = 0
     _first: dict[Identity, tuple[Path, int]] = field(default_factory=dict)
 
     def add(self, folder: Path, label: int) -> None:
         """List the images of one class."""
+        self._start = len(self.images)
         places = {*folder.resolve().parents, self.root.resolve(), *self.root.resolve().parents}
         if folder == self.root:
             places.discard(folder.resolve())
@@ -186,6 +195,8 @@ class _Walk:
             return
         seen.add(identity)
         for path in _entries(folder):
+            if self.most is not None and len(self.images) - self._start >= self.most:
+                return
             if os.path.isdir(path):
                 self._enter(path, label, seen, above | {identity}, depth + 1)
             elif path.suffix.lower() in SUFFIXES and not path.name.startswith("."):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,13 +29,29 @@ CLASS_NAMES = "classes.txt"
 _IMAGES, _MASKS = "images", "masks"
 _THREADS = 8
 
+_T = TypeVar("_T")
 
-def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed: int) -> FileSource:
+
+def read_folder(
+    root: Path,
+    settings: DataSettings,
+    progress: Progress,
+    *,
+    seed: int,
+    head: int | None = None,
+) -> FileSource:
     """List the images below ``root`` and decode each to find broken ones.
 
     A folder with the sub-folders ``train``, ``val`` and ``test`` is split already. Otherwise, with
     ``limit``, the images are selected before decoding, so that trials on large folders are fast;
     the fingerprint then covers the selected images.
+
+    Args:
+        root: the folder.
+        settings: class names, and size and colors of the images.
+        progress: receives the images, and warnings.
+        seed: seed of the selection.
+        head: number of images of each part to read; None for all.
 
     Raises:
         DataError: the folder or its classes are missing, a class is empty, an image is broken
@@ -44,7 +61,7 @@ def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed:
     classes: tuple[str, ...] | None = None
     listed: dict[str, list[tuple[str, int]]] = {}
     for name in sorted(folders, key="train".__ne__):  # its classes come first
-        listing = list_images(root, settings.classes, part=folders[name], among=classes)
+        listing = list_images(root, settings.classes, part=folders[name], among=classes, most=head)
         classes, listed[name] = listing.classes, list(listing.images)
         if listing.repeated:
             progress.warn(
@@ -56,11 +73,14 @@ def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed:
         targets = np.array([label for _, label in listed["train"]], np.int64)
         chosen = stratified_subset(targets, settings.limit, seed=seed, classes=len(classes))
         listed["train"] = [listed["train"][index] for index in chosen]
+    if head is not None:
+        listed = {name: _spread(images, head) for name, images in listed.items()}
     flat = [image for images in listed.values() for image in images]
     checked = check_images(root, [path for path, _ in flat], settings, progress)
     labels = np.array([flat[index][1] for index in checked.kept], np.int64)
     seen = set(labels.tolist())
-    if missing := [name for index, name in enumerate(classes) if index not in seen]:
+    missing = [name for index, name in enumerate(classes) if index not in seen]
+    if missing and head is None:
         raise DataError(f"{root}: no readable image is left in class {min(missing)!r}")
     sizes = {name: len(images) for name, images in listed.items()}
     return make_source(
@@ -68,7 +88,13 @@ def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed:
     )
 
 
-def read_masks(root: Path, settings: DataSettings, progress: Progress, scratch: Path) -> FileSource:
+def read_masks(
+    root: Path,
+    settings: DataSettings,
+    progress: Progress,
+    scratch: Path,
+    head: int | None = None,
+) -> FileSource:
     """Read images and the masks of the same names.
 
     ``root`` contains ``images/`` and ``masks/``, or ``train/``, ``val/`` and ``test/`` with these
@@ -79,6 +105,7 @@ def read_masks(root: Path, settings: DataSettings, progress: Progress, scratch: 
         settings: size of the images, and class names.
         progress: receives the images.
         scratch: folder for the decoded masks.
+        head: number of images of each part to read; None for all.
 
     Raises:
         DataError: a folder or mask is missing, an image or mask is broken, a mask has another size
@@ -89,6 +116,7 @@ def read_masks(root: Path, settings: DataSettings, progress: Progress, scratch: 
     sizes: dict[str, int] = {}
     for name in sorted(folders, key="train".__ne__):
         found = _pairs(root, folders[name])
+        found = found if head is None else _spread(found, head)
         pairs += found
         sizes[name] = len(found)
     if settings.limit and len(sizes) == 1:
@@ -106,6 +134,11 @@ def read_masks(root: Path, settings: DataSettings, progress: Progress, scratch: 
         settings,
         sizes=sizes,
     )
+
+
+def _spread(images: list[_T], count: int) -> list[_T]:
+    """Return at most ``count`` elements from the whole list."""
+    return images[:: max(1, -(-len(images) // count))]
 
 
 def _pairs(root: Path, part: str) -> list[tuple[str, str]]:

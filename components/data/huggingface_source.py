@@ -25,7 +25,11 @@ _LARGEST_BLOCK = 1024
 
 
 def read_huggingface(
-    folder: Path | None, settings: DataSettings, scratch: Path, progress: Progress
+    folder: Path | None,
+    settings: DataSettings,
+    scratch: Path,
+    progress: Progress,
+    head: int | None = None,
 ) -> ArraySource:
     """Read a folder written by ``save_to_disk``, or a data set of the hub.
 
@@ -37,6 +41,7 @@ def read_huggingface(
         settings: columns, and color and size of images.
         scratch: folder for the arrays.
         progress: receives the records, and warnings.
+        head: number of records of each part to read; None for all.
 
     Raises:
         DataError: the data set cannot be opened, a column is missing, or a record cannot be used;
@@ -63,7 +68,8 @@ def read_huggingface(
     columns = _columns(features, settings, location)
     with RecordParts(settings, scratch, progress) as records:
         for part, (split, data) in parts.items():
-            _add_split(records, part, f"{location}, {split} split", data, columns)
+            kept = data if head is None else data.select(range(min(head, len(data))))
+            _add_split(records, part, f"{location}, {split} split", kept, columns)
         names = getattr(features[targets[0]], "names", None) or ()
         return records.source(tuple(settings.classes or names), location, tuple(parts))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import math
 import shutil
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -15,6 +18,7 @@ from qat_lib.files.archives import open_archive
 from qat_lib.files.npy import load_npy
 from qat_lib.files.regular_files import open_regular
 from qatline.components.data.array_checks import (
+    CHUNK_BYTES,
     INPUT_NAME,
     Array,
     Part,
@@ -46,19 +50,27 @@ _SEVERAL = tuple(f"{pair[0]}_" for names in PAIRS.values() for pair in names if 
 """Prefixes of the names of several inputs: ``x_train_<input>``."""
 
 
-def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
+def read_npz(
+    path: Path, scratch: Path, settings: DataSettings, head: int | None = None
+) -> ArraySource:
     """Unpack a ``.npz`` file's arrays into ``scratch`` as memory maps.
 
     Recognized names: ``x_train``/``y_train`` (or ``train_images``/``train_labels``, ``x``/``y``,
     ``images``/``labels``), and optionally ``x_val``/``y_val`` and ``x_test``/``y_test``. Several
     inputs are named ``x_train_<input>``, and so on, with the names of the model's inputs.
 
+    Args:
+        path: the file.
+        scratch: folder for the arrays.
+        settings: class names and image size.
+        head: number of samples of each array to read, the others are zeros; None for all.
+
     Raises:
         DataError: the file is missing, truncated, pickled, exceeds the limit on its unpacked size
             (``QATLINE_MAX_UNPACKED``; by default 256 MiB or 16 times its size), or has another
             content.
     """
-    arrays = unpack_npz(path, scratch)
+    arrays = unpack_npz(path, scratch, head)
     parts: dict[str, Part] = {}
     for part, names in PAIRS.items():
         if (pair := find_pair(part, names, arrays, path)) is not None:
@@ -80,7 +92,7 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     )
 
 
-def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
+def unpack_npz(path: Path, scratch: Path, head: int | None = None) -> dict[str, Array]:
     """Unpack a ``.npz`` file's arrays of known names as memory maps.
 
     Without known names, the existing names are returned with empty arrays.
@@ -90,7 +102,7 @@ def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
     """
     try:
         with open_regular(path) as stream, open_archive(stream, _is_known) as archive:
-            return _open_arrays(archive, path, scratch)
+            return _open_arrays(archive, path, scratch, head)
     except QatlineError:
         raise
     except FileNotFoundError as error:
@@ -158,7 +170,9 @@ def _is_known(member: str) -> bool:
     return name != member and (name in _NAMES or is_input)
 
 
-def _open_arrays(archive: zipfile.ZipFile, path: Path, scratch: Path) -> dict[str, Array]:
+def _open_arrays(
+    archive: zipfile.ZipFile, path: Path, scratch: Path, head: int | None
+) -> dict[str, Array]:
     present = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
     wanted = sorted(name for name in present if _is_known(f"{name}.npy"))
     if not wanted:
@@ -168,9 +182,33 @@ def _open_arrays(archive: zipfile.ZipFile, path: Path, scratch: Path) -> dict[st
         target = scratch / f"{name}.npy"
         # Copy the whole member: zipfile verifies the checksum at its end only.
         with archive.open(f"{name}.npy") as source, target.open("wb") as copy:
-            shutil.copyfileobj(source, copy, 1 << 20)
+            if head is None or archive.getinfo(f"{name}.npy").file_size <= CHUNK_BYTES:
+                shutil.copyfileobj(source, copy, 1 << 20)
+            else:
+                _copy_head(source, copy, head, archive.getinfo(f"{name}.npy").file_size)
         try:
             arrays[name] = load_npy(target)
         except ValueError as error:
             raise DataError(f"{path}: the array {name} can't be read: {error}.") from error
     return arrays
+
+
+def _copy_head(source: IO[bytes], copy: IO[bytes], samples: int, size: int) -> None:
+    """Copy the first samples of an array of ``size`` bytes; the others become zeros.
+
+    Raises:
+        ValueError: it is no array.
+    """
+    start = source.read(1 << 16)
+    header = io.BytesIO(start)
+    major, _ = np.lib.format.read_magic(header)
+    read = (
+        np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read(header)
+    copy.write(start)
+    left = header.tell() + samples * math.prod(shape[1:]) * dtype.itemsize - len(start)
+    while left > 0 and (block := source.read(min(left, 1 << 20))):
+        copy.write(block)
+        left -= len(block)
+    copy.truncate(size)  # a hole, which takes no space

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from qatline.components.support.user_code import call, import_callable
 _CLASSES = "classes"
 
 
-def read_python(settings: DataSettings, scratch: Path, progress: Progress) -> ArraySource:
+def read_python(
+    settings: DataSettings, scratch: Path, progress: Progress, head: int | None = None
+) -> ArraySource:
     """Call ``data.name`` with ``data.options`` and return its data.
 
     The function returns a mapping with the parts ``train`` and optionally ``val`` and ``test``, and
@@ -34,6 +37,7 @@ def read_python(settings: DataSettings, scratch: Path, progress: Progress) -> Ar
         settings: the function, its options, class names and image size.
         scratch: folder for batches.
         progress: receives the batches.
+        head: if given, only the first batch of each part is read.
 
     Raises:
         ConfigError: the function cannot be imported, or it fails.
@@ -52,7 +56,7 @@ def read_python(settings: DataSettings, scratch: Path, progress: Progress) -> Ar
                 f"{reference}: expected the parts train, val and test, each once; received "
                 f"{', '.join(map(str, given))}"
             )
-        x, y = _arrays(value, name, reference, scratch, progress)
+        x, y = _arrays(value, name, reference, scratch, progress, 1 if head else None)
         parts[name] = check_part(name, x, y)
     if "train" not in parts:
         raise DataError(
@@ -65,7 +69,7 @@ def read_python(settings: DataSettings, scratch: Path, progress: Progress) -> Ar
 
 
 def _arrays(
-    value: Any, part: str, reference: str, scratch: Path, progress: Progress
+    value: Any, part: str, reference: str, scratch: Path, progress: Progress, batches: int | None
 ) -> tuple[Array | dict[str, Array], Array]:
     """Return inputs and targets of a part; batches are written to disk."""
     if isinstance(value, tuple) and len(value) == 2:
@@ -78,7 +82,7 @@ def _arrays(
     folder.mkdir()
     writer = ArrayWriter(folder, f"{reference}, {part} part")
     try:
-        for number, batch in enumerate(_batches(value, reference, part)):
+        for number, batch in enumerate(islice(_batches(value, reference, part), batches)):
             where = f"{writer.where}, batch {number}"
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise DataError(f"{where}: expected (x, y), received {_kind(batch)}")

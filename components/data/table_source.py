@@ -6,7 +6,7 @@ import csv
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import DataError, MissingPackageError
-from qatline.components.data.array_checks import Array, check_part, check_together
+from qatline.components.data.array_checks import (
+    CHUNK_BYTES,
+    Array,
+    check_part,
+    check_together,
+)
 from qatline.components.data.array_source import ArraySource
 from qatline.components.data.file_source import FileSource, check_images
 from qatline.components.data.folder_listing import PART_NAMES
@@ -30,12 +35,21 @@ Block = tuple[Sequence[str], Mapping[str, Sequence[Any]]]
 """Names of some rows for messages, and their values by column."""
 
 
-def read_table(path: Path, settings: DataSettings, progress: Progress) -> ArraySource | FileSource:
+def read_table(
+    path: Path, settings: DataSettings, progress: Progress, head: int | None = None
+) -> ArraySource | FileSource:
     """Read a CSV file with a header, or a Parquet file.
 
     Features become one float32 vector. With ``data.image_column`` the inputs are images instead.
     Target columns of integers are class indices, of other numbers numbers to predict, and of text
     class names. Several target columns give one vector per row.
+
+    Args:
+        path: the table.
+        settings: the columns.
+        progress: receives the images.
+        head: number of rows of each part to read of a large table, and of images to decode; None
+            for all.
 
     Raises:
         DataError: the file or a column is missing, or a row cannot be read; the message names it.
@@ -45,6 +59,8 @@ def read_table(path: Path, settings: DataSettings, progress: Progress) -> ArrayS
     parts: dict[str, _Rows] = {}
     for names, block in _blocks(path):
         columns.add(parts, names, block)
+        if head is not None and "train" in parts and path.stat().st_size > CHUNK_BYTES:
+            break
     if not parts:
         raise DataError(f"{path}: expected rows, found none")
     if "train" not in parts:
@@ -56,6 +72,11 @@ def read_table(path: Path, settings: DataSettings, progress: Progress) -> ArrayS
     targets, classes = _targets(ordered, settings, path)
     classes = tuple(settings.classes or classes)
     if settings.image_column is not None:
+        if head is not None:
+            ordered = {
+                name: replace(rows, images=rows.images[:head]) for name, rows in ordered.items()
+            }
+            targets = {name: values[:head] for name, values in targets.items()}
         return _images(path, ordered, targets, classes, settings, progress)
     found = {
         name: check_part(name, np.concatenate(rows.features), targets[name])

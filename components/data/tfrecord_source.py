@@ -42,7 +42,11 @@ def is_record_file(name: str, pattern: str = "") -> bool:
 
 
 def read_tfrecords(
-    location: str, settings: DataSettings, scratch: Path, progress: Progress
+    location: str,
+    settings: DataSettings,
+    scratch: Path,
+    progress: Progress,
+    head: int | None = None,
 ) -> ArraySource:
     """Read the shards of a folder, which may have the sub-folders ``train``, ``val`` and ``test``.
 
@@ -51,6 +55,7 @@ def read_tfrecords(
         settings: schema of the records, target columns, and color and size of images.
         scratch: folder for the arrays.
         progress: receives the records.
+        head: if given, only the first block of each part is read.
 
     Raises:
         DataError: a shard is missing or damaged, a record does not fit the schema, or a part is
@@ -60,12 +65,14 @@ def read_tfrecords(
     parts = _shards(location)
     with RecordParts(settings, scratch, progress) as records:
         for part, shards in parts.items():
-            for shard in shards:
-                _add_shard(records, part, shard, settings)
+            for shard in shards if head is None else shards[:1]:
+                _add_shard(records, part, shard, settings, head)
         return records.source(tuple(settings.classes or ()), location, tuple(parts))
 
 
-def _add_shard(records: RecordParts, part: str, shard: Path, settings: DataSettings) -> None:
+def _add_shard(
+    records: RecordParts, part: str, shard: Path, settings: DataSettings, head: int | None
+) -> None:
     first = 0
     for block in _blocks(shard, settings):
         columns = {
@@ -74,6 +81,8 @@ def _add_shard(records: RecordParts, part: str, shard: Path, settings: DataSetti
         }
         records.add(part, str(shard), first, columns)
         first += len(next(iter(block.values())))
+        if head is not None:
+            return
 
 
 def _shards(location: str) -> dict[str, list[Path]]:

@@ -19,7 +19,7 @@ from qat_lib.errors import DataError, QatlineError
 from qat_lib.preprocessing import AnyPreprocessing, Preprocessing, PreprocessingByInput
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
-from qatline.components.data.array_checks import check_finite, chunks
+from qatline.components.data.array_checks import check_finite, chunks, first_samples
 from qatline.components.data.array_source import ArraySource
 from qatline.components.data.coco_source import read_coco
 from qatline.components.data.file_source import FileSource
@@ -78,7 +78,7 @@ def prepare_data_step(
     scratch = out / ".source"
     scratch.mkdir()
     try:
-        source = _open_source(data, scratch, progress, seed)
+        source = open_source(data, scratch, progress, seed)
         return _write(source, out, data, task, seed, progress)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -102,34 +102,52 @@ def prepare_data_state(sections: Mapping[str, Settings]) -> dict[str, str]:
     return {}
 
 
-def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: int) -> Source:
+def open_source(
+    data: DataSettings, scratch: Path, progress: Progress, seed: int, head: int | None = None
+) -> Source:
+    """Return the checked source.
+
+    Args:
+        data: the source.
+        scratch: folder for unpacked arrays.
+        progress: receives images and batches, and warnings.
+        seed: seed of a selection of images.
+        head: number of samples of each part to read and check, for a quick look; inputs of others
+            are undefined. Default: all.
+
+    Raises:
+        DataError: the source is missing, broken or inconsistent.
+        ConfigError: the user's function cannot be used.
+        StorageError: a source in S3 cannot be fetched.
+    """
     source: ArraySource | FileSource
     if data.kind == "digits":
         return read_digits(data)
     if data.kind in FOLDERS:
-        return _open_folder(data, scratch, progress, seed)
+        return _open_folder(data, scratch, progress, seed, head)
     if data.kind == "keras":
         source = read_keras_dataset(data)
     elif data.kind == "npz":
-        source = read_npz(local_path(data.path or ""), scratch, data)
+        source = read_npz(local_path(data.path or ""), scratch, data, head)
     elif data.kind == "tfrecord":
-        source = read_tfrecords(_fetched_records(data, progress), data, scratch, progress)
+        source = read_tfrecords(_fetched_records(data, progress), data, scratch, progress, head)
         source = replace(source, description=data.path or "")
     elif data.kind == "huggingface":
-        source = read_huggingface(_fetched_folder(data, progress), data, scratch, progress)
+        source = read_huggingface(_fetched_folder(data, progress), data, scratch, progress, head)
         source = replace(source, description=data.path or f"{data.name} at {data.revision}")
     elif data.kind == "table":
-        source = read_table(local_path(data.path or ""), data, progress)
+        source = read_table(local_path(data.path or ""), data, progress, head)
     else:
         if data.fingerprint is None:
             progress.warn(
                 f"data.name={data.name}: the data is prepared again in every run, since nothing "
                 "says whether it changed. Set data.fingerprint to a text that changes with it."
             )
-        source = read_python(data, scratch, progress)
+        source = read_python(data, scratch, progress, head)
     if isinstance(source, ArraySource):
         for name, part in source.parts.items():
-            check_finite(name, part, source.sample if source.origins else None)
+            seen = part if head is None else first_samples(part, head)
+            check_finite(name, seen, source.sample if source.origins else None)
     return source
 
 
@@ -160,15 +178,17 @@ def _fetched_folder(data: DataSettings, progress: Progress) -> Path | None:
     )
 
 
-def _open_folder(data: DataSettings, scratch: Path, progress: Progress, seed: int) -> Source:
+def _open_folder(
+    data: DataSettings, scratch: Path, progress: Progress, seed: int, head: int | None
+) -> Source:
     """Read a folder of images; fetch or unpack it first if necessary."""
 
     def read(folder: Path, settings: DataSettings) -> FileSource:
         if data.kind == "masks":
-            return read_masks(folder, settings, progress, scratch)
+            return read_masks(folder, settings, progress, scratch, head)
         if data.kind == "coco":
-            return read_coco(folder, settings, progress)
-        return read_folder(folder, settings, progress, seed=seed)
+            return read_coco(folder, settings, progress, head)
+        return read_folder(folder, settings, progress, seed=seed, head=head)
 
     location = data.path or ""
     if not is_remote_folder(location):
@@ -190,28 +210,14 @@ def _write(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    name = settings.name or derive_task(source.targets["train"])
-    task = make_task(name, settings.options)
-    info = DatasetInfo(
-        kind=data.kind,
-        classes=_class_names(task, source),
-        inputs=dict(source.inputs),
-        splits={},
-        fingerprint=source.fingerprint(),
-        source=source.description,
-        root=source.root,
-        task=name,
-        task_options=dict(settings.options),
-        task_code=user_code_digest(name),
-        target_shape=source.targets["train"].shape[1:],
-    )
-    task.data = info
-    strata, shape = _check_targets(task, source)
+    task = choose_task(source, data, settings)
+    info = replace(task.data, fingerprint=source.fingerprint())
+    strata, shape = check_targets(task, source)
     classes = info.classes if strata else ()
     labels = strata or {part: np.zeros(len(y), np.int64) for part, y in source.targets.items()}
     dealt = deal(labels, data, seed=seed, classes=classes)
     counts = {split: len(samples.indices) for split, samples in dealt.items()}
-    preprocessing = _preprocessing(source, data, dealt["train"])
+    preprocessing = make_preprocessing(source, data, dealt["train"])
     dataset = Dataset(out)
     digests = {}
     for split, samples in dealt.items():
@@ -255,7 +261,32 @@ def _class_names(task: Task, source: Source) -> tuple[str, ...]:
         raise DataError(str(error).replace(found[0], f"for {name}")) from error
 
 
-def _check_targets(task: Task, source: Source) -> tuple[dict[str, Indices] | None, tuple[int, ...]]:
+def choose_task(source: Source, data: DataSettings, settings: TaskSettings) -> Task:
+    """Return the task of a source, attached to a description of it without splits.
+
+    Raises:
+        DataError: no task fits the targets, or they do not fit the classes.
+        ConfigError: the task cannot be used.
+    """
+    name = settings.name or derive_task(source.targets["train"])
+    task = make_task(name, settings.options)
+    task.data = DatasetInfo(
+        kind=data.kind,
+        classes=_class_names(task, source),
+        inputs=dict(source.inputs),
+        splits={},
+        fingerprint="",
+        source=source.description,
+        root=source.root,
+        task=name,
+        task_options=dict(settings.options),
+        task_code=user_code_digest(name),
+        target_shape=source.targets["train"].shape[1:],
+    )
+    return task
+
+
+def check_targets(task: Task, source: Source) -> tuple[dict[str, Indices] | None, tuple[int, ...]]:
     """Check all targets.
 
     Returns:
@@ -303,7 +334,17 @@ def _name_sample(task: Task, source: Source, part: str, start: int, count: int) 
         task.check_targets(targets[index : index + 1], source.sample(part, index))
 
 
-def _preprocessing(source: Source, data: DataSettings, train: Samples) -> AnyPreprocessing:
+def make_preprocessing(source: Source, data: DataSettings, train: Samples) -> AnyPreprocessing:
+    """Return the conversion of raw inputs to those of the model.
+
+    Args:
+        source: the source.
+        data: scale, mean and std.
+        train: samples for statistics.
+
+    Raises:
+        DataError: the settings do not fit the inputs.
+    """
     settings = data.preprocessing
     if unknown := sorted(set(settings.inputs) - set(source.inputs)):
         raise DataError(

@@ -49,8 +49,8 @@ def train_baseline_step(
         progress: receives every batch.
         registry: registered model with a champion to start from.
         retrain: whether training starts from the champion.
-        quantization: its spec is planned for the model before training, so that a misspelt layer
-            name fails early.
+        quantization: its spec and cases are planned for the model before training, so that a
+            misspelt layer name and a broken case fail early.
         checkpoints: folder for the training's state; None for none.
 
     Returns:
@@ -76,10 +76,9 @@ def train_baseline_step(
     info, baseline = Dataset(dataset).info(), Baseline(out)
     task = open_task(info)
     network, trained = framework.open_model(_with_local_files(model), info.shapes, task)
-    if quantization.spec is not None:
-        recipe = PtqRecipe(
-            mode=quantization.mode, cases=open_cases(quantization), backend="tensorrt"
-        )
+    cases = open_cases(quantization)
+    if quantization.spec is not None or any(":" in name for name in quantization.cases):
+        recipe = PtqRecipe(mode=quantization.mode, cases=cases, backend="tensorrt")
         recipe.plan(framework.bare(network), read_spec(quantization))
     if retrain.start == "champion" and not trained:
         begun = champion_network(registry, framework, info, warn=progress.warn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +155,14 @@ class S3Storage:
             raise StorageError(f"{location}: stored {stored.size} bytes of {source.stat().st_size}")
         return stored
 
-    def list(self, location: str) -> list[StoredFile]:
-        """Return every object with the location's prefix, page by page."""
+    def list(self, location: str, *, most: int | None = None) -> list[StoredFile]:
+        """Return every object with the location's prefix, page by page, or the first ones."""
         bucket, prefix = split_location(location, whole=False)
         with _translated(location):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=bucket, Prefix=prefix
             )
-            return [
+            found = (
                 StoredFile(
                     location=f"s3://{bucket}/{item['Key']}",
                     size=item["Size"],
@@ -169,7 +170,8 @@ class S3Storage:
                 )
                 for page in pages
                 for item in page.get("Contents", ())
-            ]
+            )
+            return [*islice(found, most)]
 
     def remove(self, location: str) -> None:
         """Delete an object; S3 ignores missing ones."""

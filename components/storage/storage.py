@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from qat_lib.errors import StorageError
@@ -65,10 +66,10 @@ class LocalStorage:
         """Copy a file to its location atomically."""
         return self._copy(source, Path(location), location)
 
-    def list(self, location: str) -> list[StoredFile]:
-        """Return every file below a folder."""
-        found = [self.describe(str(path)) for path in sorted(Path(location).rglob("*"))]
-        return [file for file in found if file is not None]
+    def list(self, location: str, *, most: int | None = None) -> list[StoredFile]:
+        """Return every file below a folder, or the first ones."""
+        found = map(self.describe, map(str, sorted(Path(location).rglob("*"))))
+        return [*islice((file for file in found if file is not None), most)]
 
     def remove(self, location: str) -> None:
         """Delete a file."""

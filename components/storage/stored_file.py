@@ -54,8 +54,8 @@ class Storage(Protocol):
     def put(self, source: Path, location: str) -> StoredFile:
         """Store the local file ``source``, replacing an existing one."""
 
-    def list(self, location: str) -> list[StoredFile]:
-        """Return the files below a location, sorted by location."""
+    def list(self, location: str, *, most: int | None = None) -> list[StoredFile]:
+        """Return the files below a location, sorted by location; all, or the first ones."""
 
     def remove(self, location: str) -> None:
         """Remove a stored file; missing ones are ignored."""

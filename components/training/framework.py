@@ -88,6 +88,19 @@ class Framework(Protocol):
     def make_deterministic(self, seed: int) -> None:
         """Seed all random generators and make kernels deterministic."""
 
+    def build_model(self, settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
+        """Return the model selected by ``settings`` without weights, except those in its file.
+
+        It is not checked. Arguments and errors match ``open_model``.
+        """
+
+    def load_weights(self, model: Any, path: str) -> None:
+        """Load a weights file into a model.
+
+        Raises:
+            ConfigError, UnsupportedModelError: the file is damaged or does not fit.
+        """
+
     def open_model(self, settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[Any, bool]:
         """Return the model selected by ``settings``, and whether it is already trained.
 

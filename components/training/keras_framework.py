@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import qat_lib
+from qat_lib.models.weights import load_weights
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.frameworks import FRAMEWORKS
@@ -29,6 +30,14 @@ class KerasFramework:
     def make_deterministic(self, seed: int) -> None:
         """Seed Python, NumPy and TensorFlow."""
         fitting.make_deterministic(seed)
+
+    def build_model(self, settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
+        """Return the model selected by ``settings``, without weights."""
+        return model_source.build_model(settings, shapes, task)
+
+    def load_weights(self, model: Any, path: str) -> None:
+        """Load a ``.weights.h5`` or ``.npz`` file."""
+        load_weights(model, path)
 
     def open_model(self, settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[Any, bool]:
         """Return the model selected by ``settings``, and whether it is already trained."""

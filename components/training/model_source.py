@@ -31,22 +31,37 @@ def open_model(settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[Any
         UnsupportedModelError: the model does not fit the data, is subclassed, or cannot be loaded
             safely.
     """
-    if settings.name.endswith(".keras"):
-        from qat_lib import load_model
-
-        model, trained = load_model(settings.name), True
-    else:
-        model, trained = _build(settings, shapes, task), False
+    trained = settings.name.endswith(".keras")
+    model = build_model(settings, shapes, task, pretrained=settings.weights == "imagenet")
     check_model(model, shapes, task)
-    if settings.weights and not settings.name.startswith(APPLICATIONS):
+    is_application = settings.name.startswith(APPLICATIONS)
+    if settings.weights and not (is_application and settings.weights == "imagenet"):
         from qat_lib.models.weights import load_weights
 
         load_weights(model, settings.weights)
-        trained = True
+        trained = trained or not is_application
     return model, trained if settings.trained is None else settings.trained
 
 
-def _build(settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
+def build_model(
+    settings: ModelSettings, shapes: Shapes, task: Task, *, pretrained: bool = False
+) -> Any:
+    """Return the model selected by ``settings``, unchecked and without a weights file.
+
+    Args:
+        settings: the model section.
+        shapes: shape of a sample of the only input, or of each of several by name.
+        task: meaning of its outputs.
+        pretrained: whether a model of keras.applications gets its ImageNet weights, which may be
+            downloaded.
+
+    Raises:
+        ConfigError, UnsupportedModelError: as in ``open_model``.
+    """
+    if settings.name.endswith(".keras"):
+        from qat_lib import load_model
+
+        return load_model(settings.name)
     if ":" in settings.name and not settings.name.startswith(APPLICATIONS):
         return _user_model(settings, shapes, task)
     if isinstance(shapes, Mapping) or len(task.output_shape) != 1:
@@ -56,7 +71,7 @@ def _build(settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
             "model.name to module:function or to a .keras file."
         )
     if settings.name.startswith(APPLICATIONS):
-        return _application(settings, shapes, task)
+        return _application(settings, shapes, task, pretrained)
     from qat_lib.models import build_reference_model
 
     (outputs,) = task.output_shape
@@ -71,7 +86,9 @@ def _build(settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
     )
 
 
-def _application(settings: ModelSettings, input_shape: tuple[int, ...], task: Task) -> Any:
+def _application(
+    settings: ModelSettings, input_shape: tuple[int, ...], task: Task, pretrained: bool
+) -> Any:
     import keras
 
     name = settings.name.removeprefix(APPLICATIONS)
@@ -83,26 +100,22 @@ def _application(settings: ModelSettings, input_shape: tuple[int, ...], task: Ta
     options = {"weights": None, "classes": classes, "input_shape": input_shape, **settings.options}
     if "softmax" not in task.activations:
         options.setdefault("classifier_activation", None)
-    own_file = bool(settings.weights) and settings.weights != "imagenet"
     try:
-        pretrained = settings.weights == "imagenet"
-        model = _with_new_head(builder, options, classes) if pretrained else builder(**options)
+        if settings.weights != "imagenet":
+            return builder(**options)
+        return _with_new_head(
+            builder, {**options, "weights": "imagenet" if pretrained else None}, classes
+        )
     except (TypeError, ValueError, OSError) as error:
         raise ConfigError(
             f"keras.applications.{name} can't be built for {input_shape}: {error}"
         ) from error
-    if own_file:
-        from qat_lib.models.weights import load_weights
-
-        load_weights(model, str(settings.weights))
-    return model
 
 
 def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
-    """Build a model with ImageNet weights and a new classifier for other classes."""
+    """Build a model for ImageNet weights, with a new classifier for other classes."""
     import keras
 
-    options = {**options, "weights": "imagenet"}
     # keras.applications rejects ImageNet weights with another number of classes.
     if classes == 1000:
         return builder(**options)

@@ -34,7 +34,7 @@ def open_cases(settings: QuantizationSettings) -> list[Any]:
     Raises:
         ConfigError: a case does not exist.
     """
-    return [_open_case(name) for name in settings.cases]
+    return [open_case(name) for name in settings.cases]
 
 
 def known_cases() -> list[str]:
@@ -62,7 +62,12 @@ def check_case_name(name: str) -> None:
     raise ConfigError(f"quantization.cases: there is no case {name!r}.{hint}")
 
 
-def _open_case(name: str) -> Any:
+def open_case(name: str) -> Any:
+    """Return one custom Q/DQ case.
+
+    Raises:
+        ConfigError: it does not exist, or can't be created.
+    """
     check_case_name(name)
     if ":" not in name:
         return getattr(qat_lib, name)()

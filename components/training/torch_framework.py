@@ -13,6 +13,7 @@ import qat_lib.torch
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.torch.capture import Example
+from qat_lib.torch.models import load_weights
 from qat_lib.torch.planner import module_graph
 from qat_lib.torch.quantizers import read_quantizers
 from qatline.components.artifacts.models import Epoch, ModelFolder
@@ -36,6 +37,14 @@ class TorchFramework:
     def make_deterministic(self, seed: int) -> None:
         """Seed Python, NumPy, PyTorch and ``tf.data``."""
         torch_fitting.seed_everything(seed)
+
+    def build_model(self, settings: ModelSettings, shapes: Shapes, task: Task) -> TorchNetwork:
+        """Return the network selected by ``settings``, without weights."""
+        return torch_network.make_network(settings, shapes, task)
+
+    def load_weights(self, model: TorchNetwork, path: str) -> None:
+        """Load a ``.npz`` file."""
+        load_weights(model.module, path)
 
     def open_model(
         self, settings: ModelSettings, shapes: Shapes, task: Task

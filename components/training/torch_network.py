@@ -118,6 +118,19 @@ def open_network(settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[T
         ConfigError: the name, its options or its weights are wrong.
         UnsupportedModelError: the module does not fit the data, or torch.fx cannot trace it.
     """
+    network = make_network(settings, shapes, task)
+    check_network(network, task)
+    if settings.weights:
+        load_weights(network.module, settings.weights)
+    trained = bool(settings.weights) if settings.trained is None else settings.trained
+    return _on_best_device(network), trained
+
+
+def make_network(settings: ModelSettings, shapes: Shapes, task: Task) -> TorchNetwork:
+    """Return the network selected by ``settings``, unchecked and without weights.
+
+    Arguments and errors match ``open_network``.
+    """
     recipe = TorchRecipe(
         name=settings.name,
         options=settings.options,
@@ -127,12 +140,7 @@ def open_network(settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[T
         task=task.data.task,
         code=user_code_digest(settings.name),
     )
-    network = build_network(recipe)
-    check_network(network, task)
-    if settings.weights:
-        load_weights(network.module, settings.weights)
-    trained = bool(settings.weights) if settings.trained is None else settings.trained
-    return _on_best_device(network), trained
+    return build_network(recipe)
 
 
 def build_network(recipe: TorchRecipe) -> TorchNetwork:

@@ -38,7 +38,8 @@ qatline config schema > run-config.schema.json
 qatline config show --set qat.epochs=2
 ```
 
-Names, files, installed packages and the engine backend are checked before training.
+Names, files, installed packages and the engine backend are checked before training. `qatline check` finds more; see
+[Before a long run](getting-started.md#before-a-long-run).
 
 ## Secrets
 

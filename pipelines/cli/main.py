@@ -57,6 +57,10 @@ def run(
         typer.Option("--no-cache", help="Disable the step cache.", rich_help_panel=PLACE_PANEL),
     ] = False,
     accept_rejected: AcceptRejectedOption = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only check, like qatline check."),
+    ] = False,
     json_: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -64,11 +68,33 @@ def run(
 
     The exit code is 0 if the engine was promoted, 3 if the gate rejected it.
     """
+    if dry_run:
+        from qatline.pipelines.cli.check import check_command
+
+        check_command(choice.seeded(seed), runs_dir, as_json=json_, cache=not no_cache)
+        return
     from qatline.pipelines.cli import run as runner
 
     config = choice.seeded(seed).load(runs_dir)
     result = runner.run_command(config, cache=not no_cache, as_json=json_, quiet=quiet)
     runner.end_with(result, accept_rejected=accept_rejected)
+
+
+@app.command("check", rich_help_panel="Runs")
+@command
+def check_(
+    choice: ConfigChoice = DEFAULT_CONFIG,
+    seed: ConfigSeedOption = None,
+    runs_dir: RunsDirOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Check a config, its data, model and stores before a run; report all mistakes.
+
+    It trains and writes nothing. The exit code is 0 without mistakes, else 2.
+    """
+    from qatline.pipelines.cli.check import check_command
+
+    check_command(choice.seeded(seed), runs_dir, as_json=json_)
 
 
 @app.command(rich_help_panel="Runs")

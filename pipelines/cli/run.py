@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,13 +11,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from qatline.components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
-from qatline.components.tracking.tracker import MODE_VARIABLE, URI_VARIABLE, tracking_mode
 from qatline.pipelines.cli.command import ConfigChoice
 from qatline.pipelines.config.run_config import RunConfig
 from qatline.pipelines.run.folder import create_run, find_run
 from qatline.pipelines.run.local import MAIN_PIPELINE, RunOutcome, execute, resume_run
-from qatline.pipelines.run.preflight import check_before_training
+from qatline.pipelines.run.preflight import check_before_training, check_environment
 from qatline.pipelines.run.progress_view import ProgressView, make_view
 from qatline.pipelines.run.result import RunResult
 from qatline.pipelines.run.result_table import show_result
@@ -36,9 +33,10 @@ def run_command(
         QatlineError: Anything that a user can act on; the caller turns it into a message and an
             exit code.
     """
-    _check_environment(config)
     if pipeline == MAIN_PIPELINE:
         check_before_training(config)
+    else:
+        check_environment(config)
     folder = create_run(config, pipeline=pipeline, cache=cache, version=installed_version())
     console, view = _screen(as_json=as_json, quiet=quiet)
     _announce(console, f"Run {folder.run_id} in {folder.path}", quiet)
@@ -55,7 +53,7 @@ def resume_command(
         QatlineError: Anything else that a user can act on.
     """
     config = choice.load(runs_dir)
-    _check_environment(config)
+    check_environment(config)
     folder = find_run(Path(config.output), run_id)
     console, view = _screen(as_json=as_json, quiet=quiet)
     _announce(console, f"Resuming run {folder.run_id} in {folder.path}", quiet)
@@ -88,13 +86,6 @@ def _show(console: Console, outcome: RunOutcome, *, as_json: bool) -> RunResult:
     else:
         show_result(console, outcome.result, seconds=outcome.seconds)
     return outcome.result
-
-
-def _check_environment(config: RunConfig) -> None:
-    """Refuse early what a step or the launcher would refuse."""
-    tracking_mode()
-    read = os.environ.get(MODE_VARIABLE) != "off" and config.tracking.uri is None
-    check_variables(*S3_ENDPOINT_VARIABLES, *((URI_VARIABLE,) if read else ()))
 
 
 def _announce(console: Console, text: str, quiet: bool) -> None:

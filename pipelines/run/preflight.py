@@ -3,7 +3,7 @@
 They reject a run before training if a later step would reject it.
 
 The checks inspect names, files and installed packages. They build nothing and import neither Keras
-nor the data.
+nor the data. ``qatline.pipelines.run.check`` begins with them.
 """
 
 from __future__ import annotations
@@ -17,40 +17,113 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from qat_lib.errors import ConfigError, MissingPackageError
+from qat_lib.errors import ConfigError, DataError, MissingPackageError, StorageError
 from qat_lib.support.extras import install_hint, missing_packages
+from qatline.components.settings.source_settings import WITH_PATH
+from qatline.components.storage.stored_file import split_pattern
+from qatline.components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.support.user_code import find_user_modules
-from qatline.components.tracking.tracker import MODE_VARIABLE
+from qatline.components.tracking.tracker import MODE_VARIABLE, URI_VARIABLE, tracking_mode
 from qatline.components.training.model_source import APPLICATIONS
 from qatline.components.training.quantization_choice import read_spec
 from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.run.findings import Check, Findings
 
 
 def check_before_training(config: RunConfig) -> None:
-    """Check the main pipeline's requirements on this machine.
+    """Check the main pipeline's requirements on this machine, in about a second.
 
     Raises:
         MissingPackageError: a package is not installed.
-        ConfigError: a model, weights file, spec or case of the config does not exist.
+        DataError: the data does not exist.
+        ConfigError: a model, weights file, spec or case of the config does not exist, or there are
+            several mistakes; the message lists all.
         SpecError: the quantization spec is wrong.
         BackendUnavailableError: the engine backend is not available.
+        StorageError: the folder of the runs can't be written.
     """
-    if missing := missing_packages(_packages(config)):
+    findings = Findings(config=config)
+    findings.run(PREFLIGHT)
+    findings.raise_mistakes()
+
+
+def references(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield the key and the text of each ``module:name`` in a config."""
+    name = config.model.name
+    if ":" in name and not name.startswith((APPLICATIONS, "s3://")):
+        yield "model.name", name
+    if config.data.kind == "python":
+        yield "data.name", config.data.name or ""
+    if ":" in (config.task.name or ""):
+        yield "task.name", config.task.name or ""
+    for case in config.quantization.cases:
+        if ":" in case:
+            yield "quantization.cases", case
+
+
+def check_environment(config: RunConfig) -> None:
+    """Check the environment variables that a step or the launcher reads.
+
+    Raises:
+        ConfigError: a variable has a wrong value, or an address in it contains credentials.
+    """
+    tracking_mode()
+    read = os.environ.get(MODE_VARIABLE) != "off" and config.tracking.uri is None
+    check_variables(*S3_ENDPOINT_VARIABLES, *((URI_VARIABLE,) if read else ()))
+
+
+def _check_variables(findings: Findings) -> None:
+    check_environment(findings.config)
+
+
+def _check_packages(findings: Findings) -> None:
+    if missing := missing_packages(_packages(findings.config)):
         raise MissingPackageError(
             f"This run needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
             f"not installed. {install_hint(missing)}"
         )
-    _check_model(config)
-    _check_weights(config)
-    read_spec(config.quantization)
-    for name in config.quantization.cases:
-        module, colon, attribute = name.partition(":")
-        if colon:
-            _check_import("quantization.cases", module, attribute)
+
+
+def _check_references(findings: Findings) -> None:
+    for key, reference in references(findings.config):
+        module, _, attribute = reference.partition(":")
+        with findings.of(key):
+            findings.broken.add(reference)
+            _check_import(key, module, attribute)
+            findings.broken.discard(reference)
+
+
+def _check_spec(findings: Findings) -> None:
+    read_spec(findings.config.quantization)
+
+
+def _check_backend(findings: Findings) -> None:
     from qat_lib.engines import choose_backend
 
-    choose_backend(config.engine.backend)
+    choose_backend(findings.config.engine.backend)
+
+
+def _check_data(findings: Findings) -> None:
+    data = findings.config.data
+    path = data.path or ""
+    folder, _ = split_pattern(path)
+    is_there = Path(path).expanduser().exists() or (
+        folder != path and Path(folder).expanduser().exists()
+    )
+    if data.kind in WITH_PATH and "://" not in path and not is_there:
+        raise DataError(
+            f"data.path: expected a {WITH_PATH[data.kind]} at {path}; there is none. Check the path."
+        )
+
+
+def _check_output(findings: Findings) -> None:
+    folder = Path(findings.config.output).expanduser().absolute()
+    found = next(each for each in (folder, *folder.parents) if each.exists())
+    if not found.is_dir() or not os.access(found, os.W_OK):
+        raise StorageError(
+            f"output: expected a folder that can be written, received {folder}; {found} can't be."
+        )
 
 
 def _packages(config: RunConfig) -> Iterator[str]:
@@ -76,8 +149,8 @@ def _packages(config: RunConfig) -> Iterator[str]:
         yield "boto3"
 
 
-def _check_model(config: RunConfig) -> None:
-    name = config.model.name
+def _check_model(findings: Findings) -> None:
+    name = findings.config.model.name
     if name.startswith("s3://"):
         return
     if name.endswith(".keras"):
@@ -87,9 +160,6 @@ def _check_model(config: RunConfig) -> None:
             )
     elif name.startswith(APPLICATIONS):
         _check_application(name.removeprefix(APPLICATIONS))
-    elif ":" in name:
-        module, _, function = name.partition(":")
-        _check_import("model.name", module, function)
 
 
 def _check_application(name: str) -> None:
@@ -108,8 +178,8 @@ def _check_application(name: str) -> None:
         )
 
 
-def _check_weights(config: RunConfig) -> None:
-    weights = config.model.weights
+def _check_weights(findings: Findings) -> None:
+    weights = findings.config.model.weights
     if weights in (None, "imagenet") or str(weights).startswith("s3://"):
         return
     if not Path(str(weights)).is_file():
@@ -177,3 +247,24 @@ def _is_script_part(node: ast.stmt) -> bool:
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(sorted(known))}."
+
+
+PACKAGES, REFERENCES, MODEL, WEIGHTS = "packages", "user code", "model file", "weights file"
+SPEC, BACKEND, DATA, OUTPUT = "quantization spec", "engine backend", "data path", "output folder"
+
+PREFLIGHT = (
+    Check(name="environment", reads=("tracking.uri",), function=_check_variables),
+    Check(
+        name=PACKAGES,
+        reads=("data.kind", "data.path", "model"),
+        function=_check_packages,
+    ),
+    Check(name=OUTPUT, reads=("output",), function=_check_output),
+    Check(name=DATA, reads=("data.path", "data.kind"), function=_check_data),
+    Check(name=MODEL, reads=("model.name",), function=_check_model),
+    Check(name=WEIGHTS, reads=("model.weights",), function=_check_weights),
+    Check(name=SPEC, reads=("quantization.spec",), function=_check_spec),
+    Check(name=REFERENCES, function=_check_references),
+    Check(name=BACKEND, reads=("engine.backend",), function=_check_backend),
+)
+"""Checks that take no time worth mentioning."""

@@ -37,18 +37,32 @@ def find_stored(
         sections: sections of the config.
         seed: seed of the run.
     """
+    try:
+        found = leading_stored(steps, sections, seed=seed)
+    except QatlineError:  # the step itself reports the error
+        return None
+    return found if len(found) == len(steps) else None
+
+
+def leading_stored(
+    steps: Sequence[Step], sections: Mapping[str, Any], *, seed: int
+) -> list[StoredStep]:
+    """Return the steps up to the first one without a result in the store.
+
+    Arguments match ``find_stored``.
+
+    Raises:
+        QatlineError: the settings of a step are wrong.
+    """
     artifacts: dict[str, str] = {}
-    found = []
+    found: list[StoredStep] = []
     for step in steps:
         definition = load_step(step.name)
         settings = {name: sections.get(name, {}) for name in definition.sections}
         inputs = {name: artifacts[name] for name in definition.inputs if name in artifacts}
-        try:
-            path = stored_result(step.name, settings=settings, seed=seed, inputs=inputs)
-        except QatlineError:  # the step itself reports the error
-            return None
+        path = stored_result(step.name, settings=settings, seed=seed, inputs=inputs)
         if path is None:
-            return None
+            return found
         # The key of each step depends on the digests of its inputs: resolve the steps in order.
         artifacts[step.artifact] = str(path)
         found.append(StoredStep(step=step, settings=settings, inputs=inputs))
