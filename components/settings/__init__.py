@@ -146,6 +146,13 @@ class QuantizationSettings(Settings):
             "unless target or backend is tensorrt."
         ),
     )
+    float_outputs: Switch = Field(
+        "auto",
+        description=(
+            "Keep output layers in float (TensorRTQDQCase): the last layers with weights, if no "
+            "normalization or activation follows, and everything behind them. auto: as the task says."
+        ),
+    )
     batch_size: Batch = Field(64, description="Batch size of the calibration pass.")
     bias_correction: bool = Field(True, description="Apply bias correction.")
 

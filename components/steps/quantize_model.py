@@ -64,6 +64,7 @@ def quantize_model_step(
     from qat_lib.ptq import PtqRecipe
     from qatline.components.data.reader import numpy_batches
     from qatline.components.export.choice import choose_integers
+    from qatline.components.tasks import open_task
     from qatline.components.training.framework import framework_of
     from qatline.components.training.prepared_data import measure_model
     from qatline.components.training.quantization_choice import open_cases, read_spec
@@ -73,7 +74,7 @@ def quantize_model_step(
     framework.make_deterministic(seed)
     recipe = PtqRecipe(
         mode=quantization.mode,
-        cases=open_cases(quantization),
+        cases=open_cases(quantization, open_task(Dataset(dataset).info())),
         calibrator=quantization.calibrator,
         percentile=quantization.percentile,
         equalize=quantization.equalize,

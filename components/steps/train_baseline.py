@@ -76,7 +76,7 @@ def train_baseline_step(
     info, baseline = Dataset(dataset).info(), Baseline(out)
     task = open_task(info)
     network, trained = framework.open_model(_with_local_files(model), info.shapes, task)
-    cases = open_cases(quantization)
+    cases = open_cases(quantization, task)
     if quantization.spec is not None or any(":" in name for name in quantization.cases):
         recipe = PtqRecipe(mode=quantization.mode, cases=cases, backend="tensorrt")
         recipe.plan(framework.bare(network), read_spec(quantization))

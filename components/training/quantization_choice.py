@@ -6,6 +6,7 @@ The arguments are the spec and the custom Q/DQ cases.
 from __future__ import annotations
 
 import difflib
+import inspect
 from typing import Any
 
 import qat_lib
@@ -13,6 +14,7 @@ from qat_lib.core.spec import QuantizationSpec
 from qat_lib.errors import ConfigError
 from qatline.components.settings import QuantizationSettings
 from qatline.components.support.user_code import call, import_callable
+from qatline.components.tasks.task import Task
 
 
 def read_spec(settings: QuantizationSettings) -> QuantizationSpec | None:
@@ -28,13 +30,19 @@ def read_spec(settings: QuantizationSettings) -> QuantizationSpec | None:
     return QuantizationSpec.from_list(settings.spec)
 
 
-def open_cases(settings: QuantizationSettings) -> list[Any]:
-    """Return the custom Q/DQ cases of the settings, created without arguments.
+def open_cases(settings: QuantizationSettings, task: Task | None = None) -> list[Any]:
+    """Return the custom Q/DQ cases of the settings.
+
+    Args:
+        settings: names of the cases; ``float_outputs`` is passed to library cases that take it.
+        task: decides if ``float_outputs`` is ``auto``; None for quantized outputs.
 
     Raises:
         ConfigError: a case does not exist.
     """
-    return [open_case(name) for name in settings.cases]
+    chosen = settings.float_outputs
+    is_float = chosen == "always" or (chosen == "auto" and task is not None and task.float_outputs)
+    return [open_case(name, float_outputs=is_float) for name in settings.cases]
 
 
 def known_cases() -> list[str]:
@@ -62,13 +70,15 @@ def check_case_name(name: str) -> None:
     raise ConfigError(f"quantization.cases: there is no case {name!r}.{hint}")
 
 
-def open_case(name: str) -> Any:
-    """Return one custom Q/DQ case.
+def open_case(name: str, *, float_outputs: bool = False) -> Any:
+    """Return one custom Q/DQ case; ``float_outputs`` is passed to a library case that takes it.
 
     Raises:
         ConfigError: it does not exist, or can't be created.
     """
     check_case_name(name)
-    if ":" not in name:
-        return getattr(qat_lib, name)()
-    return call("quantization.cases", name, import_callable("quantization.cases", name))
+    if ":" in name:
+        return call("quantization.cases", name, import_callable("quantization.cases", name))
+    case = getattr(qat_lib, name)
+    takes = "float_outputs" in inspect.signature(case).parameters
+    return case(float_outputs=float_outputs) if takes else case()

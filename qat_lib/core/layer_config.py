@@ -44,6 +44,7 @@ class LayerConfig:
         weight_range_policy: behaviour of the weight ranges in training: ``"current"`` follow the
             weights, ``"learned"`` start at the weights' ranges and are trained, ``"frozen"`` remain
             at them; None = ``"current"``.
+        reason: reason for the entry, shown in the plan.
     """
 
     name: str
@@ -59,6 +60,7 @@ class LayerConfig:
     range_policy: str | None = None
     weight_range_policy: str | None = None
     weight_num_bits: int | None = None
+    reason: str = ""
 
     def __post_init__(self) -> None:
         """Validate all values."""
@@ -91,6 +93,8 @@ class LayerConfig:
         _check_choice(
             self.name, "weight_range_policy", self.weight_range_policy, WEIGHT_RANGE_POLICIES
         )
+        if not isinstance(self.reason, str):
+            raise SpecError(f"reason of {self.name!r} must be text. Received: {self.reason!r}.")
         if self.is_regex:
             try:
                 re.compile(self.name)

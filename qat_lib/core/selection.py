@@ -61,7 +61,8 @@ class Selector:
         for name, entries in self._sources:
             config, how = entries.find(layer, traits)
             if config is not None:
-                return Decision(config=config, source=f"{name}: {how}")
+                why = f", {config.reason}" if config.reason else ""
+                return Decision(config=config, source=f"{name}: {how}{why}")
         support = traits.support
         # The default table comes last and exists in full mode only.
         if self.mode == "full" and support is not None and support.is_default(self.cpu):

@@ -62,6 +62,7 @@ class QuantizationSpec:
         range_policy: str | Sequence[str | None] | None = None,
         weight_range_policy: str | Sequence[str | None] | None = None,
         weight_num_bits: int | Sequence[int | None] | None = None,
+        reason: str | Sequence[str] = "",
     ) -> QuantizationSpec:
         """Add one entry, or several if ``name`` is a list.
 
@@ -87,6 +88,7 @@ class QuantizationSpec:
             "range_policy": range_policy,
             "weight_range_policy": weight_range_policy,
             "weight_num_bits": weight_num_bits,
+            "reason": reason,
         }
         if not isinstance(name, (list, tuple)):
             single: Any = name

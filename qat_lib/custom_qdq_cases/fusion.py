@@ -90,3 +90,59 @@ def chain_root(graph: CallGraph, tensor: str, *, sole: bool = False) -> GraphCal
 
 def _accepted(traits: Traits) -> frozenset[str]:
     return EPILOGUE - GATED if "depthwise" in traits.roles else EPILOGUE
+
+
+def float_outputs(graph: CallGraph) -> dict[str, str]:
+    """Return the layers between the last weights and the model's outputs, with the reason of each.
+
+    From each output, the walk goes back to the first weighted layers. If no normalization or
+    activation lies between, their errors reach the output in full: they are output layers. A layer
+    that other weights read as well is none, nor is a shared one unless all its calls are.
+    """
+    last: dict[str, str] = {}
+    waiting, seen = [(tensor, tensor) for tensor in graph.outputs], set[str]()
+    while waiting:
+        tensor, output = waiting.pop()
+        if tensor in seen:
+            continue
+        seen.add(tensor)
+        call = graph.producer(tensor)
+        traits = call.traits
+        if traits.is_weighted:
+            if traits.own_activation is None:
+                last[call.name] = output
+        elif not _rescales(traits):
+            waiting += [(source, output) for source in call.inputs]
+    found: dict[str, str] = {}
+    for name, output in last.items():
+        behind = _behind(graph, graph.by_name[name])
+        if not any(call.traits.is_weighted for call in behind):
+            found[name] = f"a float output layer: no activation between it and the output {output}"
+            for call in behind:
+                found.setdefault(call.name, f"behind the float output layer {name}")
+    layers = {graph.by_name[name].layer: reason for name, reason in found.items()}
+    return {
+        layer: reason
+        for layer, reason in layers.items()
+        if all(call.name in found for call in graph.calls_of(layer))
+    }
+
+
+def _rescales(traits: Traits) -> bool:
+    """Return whether the operation is a normalization, an activation or a softmax."""
+    if traits.kind == "BatchNormalization" or traits.activation is not None:
+        return True
+    return bool(traits.roles & {"normalization", "activation layer", "axis"})
+
+
+def _behind(graph: CallGraph, call: GraphCall) -> list[GraphCall]:
+    """Return the calls that depend on a call's outputs."""
+    found: dict[str, GraphCall] = {}
+    waiting = [call]
+    while waiting:
+        for tensor in waiting.pop().outputs:
+            for reader, _ in graph.consumers(tensor):
+                if reader.name not in found:
+                    found[reader.name] = reader
+                    waiting.append(reader)
+    return list(found.values())

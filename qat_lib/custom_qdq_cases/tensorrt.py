@@ -22,6 +22,7 @@ on through the whole stage.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +33,7 @@ from qat_lib.custom_qdq_cases.fusion import (
     AFTER_ADD,
     adds_without_broadcast,
     chain_root,
+    float_outputs,
     is_addition,
     is_self_gate,
 )
@@ -41,14 +43,24 @@ from qat_lib.graph.traits import Traits
 
 
 class TensorRTQDQCase(CustomQDQInsertionCase):
-    """Place Q/DQ by TensorRT's fusion rules, for any topology."""
+    """Place Q/DQ by TensorRT's fusion rules, for any topology.
+
+    Args:
+        float_outputs: whether output layers stay in float, with everything behind them: the last
+            layers with weights, if no normalization or activation follows. For networks whose
+            outputs are numbers, such as the boxes of a detector. Default False.
+    """
+
+    def __init__(self, *, float_outputs: bool = False) -> None:
+        self.float_outputs = float_outputs
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Return entries for residual Adds, gates, Concatenates, average pools and normalizations.
 
         Normalizations fused into a convolution are left out.
         """
-        return _Placement(read_graph(keras_model), qspec).spec()
+        graph = read_graph(keras_model)
+        return _Placement(graph, qspec, float_outputs(graph) if self.float_outputs else {}).spec()
 
 
 class _Placement:
@@ -57,8 +69,10 @@ class _Placement:
     All calls of a shared layer have the same placement, because a spec has one entry for the layer.
     """
 
-    def __init__(self, graph: CallGraph, qspec: QuantizationSpec) -> None:
-        self.graph = graph
+    def __init__(
+        self, graph: CallGraph, qspec: QuantizationSpec, floats: Mapping[str, str]
+    ) -> None:
+        self.graph, self.floats = graph, floats
         self.existing: dict[str, frozenset[int]] = {}
         """Already quantized inputs, by call."""
         for call in graph.calls:
@@ -75,7 +89,7 @@ class _Placement:
         self.asked: set[str] = set()
         """Layers whose placement the last answer depends on."""
         for layer, calls in self.calls.items():
-            if calls[0].traits.is_wrapped:
+            if calls[0].traits.is_wrapped or layer in floats:
                 continue
             wishes = {self._inputs_to_quantize(call) for call in calls}
             # Calls of a shared layer that need different inputs get no Q/DQ.
@@ -97,6 +111,8 @@ class _Placement:
                 self.int8.add(call.name)
             return
         decision = None if traits.is_input else selector.decide(call.layer, traits)
+        if call.layer in self.floats and (decision is None or decision.source == "default"):
+            return
         if (composite := self.graph.composites.get(call.layer)) is not None and decision is None:
             # The planner quantizes a composite's inner layers by default, and with them these
             # inputs.
@@ -112,6 +128,10 @@ class _Placement:
     def spec(self) -> QuantizationSpec:
         """Return the remaining candidates as a spec, with the pruned average pools switched off."""
         found = QuantizationSpec()
+        for layer, reason in self.floats.items():
+            has_support = self.calls[layer][0].traits.support is not None
+            if has_support or layer in self.graph.composites:
+                found.add(layer, quantize_input=False, quantize_weight=False, reason=reason)
         for layer, indices in self.candidates.items():
             if indices:
                 found.add(layer, quantize_weight=False, quantization_index=list(indices))

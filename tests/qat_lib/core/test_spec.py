@@ -123,6 +123,7 @@ ENTRIES = st.builds(
     per_channel=st.none() | st.booleans(),
     calibrator=st.sampled_from([None, *CALIBRATORS]),
     range_policy=st.sampled_from([None, *RANGE_POLICIES]),
+    reason=NAMES | st.just(""),
 )
 
 

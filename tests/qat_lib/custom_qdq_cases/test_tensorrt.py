@@ -512,3 +512,56 @@ def test_sum_that_may_broadcast_stays_float() -> None:
     total = layers.ReLU(name="active")(layers.Add(name="sum")([one, many]))
     plan = plan_of(keras.Model(x, layers.Dense(3, name="last")(total)))
     assert not any("sum" in reader for tensor in tensors(plan) for reader in readers(plan, tensor))
+
+
+# Float outputs.
+
+
+def detector() -> keras.Model:
+    """Return two heads of one shared tensor, joined, and an output behind a softmax."""
+    x = keras.Input(SHAPE, name="x")
+    y = conv_bn(x, "stem", relu=True)
+    boxes, scores = conv(y, "boxes"), conv(conv_bn(y, "tower", relu=True), "scores")
+    joined = layers.Concatenate(name="join")([layers.Reshape((-1, 4))(z) for z in (boxes, scores)])
+    classes = layers.Softmax(name="softmax")(head(y))
+    return keras.Model(x, [joined, classes])
+
+
+def float_plan(model: keras.Model, spec: QuantizationSpec | None = None) -> QuantizationPlan:
+    case = TensorRTQDQCase(float_outputs=True)
+    return plan_quantization(model, quantization_spec=spec, custom_qdq_cases=[case])
+
+
+def test_float_outputs_keep_last_layers_and_all_behind() -> None:
+    plan = float_plan(detector())
+    assert set(plan.wrapped) == {"stem", "tower", "gap", "head"}
+    reasons = {skipped.layer: skipped.detail for skipped in plan.skipped}
+    assert reasons["boxes"] == (
+        "TensorRTQDQCase: layer boxes, a float output layer: no activation between it and the "
+        "output join:0"
+    )
+    assert reasons["join"].endswith("layer join, behind the float output layer scores")
+    assert {"boxes", "scores"} <= set(plan_of(detector()).wrapped)
+
+
+def test_float_outputs_yield_to_the_spec() -> None:
+    plan = float_plan(detector(), QuantizationSpec().add("boxes"))
+    assert set(plan.wrapped) == {"stem", "boxes", "tower", "gap", "head"}
+
+
+def test_float_outputs_leave_layers_that_others_read() -> None:
+    """A feature map that is also an output, and an activation inside of the last layer."""
+    x = keras.Input(SHAPE, name="x")
+    features = conv(x, "features")
+    scores = layers.Dense(2, activation="softmax", name="scores")(layers.Flatten()(features))
+    assert set(float_plan(keras.Model(x, [features, scores])).wrapped) == {"features", "scores"}
+
+
+def test_float_outputs_of_a_shared_head() -> None:
+    shared = layers.Dense(3, name="shared")
+    x = keras.Input((6, 4), name="x")
+    y = layers.Dense(4, activation="relu", name="body")(x)
+    both = keras.Model(x, [shared(x), shared(y)])
+    assert set(float_plan(both).wrapped) == {"body"}
+    one = keras.Model(x, [shared(x), layers.ReLU()(shared(y))])
+    assert set(float_plan(one).wrapped) == {"body", "shared"}

@@ -16,6 +16,7 @@ from qat_lib.custom_qdq_cases import (
     EfficientNetQDQCase,
     MaxPoolQDQCase,
     ResidualConnectionQDQCase,
+    TensorRTQDQCase,
 )
 from qat_lib.errors import SpecError, UnsupportedModelError
 from qat_lib.torch import plan_quantization
@@ -134,6 +135,23 @@ def test_additions_without_example_have_one_shape() -> None:
     unknown = plan_quantization(Broadcasting(), custom_qdq_cases="auto")
     assert entries_of(unknown) - entries_of(known) == {"left:0"}
     assert entries_of(known) < entries_of(unknown)
+
+
+def test_float_outputs_are_found_in_a_module() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.boxes, self.scores = (nn.Conv2d(4, 4, 3) for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            x = torch.relu(self.stem(x))
+            return {"boxes": self.boxes(x) * 2, "scores": self.scores(x).softmax(1)}
+
+    case = TensorRTQDQCase(float_outputs=True)
+    plan = plan_quantization(Heads(), custom_qdq_cases=[case])
+    assert set(plan.wrapped) == {"stem", "scores"}
+    (reason,) = [each.detail for each in plan.skipped if each.layer == "boxes"]
+    assert "a float output layer: no activation between it and the output" in reason
 
 
 def test_a_case_gets_the_traced_module() -> None:
