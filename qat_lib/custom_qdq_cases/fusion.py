@@ -132,7 +132,8 @@ def _rescales(traits: Traits) -> bool:
     """Return whether the operation is a normalization, an activation or a softmax."""
     if traits.kind == "BatchNormalization" or traits.activation is not None:
         return True
-    return bool(traits.roles & {"normalization", "activation layer", "axis"})
+    is_softmax = traits.roles >= {"axis", "float"}
+    return is_softmax or bool(traits.roles & {"normalization", "activation layer"})
 
 
 def _behind(graph: CallGraph, call: GraphCall) -> list[GraphCall]:

@@ -7,6 +7,7 @@ import pytest
 from qat_lib import QuantizationSpec, TensorRTQDQCase
 from qat_lib.errors import ConfigError
 from qatline.components.settings import QuantizationSettings
+from qatline.components.tasks import task_for
 from qatline.components.training.quantization_choice import (
     check_case_name,
     known_cases,
@@ -32,6 +33,25 @@ def test_open_cases_makes_our_own_and_the_users() -> None:
     )
     assert isinstance(ours, TensorRTQDQCase)
     assert users == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "task", "expected"),
+    [
+        ("auto", None, False),
+        ("auto", "classification", False),
+        ("auto", "detection", True),
+        ("always", "classification", True),
+        ("never", "detection", False),
+    ],
+)
+def test_open_cases_asks_the_task_about_float_outputs(
+    setting: str, task: str | None, expected: bool
+) -> None:
+    (case,) = open_cases(
+        QuantizationSettings(float_outputs=setting), None if task is None else task_for(task)
+    )
+    assert case.float_outputs == expected
 
 
 @pytest.mark.parametrize("name", ["TensorRTQDQCase", "module:Case", "a.b.c:Case"])
