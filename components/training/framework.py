@@ -150,6 +150,15 @@ class Framework(Protocol):
     def predict(self, model: Any, batches: Iterable[Any]) -> Iterator[Outputs]:
         """Yield the inference outputs of each batch of inputs."""
 
+    def mean_loss(
+        self, model: Any, task: Task, targets: Any, outputs: Outputs, label_smoothing: float
+    ) -> float:
+        """Return the mean loss of a batch's outputs.
+
+        Raises:
+            ConfigError: the task has no label smoothing.
+        """
+
     def bare(self, model: Any) -> Any:
         """Return the model in the form that ``qat_lib.PtqRecipe`` expects."""
 

@@ -73,6 +73,13 @@ class KerasFramework:
         """Yield the inference outputs."""
         return fitting.predict(model, batches)
 
+    def mean_loss(
+        self, model: Any, task: Task, targets: Any, outputs: Outputs, label_smoothing: float
+    ) -> float:
+        """Return the mean loss of a batch's outputs."""
+        loss = task.keras_loss(self.last_activation(model), label_smoothing)
+        return float(fitting.TaskLoss(loss)(targets, outputs))
+
     def bare(self, model: Any) -> Any:
         """Return the model itself."""
         return model

@@ -138,6 +138,12 @@ def predict_network(network: TorchNetwork, batches: Iterable[Any]) -> Iterator[O
             yield to_numpy(network(network.tensors(x)))
 
 
+def mean_loss(loss: TorchLoss, targets: Any, outputs: Outputs) -> float:
+    """Return the mean loss of a batch's outputs."""
+    tensors = _by_name(torch.from_numpy, outputs)
+    return float(_per_sample(loss(torch.from_numpy(np.array(targets)), tensors)).mean())
+
+
 class NumpyBatches:
     """Restartable NumPy batches of a ``tf.data.Dataset``.
 

@@ -87,6 +87,18 @@ class TorchFramework:
         """Yield the inference outputs."""
         return torch_fitting.predict_network(model, batches)
 
+    def mean_loss(
+        self,
+        model: TorchNetwork,
+        task: Task,
+        targets: Any,
+        outputs: Outputs,
+        label_smoothing: float,
+    ) -> float:
+        """Return the mean loss of a batch's outputs."""
+        loss = task.torch_loss(self.last_activation(model), label_smoothing)
+        return torch_fitting.mean_loss(loss, targets, outputs)
+
     def bare(self, model: TorchNetwork) -> Any:
         """Return the traced module, with the shapes of its tensors."""
         return module_graph(model.traced, model.example).model

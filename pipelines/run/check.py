@@ -154,12 +154,6 @@ def _checks(state: _State, pool: ThreadPoolExecutor, scratch: Path, *, store: bo
         check("model and data", _fit_together, after=("model", "task")),
         check("weights", _load_weights, reads=("model.weights",), after=("model", WEIGHTS)),
         check(
-            "loss",
-            _make_loss,
-            reads=("training.label_smoothing", "model.framework"),
-            after=("model and data",),
-        ),
-        check(
             "forward pass",
             _forward,
             after=("model and data", "preprocessing", "targets"),
@@ -452,11 +446,12 @@ def _check_all_targets(findings: Findings, state: _State) -> None:
         only = _only(source, part)
         with findings.of("data.path", blocks=part == "train"):
             before = len(findings.mistakes)
-            check_targets(task, only)
+            _, shape = check_targets(task, only)
+            if part == "train":
+                task.data = replace(task.data, target_shape=shape)
         right = right and len(findings.mistakes) == before
     if right and state.is_whole:
-        strata, shape = check_targets(task, source)
-        task.data = replace(task.data, target_shape=shape)
+        strata, _ = check_targets(task, source)
         classes = task.data.classes if strata else ()
         labels = strata or {part: np.zeros(len(y), np.int64) for part, y in source.targets.items()}
         with findings.of("data", blocks=False):
@@ -520,24 +515,23 @@ def _load_weights(findings: Findings, state: _State) -> None:
         state.framework.load_weights(state.model, path)
 
 
-def _make_loss(findings: Findings, state: _State) -> None:
-    training, task = findings.config.training, state.task
-    loss_of = getattr(task, f"{findings.config.model.framework}_loss")
-    loss_of(state.framework.last_activation(state.model), training.label_smoothing)
-
-
 def _forward(findings: Findings, state: _State) -> None:
-    """Run the model on samples of the data, and compute the metrics."""
+    """Run the model on samples of the data, and compute the metrics and the loss."""
     source, task, framework = state.source, state.task, state.framework
     inputs = _first_inputs(source, state.preprocessing)
-    if inputs is None:
-        return
+    outputs = None
     with findings.of("model.name"):
-        (outputs,) = framework.predict(state.model, [inputs])
-        check_numbers(outputs, "the model with its first weights")
+        if inputs is not None:
+            (outputs,) = framework.predict(state.model, [inputs])
+            check_numbers(outputs, "the model with its first weights")
+    if outputs is None:
+        return
+    targets = task.check_targets(source.targets["train"][:_RUN], "train targets")
     with findings.of("task.name"):
-        targets = task.check_targets(source.targets["train"][:_RUN], "train targets")
         task.summarize(task.measure(outputs, targets))
+    with findings.of("task.name"):
+        smoothing = findings.config.training.label_smoothing
+        framework.mean_loss(state.model, task, targets, outputs, smoothing)
 
 
 def _first_inputs(source: Source, preprocessing: Any) -> Any:
