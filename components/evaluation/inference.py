@@ -22,7 +22,7 @@ class EngineRunner:
     """An engine adapted to the reader's batches: float32, channels last, any sample count.
 
     Args:
-        engine: the engine; images may be NHWC or NCHW.
+        engine: the engine; its channels may be the second axis, as in PyTorch.
         shapes: shape of a sample of the only input, or of each of several by name.
         raw: whether batches are raw data, for engines with embedded preprocessing.
 
@@ -92,8 +92,13 @@ class EngineRunner:
             if samples < self._smallest:  # an engine with a minimum batch: pad, and cut the result
                 x = np.concatenate([x, np.repeat(x[-1:], self._smallest - samples, axis=0)])
             request[each.name] = each.arranged(x)
-        outputs = self.engine.infer(request)
-        return {info.name: outputs[info.name][:samples] for info in self.engine.outputs}
+        outputs, layout = self.engine.infer(request), self.engine.manifest.layout
+        found = {}
+        for info in self.engine.outputs:
+            values = outputs[info.name][:samples]
+            first = layout.get(info.name, "").startswith("NC")
+            found[info.name] = np.moveaxis(values, 1, -1) if first else values
+        return found
 
 
 class _Input:
@@ -110,12 +115,11 @@ class _Input:
         taken, layout = profile.optimum[1:], engine.manifest.layout.get(info.name)
         # Without a recorded layout the shape decides; it is ambiguous only if both layouts are
         # equal.
-        is_image = len(shape) == 3
-        self._channels_first = is_image and (
-            layout == "NCHW" or (layout is None and taken != shape)
+        self._channels_first = len(shape) > 1 and (
+            taken != shape if layout is None else layout.startswith("NC")
         )
         if taken != ((shape[-1], *shape[:-1]) if self._channels_first else shape):
-            of = "(height, width, channels)" if is_image else "per sample"
+            of = "(height, width, channels)" if len(shape) == 3 else "per sample"
             raise DataError(
                 f"The engine takes inputs of shape {taken}, the data set has {shape} {of}. Build "
                 "the engine from a model that was trained on this data."

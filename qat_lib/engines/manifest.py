@@ -39,7 +39,8 @@ class EngineManifest:
         properties: the backend's compilation properties; empty if it has none.
         preprocessing: preprocessing of raw input; None if unknown.
         preprocessing_embedded: whether the engine includes the preprocessing and takes raw images.
-        layout: ``NHWC`` or ``NCHW`` by image input, if the ONNX file records it.
+        layout: axis order of each input and output with three to five axes, such as ``NHWC``, if
+            the ONNX file records it.
         classes: class names in label order.
         device_memory_bytes: device memory of one execution context besides the weights; None on a
             CPU.

@@ -137,8 +137,7 @@ def export_source(
     graph = lower(graph, ranges, options, preprocessing, layout=source.layout)
     half = options.float_precision == "fp16"
     recorded = record_quantizers(graph, ranges, disabled_quantizers(quantizers), half=half)
-    layout: Layout = "NCHW" if options.channels_first_input else source.layout
-    entries = _entries(graph, options, layout, preprocessing, metadata, planned)
+    entries = _entries(graph, options, source.layout, preprocessing, metadata, planned)
     if (cpu := _cpu(quantizers, planned)) is not None:
         entries["cpu"] = cpu
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
@@ -187,13 +186,12 @@ def _entries(
     extra: Mapping[str, Any] | None,
     plan: QuantizationPlan | None,
 ) -> dict[str, str]:
-    images = {value.name: layout for value in graph.graph.inputs if rank(value) == 4}
     entries = {
         "version": _own_version(),
         "target": options.target,
         "tensors": keras_tensors(graph),
         **node_identities(graph),
-        "layout": json.dumps(images),
+        "layout": json.dumps(_layouts(graph, options, layout)),
         "preprocessing_embedded": "true" if options.embed_preprocessing else "false",
     }
     if preprocessing is not None:
@@ -209,6 +207,19 @@ def _entries(
             )
         entries[key] = value if isinstance(value, str) else json.dumps(value)
     return entries
+
+
+def _layouts(graph: ir.Model, options: ExportOptions, layout: Layout) -> dict[str, str]:
+    """Return the axis order of each input and output with three to five axes, such as ``NHWC``."""
+    first = "NCHW" if options.channels_first_input else layout
+    found = {}
+    for value in (*graph.graph.inputs, *graph.graph.outputs):
+        if (axes := rank(value)) in (3, 4, 5):
+            # channels_first_input moves the channels of images only.
+            order = first if axes == 4 and value.is_graph_input() else layout
+            space = "DHW"[5 - axes :]
+            found[str(value.name)] = f"NC{space}" if order == "NCHW" else f"N{space}C"
+    return found
 
 
 def _cpu(quantizers: Sequence[RangeOwner], plan: QuantizationPlan | None) -> str | None:

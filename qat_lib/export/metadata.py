@@ -3,8 +3,8 @@
 Keys (all values are text): ``qatline.version``, ``qatline.target``, ``qatline.plan_digest``,
 ``qatline.quantizers`` (JSON, see ``Recorded``), ``qatline.tensors`` (JSON: Keras layer -> output
 tensor), ``qatline.nodes`` (JSON, see ``qat_lib.onnx_view.identity.Identities``), ``qatline.layout``
-(JSON: input name -> ``NHWC`` or ``NCHW``), ``qatline.preprocessing`` (JSON) and
-``qatline.preprocessing_embedded``, and the caller's own entries (classes, accuracy).
+(JSON: name of an input or output -> axis order, such as ``NHWC``), ``qatline.preprocessing`` (JSON)
+and ``qatline.preprocessing_embedded``, and the caller's own entries (classes, accuracy).
 
 This module requires neither TensorFlow nor Keras nor onnx-ir, so that an engine machine can read
 the metadata.
