@@ -1,22 +1,20 @@
-"""Labelled model inputs from ``.npz`` and ``.npy`` files, without preprocessing."""
+"""Model inputs and targets from ``.npz`` and ``.npy`` files, without preprocessing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qat_lib.errors import DataError
 from qat_lib.files.npy import load_npy
 from qatline.components.data.array_checks import Array
-from qatline.components.data.npz_source import PAIRS, find_pair, unpack_npz
-from qatline.components.data.part import Indices
+from qatline.components.data.npz_source import PAIRS, find_part, unpack_npz
+from qatline.components.data.part import Batch, Indices, Shape
 from qatline.components.data.splits import stratified_subset
-from qatline.components.tasks.classification import class_labels
 
 TEST_PAIRS = (*PAIRS["test"], ("x", "y"), ("images", "labels"))
 """Names of arrays for evaluation, without those of a training part."""
@@ -26,14 +24,32 @@ _VALIDATION_SHARE = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Inputs ``(samples, ...)``, in memory or memory-mapped, and int64 labels ``(samples,)``."""
+    """Inputs ``(samples, ...)``, in memory or memory-mapped, and targets ``(samples, ...)``.
 
-    x: Array
-    targets: Indices
+    Attributes:
+        x: an array, or several by the names of the model's inputs.
+        targets: the targets.
+    """
 
-    def inputs(self, indices: Indices) -> npt.NDArray[Any]:
+    x: Array | Mapping[str, Array]
+    targets: Array
+
+    def inputs(self, indices: Indices | slice) -> Batch:
         """Return the inputs of some samples."""
+        if isinstance(self.x, Mapping):
+            return {name: np.asarray(array[indices]) for name, array in self.x.items()}
         return np.asarray(self.x[indices])
+
+    @property
+    def input_shape(self) -> Shape | dict[str, Shape]:
+        """Shape of one sample of the input, or of each input by name."""
+        if isinstance(self.x, Mapping):
+            return {name: array.shape[1:] for name, array in self.x.items()}
+        return self.x.shape[1:]
+
+    def rows(self, indices: Indices) -> Labelled:
+        """Return some samples."""
+        return Labelled(x=self.inputs(indices), targets=np.asarray(self.targets[indices]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +57,26 @@ class AsFloat:
     """Preprocessing of data in the form of model input: cast to float32.
 
     Attributes:
-        image_shape: shape of one sample.
+        image_shape: shape of one sample of the input, or of each input by name.
     """
 
-    image_shape: tuple[int, ...]
+    image_shape: Shape | Mapping[str, Shape]
 
-    def apply(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def apply(self, batch: Any) -> Any:
         """Return the batch in float32."""
+        if isinstance(batch, Mapping):
+            return {name: array.astype(np.float32) for name, array in batch.items()}
         return batch.astype(np.float32)
 
 
 def read_labelled(
     data: Path, labels: Path | None, scratch: Path, names: Sequence[tuple[str, str]]
 ) -> Labelled:
-    """Read inputs and labels.
+    """Read inputs and targets.
 
     Args:
         data: a ``.npz`` file of both, or a ``.npy`` file of inputs.
-        labels: a ``.npy`` file of labels if ``data`` is a ``.npy`` file.
+        labels: a ``.npy`` file of targets if ``data`` is a ``.npy`` file.
         scratch: folder for the unpacked arrays of a ``.npz`` file.
         names: pairs of names in a ``.npz`` file; the first existing pair is used.
 
@@ -74,8 +92,8 @@ def read_training(
 ) -> tuple[Labelled, Labelled]:
     """Read training and validation samples.
 
-    A ``.npz`` file may contain a validation part, ``x_val`` and ``y_val``; otherwise a stratified
-    fifth of the samples is used.
+    A ``.npz`` file may contain a validation part, ``x_val`` and ``y_val``; otherwise a fifth of the
+    samples is used, with the classes in proportion if the targets are whole numbers.
 
     Args:
         data: as in ``read_labelled``.
@@ -109,14 +127,13 @@ def _read(
                 f"Expected --labels beside {data}, a .npy file of inputs alone. Give both, or a "
                 ".npz file that holds x and y."
             )
-        return {first: _labelled(_load(data), _load(labels), str(data))}
+        return {first: _checked(_load(data), _load(labels), str(data))}
     if labels is not None:
         raise DataError(f"Expected no --labels beside {data}: a .npz file holds its own.")
     arrays, found = unpack_npz(data, scratch), {}
     for part, names in parts.items():
-        if (pair := find_pair(part, names, arrays, data)) is not None:
-            x, y = pair
-            found[part] = _labelled(arrays[x], arrays[y], f"{data}: {x} and {y}")
+        if (pair := find_part(part, names, arrays, data)) is not None:
+            found[part] = _checked(*pair, f"{data}, {part} part" if len(parts) > 1 else str(data))
     if first not in found:
         known = ", ".join(f"{x} and {y}" for x, y in parts[first])
         raise DataError(
@@ -125,14 +142,19 @@ def _read(
     return found
 
 
-def _labelled(x: Array, y: Array, name: str) -> Labelled:
-    if x.ndim < 2 or not len(x):
-        raise DataError(
-            f"{name}: expected inputs (samples, ...) with at least one sample, received {x.shape}."
-        )
-    if y.ndim and len(x) != len(y):
-        raise DataError(f"{name}: {len(x)} inputs but {len(y)} labels; expected the same number")
-    return Labelled(x=x, targets=class_labels(f"{name} labels", y))
+def _checked(x: Array | Mapping[str, Array], y: Array, name: str) -> Labelled:
+    for array in x.values() if isinstance(x, Mapping) else [x]:
+        if array.ndim < 2 or not len(array):
+            raise DataError(
+                f"{name}: expected inputs (samples, ...) with at least one sample, received "
+                f"{array.shape}."
+            )
+        if not y.ndim or len(array) != len(y):
+            raise DataError(
+                f"{name}: {len(array)} inputs but {len(y) if y.ndim else 0} labels; expected the "
+                "same number"
+            )
+    return Labelled(x=x, targets=y)
 
 
 def _load(path: Path) -> Array:
@@ -149,12 +171,10 @@ def _split(whole: Labelled, data: Path, seed: int) -> tuple[Labelled, Labelled]:
         raise DataError(
             f"{data}: expected at least 2 samples to train and validate on, received 1."
         )
-    _, dense = np.unique(whole.targets, return_inverse=True)
+    classes = np.zeros(count, np.int64)
+    if whole.targets.size == count and whole.targets.dtype.kind in "iu":
+        _, classes = np.unique(whole.targets.ravel(), return_inverse=True)
     share = min(count - 1, max(1, round(_VALIDATION_SHARE * count)))
-    taken = stratified_subset(dense, share, seed=seed, classes=int(dense.max()) + 1)
+    taken = stratified_subset(classes, share, seed=seed, classes=int(classes.max()) + 1)
     rest = np.setdiff1d(np.arange(count), taken)
-    return _part(whole, rest), _part(whole, taken)
-
-
-def _part(whole: Labelled, indices: Indices) -> Labelled:
-    return Labelled(x=whole.x[indices], targets=whole.targets[indices])
+    return whole.rows(rest), whole.rows(taken)

@@ -73,10 +73,8 @@ def read_npz(
     arrays = unpack_npz(path, scratch, head)
     parts: dict[str, Part] = {}
     for part, names in PAIRS.items():
-        if (pair := find_pair(part, names, arrays, path)) is not None:
-            parts[part] = check_part(part, arrays[pair[0]], arrays[pair[1]])
-        elif (several := _several(part, names, arrays, path)) is not None:
-            parts[part] = check_part(part, *several)
+        if (found := find_part(part, names, arrays, path)) is not None:
+            parts[part] = check_part(part, *found)
     if "train" not in parts:
         raise DataError(
             f"{path}: expected arrays named x_train and y_train (optionally x_val, y_val, x_test, "
@@ -122,33 +120,24 @@ def unpack_npz(path: Path, scratch: Path, head: int | None = None) -> dict[str, 
         raise DataError(f"{path} can't be read: {error.strerror or error}") from error
 
 
-def find_pair(
+def find_part(
     part: str, names: Sequence[tuple[str, str]], arrays: Mapping[str, Array], path: Path
-) -> tuple[str, str] | None:
-    """Return the first existing pair of names of inputs and targets, or None.
+) -> tuple[Array | dict[str, Array], Array] | None:
+    """Return the inputs and targets of the first existing pair of names, or None.
+
+    Several inputs are returned by name.
 
     Raises:
         DataError: only one of the two exists.
     """
     for x, y in names:
-        if x in arrays and y in arrays:
-            return x, y
-        is_one_of_several = y in arrays and _named(x, arrays)
-        if (x in arrays or y in arrays) and not is_one_of_several:
-            have, lack = (x, y) if x in arrays else (y, x)
+        several = {} if x in arrays else _named(x, arrays)
+        present = x if x in arrays else next((f"{x}_{name}" for name in several), None)
+        if present is not None and y in arrays:
+            return several or arrays[x], arrays[y]
+        if present is not None or y in arrays:
+            have, lack = (present, y) if present is not None else (y, x)
             raise DataError(f"{path}: the {part} part has {have} but no {lack}")
-    return None
-
-
-def _several(
-    part: str, names: Sequence[tuple[str, str]], arrays: Mapping[str, Array], path: Path
-) -> tuple[dict[str, Array], Array] | None:
-    """Return several inputs by name and the targets, or None."""
-    for x, y in names:
-        if found := _named(x, arrays):
-            if y not in arrays:
-                raise DataError(f"{path}: the {part} part has {x}_{next(iter(found))} but no {y}")
-            return found, arrays[y]
     return None
 
 

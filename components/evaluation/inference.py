@@ -63,6 +63,17 @@ class EngineRunner:
         return ", ".join(info.name for info in self.engine.outputs)
 
     @property
+    def output_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Shape of a sample of each output by name, with the channels in the last axis."""
+        shapes = {}
+        for info in self.engine.outputs:
+            _, *shape = info.shape
+            if self._is_channels_first(info):
+                shape = [*shape[1:], shape[0]]
+            shapes[info.name] = tuple(shape)
+        return shapes
+
+    @property
     def largest_batch(self) -> int:
         """Largest batch size of the engine."""
         return self._largest
@@ -70,6 +81,15 @@ class EngineRunner:
     def nearest_batch(self, size: int) -> int:
         """Return the engine's batch size nearest to ``size``."""
         return min(max(size, self._smallest), self._largest)
+
+    def as_taken(self, batch: Array | Mapping[str, Array]) -> dict[str, Array]:
+        """Return raw data by input name: in the type that the engine takes, else in float32."""
+        arrays = batch if isinstance(batch, Mapping) else {self._inputs[0].name: batch}
+        types = {info.name: info.dtype for info in self.engine.inputs}
+        return {
+            name: x if str(x.dtype) == types[name] else x.astype(np.float32)
+            for name, x in arrays.items()
+        }
 
     def __call__(self, batch: Array | Mapping[str, Array]) -> Outputs:
         """Return the engine's output for a batch, or several outputs by name."""
@@ -92,13 +112,16 @@ class EngineRunner:
             if samples < self._smallest:  # an engine with a minimum batch: pad, and cut the result
                 x = np.concatenate([x, np.repeat(x[-1:], self._smallest - samples, axis=0)])
             request[each.name] = each.arranged(x)
-        outputs, layout = self.engine.infer(request), self.engine.manifest.layout
-        found = {}
+        outputs, found = self.engine.infer(request), {}
         for info in self.engine.outputs:
             values = outputs[info.name][:samples]
-            first = layout.get(info.name, "").startswith("NC")
-            found[info.name] = np.moveaxis(values, 1, -1) if first else values
+            found[info.name] = (
+                np.moveaxis(values, 1, -1) if self._is_channels_first(info) else values
+            )
         return found
+
+    def _is_channels_first(self, output: TensorInfo) -> bool:
+        return self.engine.manifest.layout.get(output.name, "").startswith("NC")
 
 
 class _Input:

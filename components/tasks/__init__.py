@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
 from qat_lib.errors import ConfigError
 from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.artifacts.metric import Metric
@@ -24,6 +26,7 @@ from qatline.components.tasks.task import (
     Samples,
     Task,
     check_numbers,
+    holds_nan,
     joined,
     rows_of,
     samples_of,
@@ -39,6 +42,7 @@ __all__ = [
     "Task",
     "check_numbers",
     "derive_task",
+    "holds_nan",
     "joined",
     "make_task",
     "open_task",
@@ -46,6 +50,7 @@ __all__ = [
     "samples_of",
     "shapes_of",
     "task_for",
+    "task_of_model",
 ]
 
 TASKS: Mapping[str, type[Task]] = {
@@ -113,6 +118,38 @@ def task_for(
         target_shape=tuple(target_shape),
     )
     return task
+
+
+def task_of_model(
+    shapes: Mapping[str, Sequence[int | None]],
+    targets: NDArray[Any],
+    model: str,
+    name: str | None = None,
+) -> tuple[Task, NDArray[Any]]:
+    """Return the task of a network on data that are not a prepared data set, and its targets.
+
+    Classes are named by their indices.
+
+    Args:
+        shapes: shape of a sample of each output of the network.
+        targets: targets as read, ``(samples, ...)``.
+        model: name of the network, for messages.
+        name: a built-in task, or ``module:Class``. Default: derived from the targets.
+
+    Raises:
+        ConfigError: the task does not exist.
+        DataError: the targets do not fit the task.
+        UnsupportedModelError: the network does not fit it.
+    """
+    if name is None:
+        sizes = [shape[-1] for shape in shapes.values() if shape]
+        name = derive_task(targets, sizes[0] or 1 if len(sizes) == 1 else 1)
+    classes = [str(index) for index in range(make_task(name, {}).classes_of(shapes, model))]
+    task = task_for(name, classes=classes, target_shape=targets.shape[1:])
+    checked = task.check_targets(targets, "targets")
+    task = task_for(name, classes=classes, target_shape=checked.shape[1:])
+    task.check_outputs(shapes, model)
+    return task, checked
 
 
 def open_task(data: DatasetInfo) -> Task:

@@ -95,6 +95,10 @@ class Classification(Task):
         _check_range(labels, len(self.data.classes), where)
         return labels
 
+    def classes_of(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> int:
+        """Return the size of the last axis of the only output."""
+        return int((one_output(shapes, model, "Classification") or (0,))[-1] or 0)
+
     def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
         """Expect one output with a value per class."""
         shape, count = one_output(shapes, model, "Classification"), len(self.data.classes)

@@ -15,7 +15,7 @@ from qatline.components.tasks.regression import Regression
 from qatline.components.tasks.segmentation import Segmentation
 
 
-def derive_task(targets: NDArray[Any]) -> str:
+def derive_task(targets: NDArray[Any], outputs: int = 1) -> str:
     """Return the name of the built-in task that fits the training targets.
 
     One integer per sample means classes, floats mean regression, 0 and 1 in columns mean
@@ -24,13 +24,16 @@ def derive_task(targets: NDArray[Any]) -> str:
 
     Args:
         targets: targets as read, ``(samples, ...)``.
+        outputs: values per sample in the network's output, if known. With several, one whole float
+            per sample is a class, too.
 
     Raises:
         DataError: no task fits, or several do.
     """
     shape, is_float = targets.shape, targets.dtype.kind == "f"
     if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
-        return Regression.name if is_float and not _are_indices(targets) else Classification.name
+        is_class = not is_float or _are_indices(targets, every=outputs < 2)
+        return Classification.name if is_class else Regression.name
     if len(shape) == 2 and np.isin(targets, (0, 1)).all():
         if (targets.sum(axis=1) == 1).all():
             raise DataError(f"train targets: received {shape} of 0 and 1, one 1 per row. {ONE_HOT}")
@@ -48,6 +51,9 @@ def derive_task(targets: NDArray[Any]) -> str:
     )
 
 
-def _are_indices(targets: NDArray[Any]) -> bool:
+def _are_indices(targets: NDArray[Any], *, every: bool) -> bool:
+    """Return whether targets are class indices; with ``every``, without a gap."""
     values = np.unique(targets)
-    return len(values) > 1 and np.array_equal(values, np.arange(len(values)))
+    if every:
+        return len(values) > 1 and np.array_equal(values, np.arange(len(values)))
+    return bool(np.isfinite(values).all() and (values == np.floor(values)).all())

@@ -78,6 +78,10 @@ class MultiLabel(Task):
             )
         return targets.astype(np.float32)
 
+    def classes_of(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> int:
+        """Return the size of the last axis of the only output."""
+        return int((one_output(shapes, model, "Multi-label classification") or (0,))[-1] or 0)
+
     def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
         """Expect one output with a value per class."""
         shape, count = one_output(shapes, model, "Multi-label classification"), self._classes

@@ -98,6 +98,10 @@ class Segmentation(Task):
                 )
         return targets.astype(np.uint8)
 
+    def classes_of(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> int:
+        """Return the size of the last axis of the only output."""
+        return int((one_output(shapes, model, "Segmentation") or (0,))[-1] or 0)
+
     def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
         """Expect one output with the size of the masks and a value per class."""
         shape, count = one_output(shapes, model, "Segmentation"), len(self.data.classes)

@@ -193,6 +193,18 @@ class Task:
         """
         return tuple(given)
 
+    def classes_of(
+        self,
+        shapes: Mapping[str, Sequence[int | None]],  # noqa: ARG002
+        model: str,  # noqa: ARG002
+    ) -> int:
+        """Return the number of classes of a network, from the shapes of its outputs. Default: 0.
+
+        Raises:
+            UnsupportedModelError: the network does not fit the task.
+        """
+        return 0
+
     def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
         """Check the shapes of a network's outputs, without the axis of samples.
 
@@ -381,9 +393,9 @@ def check_numbers(outputs: Outputs, model: str) -> None:
         if found := nan_samples(values):
             raise DataError(
                 f"Expected numbers from {model}. Its outputs are NaN for {found} of {len(values)} "
-                "samples, so its quality is not defined. Look for weights that are NaN, a division "
-                "by zero or an overflow (in FP16, values beyond 65504), and correct the model or "
-                "the training."
+                "samples of a batch, so its quality is not defined. Look for weights that are NaN, "
+                "a division by zero or an overflow (in FP16, values beyond 65504), and correct the "
+                "model or the training."
             )
 
 

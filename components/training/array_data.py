@@ -53,4 +53,4 @@ class ArrayData:
 
     @property
     def _input(self) -> AsFloat:
-        return AsFloat(image_shape=self.training.x.shape[1:])
+        return AsFloat(image_shape=self.training.input_shape)

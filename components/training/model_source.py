@@ -144,7 +144,6 @@ def check_model(model: Any, shapes: Shapes, task: Task) -> None:
         UnsupportedModelError: it does not, or it is subclassed.
     """
     from qat_lib import LayerGraph
-    from qat_lib.keras.structure import functional_of
 
     graph = LayerGraph(model)
     taken = {_name(tensor): graph.shapes[tensor][1:] for tensor in graph.inputs}
@@ -174,12 +173,19 @@ def check_model(model: Any, shapes: Shapes, task: Task) -> None:
                 f"The model {model.name!r} expects {kind} of shape {expected}{axes}, but the data "
                 f"has {received}. Set {change}, or take another model."
             )
-    names = functional_of(model).output_names
-    outputs = {
+    task.check_outputs(output_shapes(model), model.name)
+
+
+def output_shapes(model: Any) -> dict[str, tuple[int | None, ...]]:
+    """Return the shape of a sample of each output by name."""
+    from qat_lib import LayerGraph
+    from qat_lib.keras.structure import functional_of
+
+    graph, names = LayerGraph(model), functional_of(model).output_names
+    return {
         name: tuple(graph.shapes[tensor][1:])
         for name, tensor in zip(names, graph.outputs, strict=True)
     }
-    task.check_outputs(outputs, model.name)
 
 
 def _name(tensor: str) -> str:

@@ -2,61 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qat_lib.errors import DataError
-from qatline.components.support.other_tasks import OTHER_TASKS
-
-if TYPE_CHECKING:
-    from qatline.components.data.labelled import Labelled
 
 _BLOCK = 256  # samples looked at together
 
 
 def check_inputs(model: Any, inputs: Any, path: Path) -> None:
-    """Check that an array can be fed to a model.
+    """Check that arrays can be fed to a model.
+
+    Args:
+        model: Keras model.
+        inputs: samples of its only input, or of each input by name.
+        path: where they are from, for messages.
 
     Raises:
-        DataError: The model has several inputs, or the array has another shape, no samples, or a
+        DataError: The names of the inputs differ, or an array has another shape, no samples, or a
             value that is not finite.
     """
-    if len(model.inputs) != 1:
+    taken = {tensor.name.partition(":")[0]: tuple(tensor.shape) for tensor in model.inputs}
+    if not isinstance(inputs, Mapping):
+        if len(taken) != 1:
+            raise DataError(
+                f"Expected arrays for the inputs {', '.join(taken)} of {model.name}. Received one "
+                f"array in {path}: give a .npz file with an array of each name."
+            )
+        inputs = dict.fromkeys(taken, inputs)
+    if set(inputs) != set(taken):
         raise DataError(
-            f"{model.name} has {len(model.inputs)} inputs, a .npy holds one. {OTHER_TASKS}"
+            f"Expected arrays for the inputs {', '.join(taken)} of {model.name}. Received "
+            f"{', '.join(inputs)} in {path}."
         )
-    expected = tuple(model.inputs[0].shape)
-    fits = len(expected) == inputs.ndim and all(
-        want in (None, got) for want, got in zip(expected[1:], inputs.shape[1:], strict=True)
+    for name, array in inputs.items():
+        _check_input(array, taken[name], model.name, path)
+
+
+def first_samples(inputs: Any, count: int) -> Any:
+    """Return the first samples of an array, or of each of several by name."""
+    if isinstance(inputs, Mapping):
+        return {name: array[:count] for name, array in inputs.items()}
+    return inputs[:count]
+
+
+def _check_input(array: Any, expected: tuple[int | None, ...], model: str, path: Path) -> None:
+    fits = len(expected) == array.ndim and all(
+        want in (None, got) for want, got in zip(expected[1:], array.shape[1:], strict=True)
     )
-    if inputs.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf":
         raise DataError(
-            f"Expected model inputs that are numbers. Received {inputs.dtype} in {path}."
+            f"Expected model inputs that are numbers. Received {array.dtype} in {path}."
         )
     if not fits:
         shape = "x".join("n" if size is None else str(size) for size in expected)
         raise DataError(
-            f"Expected model inputs of shape {shape}, as {model.name} takes them. "
-            f"Received {'x'.join(map(str, inputs.shape))} in {path}."
+            f"Expected model inputs of shape {shape}, as {model} takes them. "
+            f"Received {'x'.join(map(str, array.shape))} in {path}."
         )
-    if not len(inputs):
+    if not len(array):
         raise DataError(f"Expected at least one sample. Received an array without any in {path}.")
-    if not _all_finite(inputs):
+    if not _all_finite(array):
         raise DataError(
             f"Expected model inputs that are finite in float32. Received NaN or infinity in {path}."
-        )
-
-
-def check_labels_fit(data: Labelled, classes: int, path: Path) -> None:
-    """Check that each label is one of a model's classes.
-
-    Raises:
-        DataError: One is not.
-    """
-    if (largest := int(data.targets.max())) >= classes:
-        raise DataError(
-            f"Expected labels from 0 to {classes - 1}: the model has {classes} outputs. "
-            f"Received {largest} with {path}."
         )
 
 

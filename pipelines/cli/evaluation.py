@@ -1,4 +1,4 @@
-"""Evaluate any kind of model on labelled data.
+"""Evaluate any kind of model on arrays with targets.
 
 The code is that of the step evaluate.
 """
@@ -6,27 +6,23 @@ The code is that of the step evaluate.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from qat_lib.errors import ConfigError, DataError
+from qat_lib.errors import ConfigError
 from qatline.components.artifacts.metric import Metric
-from qatline.components.data.labelled import Labelled
+from qatline.components.data.labelled import AsFloat, Labelled
 from qatline.components.evaluation.inference import EngineRunner
-from qatline.components.support.other_tasks import OTHER_TASKS
-from qatline.components.tasks import check_numbers, task_for
-from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
+from qatline.components.tasks import Outputs, check_numbers, joined, task_of_model
+from qatline.pipelines.cli.data_files import check_inputs
 
 if TYPE_CHECKING:
     from qat_lib.engines import Engine
 
-Outputs = NDArray[np.floating[Any]]
+Batches = Iterable[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,51 +56,71 @@ class FileEvaluation:
 
 
 def evaluate_file(
-    model: Path, part: Labelled, data: Path, *, batch_size: int, seconds: float | None
+    model: Path,
+    part: Labelled,
+    data: Path,
+    *,
+    task: str | None = None,
+    batch_size: int,
+    seconds: float | None,
 ) -> FileEvaluation:
     """Measure a Keras model (``.keras``), an ONNX file (``.onnx``) or an engine.
 
     Args:
         model: the file.
-        part: inputs as the model takes them, and labels.
+        part: inputs as the model takes them, and targets.
         data: where they are from, for messages.
+        task: a built-in task, or ``module:Class``. Default: derived from the targets.
         batch_size: samples run together, as far as the engine takes them.
         seconds: how long to measure latency; None for not at all.
 
     Raises:
-        ConfigError: Latency is asked for of a Keras model.
+        ConfigError: Latency is asked for of a Keras model, or the task does not exist.
         DataError: The data does not fit the model, or the model gives NaN.
         EngineLoadError, ExportError: The file can't be used.
+        UnsupportedModelError: The model does not fit the task.
     """
     if model.suffix == ".keras":
         if seconds is not None:
             raise ConfigError(
                 f"Expected no --latency with {model}: it is measured on engines and ONNX files."
             )
-        outputs = _keras_outputs(model, part, data, batch_size)
-        return _measured(model, "keras", outputs, part, data)
+        shapes, run = _keras(model, part, data)
+        return _measured(model, "keras", shapes, run, part, task, batch_size)
     with _opened(model, batch_size) as engine:
-        classifier = _classifier(engine, part, data)
-        outputs = _engine_outputs(classifier, part, batch_size)
-        found = _measured(model, engine.manifest.backend, outputs, part, data)
+        runner = EngineRunner(engine, part.input_shape, raw=True)
+        found = _measured(
+            model,
+            engine.manifest.backend,
+            runner.output_shapes,
+            lambda batches: map(runner, map(runner.as_taken, batches)),
+            part,
+            task,
+            runner.nearest_batch(batch_size),
+        )
         if seconds is None:
             return found
-        size = classifier.nearest_batch(1)
+        size = runner.nearest_batch(1)
         times = engine.benchmark(batch_size=size, seconds=seconds).end_to_end
     fields = {**found.__dict__, "latency_batch": size}
     return FileEvaluation(**fields | {"latency_ms_p50": times.p50, "latency_ms_p99": times.p99})
 
 
-def _keras_outputs(model: Path, part: Labelled, data: Path, batch_size: int) -> Outputs:
+def _keras(
+    model: Path, part: Labelled, data: Path
+) -> tuple[dict[str, tuple[int | None, ...]], Callable[[Batches], Iterator[Outputs]]]:
+    """Return the output shapes of a Keras model, and a function that runs it."""
     from qatline.pipelines.cli.quiet_import import import_tensorflow
 
     import_tensorflow()
     import qat_lib
     from qatline.components.training.fitting import predict
+    from qatline.components.training.model_source import output_shapes
 
     network = qat_lib.load_model(model)
     check_inputs(network, part.x, data)
-    return np.concatenate([*predict(network, _batches(part, batch_size))])
+    as_float = AsFloat(image_shape=part.input_shape)
+    return output_shapes(network), lambda batches: predict(network, map(as_float.apply, batches))
 
 
 @contextmanager
@@ -126,45 +142,26 @@ def _opened(model: Path, batch_size: int) -> Iterator[Engine]:
             yield engine
 
 
-def _classifier(engine: Engine, part: Labelled, data: Path) -> EngineRunner:
-    names = [info.name for info in engine.inputs]
-    if len(names) != 1:
-        raise DataError(
-            f"Expected a model with one input; it has {', '.join(names)}. {data} holds one. "
-            f"{OTHER_TASKS}"
-        )
-    return EngineRunner(engine, part.x.shape[1:], raw=True)
-
-
-def _engine_outputs(classifier: EngineRunner, part: Labelled, batch_size: int) -> Outputs:
-    (info,) = classifier.engine.inputs
-    raw = info.dtype == str(part.x.dtype)
-    batches = _batches(part, classifier.nearest_batch(batch_size), as_float=not raw)
-    return np.concatenate([classifier(batch) for batch in batches])
-
-
-def _batches(part: Labelled, size: int, *, as_float: bool = True) -> Iterator[NDArray[Any]]:
-    for start in range(0, len(part.targets), size):
-        block = np.asarray(part.x[start : start + size])
-        yield block.astype(np.float32) if as_float else block
-
-
 def _measured(
-    model: Path, backend: str, outputs: Outputs, part: Labelled, data: Path
+    model: Path,
+    backend: str,
+    shapes: Mapping[str, Sequence[int | None]],
+    run: Callable[[Batches], Iterable[Outputs]],
+    part: Labelled,
+    name: str | None,
+    size: int,
 ) -> FileEvaluation:
-    if outputs.ndim != 2:
-        raise DataError(
-            f"Expected a model with outputs (samples, classes). {model} gives {outputs.shape}. "
-            f"{OTHER_TASKS}"
-        )
-    classes = outputs.shape[1]
-    check_labels_fit(part, classes, data)
-    check_numbers(outputs, str(model))
-    task = task_for("classification", classes=tuple(map(str, range(classes))))
+    task, targets = task_of_model(shapes, part.targets, str(model), name)
+    starts = range(0, len(targets), size)
+    batches = (part.inputs(slice(start, start + size)) for start in starts)
+    measured = []
+    for start, outputs in zip(starts, run(batches), strict=True):
+        check_numbers(outputs, str(model))
+        measured.append(task.measure(outputs, targets[start : start + size]))
     return FileEvaluation(
         model=model,
         backend=backend,
-        samples=len(part.targets),
-        quality=task.summarize(task.measure(outputs, part.targets)),
+        samples=len(targets),
+        quality=task.summarize(joined(measured)),
         metrics=task.metrics,
     )

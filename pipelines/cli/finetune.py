@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
+from qatline.pipelines.cli.data_files import check_inputs
 from qatline.pipelines.cli.derived_options import with_finetuning_options
 from qatline.pipelines.cli.options import (
     JsonOption,
     LabelsOption,
+    TaskOption,
     TrainingDataOption,
     print_json,
 )
@@ -32,6 +34,7 @@ def finetune_file(
     output: Annotated[Path, typer.Option("--output", "-o", help="Fine-tuned model to write.")],
     data: TrainingDataOption,
     labels: LabelsOption = None,
+    task: TaskOption = None,
     options: Any = None,
     teacher: Annotated[
         Path | None,
@@ -58,7 +61,7 @@ def finetune_file(
     network = qat_lib.load_model(model)
     soft = None if teacher is None else qat_lib.load_model(teacher)
     with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
-        parts = _read(network, data, labels, Path(scratch), seed)
+        parts = _read(network, data, labels, task, Path(scratch), seed)
         _check_augment(settings, parts)
         history = _with_progress(
             lambda progress: finetune(
@@ -109,46 +112,46 @@ def _check_files(model: Path, output: Path, read: list[Path]) -> None:
     check_output(output, inputs=[model, *read])
 
 
-def _read(network: Any, data: Path, labels: Path | None, scratch: Path, seed: int) -> ArrayData:
+def _read(
+    network: Any, data: Path, labels: Path | None, task: str | None, scratch: Path, seed: int
+) -> ArrayData:
     """Return the data, checked against the model.
 
     Raises:
-        UnsupportedModelError: The model is not quantized, or no classifier.
-        DataError: The data does not fit it.
+        ConfigError: The task does not exist.
+        DataError: The data does not fit the model.
+        UnsupportedModelError: The model is not quantized, or does not fit the task.
     """
     import qat_lib
     from qat_lib.errors import UnsupportedModelError
     from qatline.components.data.labelled import read_training
-    from qatline.components.support.other_tasks import OTHER_TASKS
-    from qatline.components.tasks import task_for
+    from qatline.components.tasks import task_of_model
     from qatline.components.training.array_data import ArrayData
+    from qatline.components.training.model_source import output_shapes
 
     if not qat_lib.model_quantizers(network):
         raise UnsupportedModelError(
             f"Expected a quantized model. {network.name} has no quantizers: run qatline quantize "
             "with --data first."
         )
-    shapes = [tuple(output.shape) for output in network.outputs]
-    if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][1] is None:
-        raise UnsupportedModelError(
-            f"Expected a model with one output (samples, classes). {network.name} gives "
-            f"{', '.join(map(str, shapes))}. {OTHER_TASKS}"
-        )
     training, validating = read_training(data, labels, scratch, seed=seed)
+    shapes, parts = output_shapes(network), []
     for part in (training, validating):
         check_inputs(network, part.x, data)
-        check_labels_fit(part, shapes[0][1], data)
-    task = task_for("classification", classes=[str(index) for index in range(shapes[0][1])])
-    return ArrayData(training=training, validating=validating, task=task)
+        found, targets = task_of_model(shapes, part.targets, str(network.name), task)
+        parts.append(replace(part, targets=targets))
+        task = found.data.task  # not derived again: the validation part may lack a class
+    return ArrayData(training=parts[0], validating=parts[1], task=found)
 
 
 def _check_augment(settings: QATSettings, parts: ArrayData) -> None:
     from qat_lib.errors import DataError
 
-    if settings.augment not in (None, "none") and parts.training.x.ndim != 4:
+    shape = parts.training.input_shape
+    if settings.augment not in (None, "none") and (not isinstance(shape, tuple) or len(shape) != 3):
         raise DataError(
-            f"--augment {settings.augment} moves images (samples, height, width, channels). "
-            f"Received {parts.training.x.ndim} dimensions: leave it out."
+            f"--augment {settings.augment} moves images (height, width, channels). Received inputs "
+            f"of shape {shape}: leave it out."
         )
 
 

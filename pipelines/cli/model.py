@@ -25,6 +25,7 @@ from qatline.pipelines.cli.options import (
     JsonOption,
     LabelsOption,
     OnnxFile,
+    TaskOption,
     TestDataOption,
     print_json,
 )
@@ -203,6 +204,7 @@ def evaluate(
     ],
     data: TestDataOption,
     labels: LabelsOption = None,
+    task: TaskOption = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 32,
     latency: Annotated[
         bool, typer.Option("--latency", help="Also measure latency (ONNX files and engines only).")
@@ -212,7 +214,7 @@ def evaluate(
     ] = 2.0,
     json_: JsonOption = False,
 ) -> None:
-    """Measure the accuracy of a Keras model, ONNX file or engine.
+    """Measure the quality of a Keras model, ONNX file or engine.
 
     An ONNX file runs in ONNX Runtime.
     """
@@ -223,7 +225,12 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
         part = read_labelled(data, labels, Path(scratch), TEST_PAIRS)
         found = evaluate_file(
-            model, part, data, batch_size=batch_size, seconds=seconds if latency else None
+            model,
+            part,
+            data,
+            task=task,
+            batch_size=batch_size,
+            seconds=seconds if latency else None,
         )
     if json_:
         print_json(found.to_dict())

@@ -35,19 +35,32 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def read_inputs(path: Path) -> Any:
-    """Return the model inputs of a ``.npy`` file, memory-mapped.
+    """Return the model inputs of a file.
+
+    Args:
+        path: a ``.npy`` file of one input, which is memory-mapped, or a ``.npz`` file of several by
+            their names.
 
     Raises:
-        DataError: The file is missing or is no array of numbers.
+        DataError: The file is missing or holds no arrays of numbers.
     """
+    import zipfile
+    import zlib
+
+    import numpy as np
+
     from qat_lib.files.npy import load_npy
 
     try:
-        return load_npy(path)
-    except (OSError, ValueError) as error:
+        if path.suffix != ".npz":
+            return load_npy(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"Expected an array of inputs in {path} (.npy); it can't be read: {reason}."
+            f"Expected an array of inputs in {path} (.npy), or several (.npz); it can't be read: "
+            f"{reason}."
         ) from error
 
 

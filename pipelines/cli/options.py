@@ -129,10 +129,20 @@ TestDataOption = Annotated[
 ]
 LabelsOption = Annotated[
     Path | None,
-    typer.Option(help=".npy of labels, where --data is a .npy.", show_default=False),
+    typer.Option(help=".npy of targets, where --data is a .npy.", show_default=False),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Built-in task, or module:Class. Default: derived from the targets.",
+        show_default=False,
+    ),
 ]
 InputDataOption = Annotated[
-    Path, typer.Option(help=".npy of inputs, as the model takes them; no labels.")
+    Path,
+    typer.Option(
+        help=".npy of inputs, as the model takes them, or .npz of several by name; no labels."
+    ),
 ]
 SpecOption = Annotated[
     Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)

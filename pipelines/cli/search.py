@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from qatline.pipelines.cli.data_files import check_inputs, check_labels_fit
+from qatline.pipelines.cli.data_files import check_inputs, first_samples
 from qatline.pipelines.cli.diagnose import default_journal
 from qatline.pipelines.cli.options import (
     BackendOption,
@@ -18,11 +20,13 @@ from qatline.pipelines.cli.options import (
     JsonOption,
     LabelsOption,
     SpecOption,
+    TaskOption,
     print_json,
 )
 
 if TYPE_CHECKING:
     from qat_lib.keras.search import PlacementResult
+    from qatline.components.tasks import Task
 
 MetricChoice: TypeAlias = Literal["accuracy", "agreement", "fidelity"]
 ObjectiveChoice: TypeAlias = Literal["fewest", "fastest"]
@@ -43,6 +47,7 @@ def search_file(
         ),
     ] = None,
     labels: LabelsOption = None,
+    task: TaskOption = None,
     calibration: Annotated[
         Path | None,
         typer.Option(help=".npy of inputs to calibrate on.", show_default="--data"),
@@ -52,7 +57,7 @@ def search_file(
         MetricChoice | None,
         typer.Option(
             help="accuracy; agreement with FP32's labels; fidelity of the outputs.",
-            show_default="accuracy with labels",
+            show_default="the task's, with targets",
         ),
     ] = None,
     objective: Annotated[
@@ -99,7 +104,7 @@ def search_file(
     bound = parse_drop(max_drop)
     network = qat_lib.load_model(model)
     with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
-        inputs, truth = _read(network, data, labels, Path(scratch), samples)
+        inputs, truth, quality = _read(network, data, labels, task, Path(scratch), samples)
     ranges = None
     if calibration is not None:
         ranges = model_views.read_inputs(calibration)
@@ -111,7 +116,7 @@ def search_file(
             truth,
             max_drop=bound,
             calibration=ranges,
-            metric=metric,
+            metric=metric or quality,
             objective=objective,
             recipe=qat_lib.PtqRecipe(calibrator=calibrator, backend=backend, cpu=cpu),
             spec=None if spec is None else qat_lib.QuantizationSpec.load(spec),
@@ -133,29 +138,73 @@ def search_file(
         raise typer.Exit(1)
 
 
+class _Quality:
+    """The primary metric of a task as a metric of the search, where greater is better.
+
+    Shares are taken as they are. Of other metrics it is 1 minus the loss as a share of FP32's value.
+
+    Args:
+        task: the task.
+        targets: targets of the measured samples.
+        names: names of the model's outputs.
+    """
+
+    def __init__(self, task: Task, targets: Any, names: Sequence[str]) -> None:
+        self._task, self._targets, self._names = task, targets, tuple(names)
+        self.__name__ = task.primary.name
+
+    def __repr__(self) -> str:  # identifies the metric in a journal
+        targets = hashlib.sha256(self._targets.tobytes()).hexdigest()
+        return f"{self._task.data.task} {self.__name__} {targets}"
+
+    def __call__(self, outputs: Sequence[Any], reference: Sequence[Any]) -> float:
+        metric, value = self._task.primary, self._value(outputs)
+        if metric.share or value is None:
+            return value or 0.0
+        best = self._value(reference)
+        return 0.0 if best is None else 1.0 - metric.loss(value, best) / max(abs(best), 1e-12)
+
+    def _value(self, outputs: Sequence[Any]) -> float | None:
+        """Return the metric; None for outputs with NaN."""
+        from qatline.components.tasks import holds_nan
+
+        named: Any = dict(zip(self._names, outputs, strict=True))
+        found = named if len(named) > 1 else outputs[0]
+        if holds_nan(found):
+            return None
+        measured = self._task.measure(found, self._targets)
+        return self._task.summarize(measured)[self.__name__]
+
+
 def _read(
-    network: Any, data: Path, labels: Path | None, scratch: Path, samples: int
-) -> tuple[Any, Any]:
-    """Return inputs in float32, and labels where there are any.
+    network: Any, data: Path, labels: Path | None, task: str | None, scratch: Path, samples: int
+) -> tuple[Any, Any, _Quality | None]:
+    """Return inputs in float32, and targets and the task's metric where there are targets.
 
     Raises:
+        ConfigError: The task does not exist.
         DataError: The data does not fit the model.
+        UnsupportedModelError: The model does not fit the task.
     """
-    import numpy as np
-
-    from qatline.components.data.labelled import TEST_PAIRS, read_labelled
+    from qatline.components.data.labelled import TEST_PAIRS, AsFloat, read_labelled
+    from qatline.components.tasks import task_of_model
+    from qatline.components.training.model_source import output_shapes
     from qatline.pipelines.cli import model_views
 
     if data.suffix == ".npy" and labels is None:
         inputs = model_views.read_inputs(data)
         check_inputs(network, inputs, data)
-        return np.asarray(inputs[:samples], np.float32), None
+        return first_samples(inputs, samples).astype("float32"), None, None
     part = read_labelled(data, labels, scratch, TEST_PAIRS)
     check_inputs(network, part.x, data)
-    (shape, *others) = [tuple(output.shape) for output in network.outputs]
-    if not others and len(shape) == 2 and shape[1] is not None:
-        check_labels_fit(part, shape[1], data)
-    return np.asarray(part.x[:samples], np.float32), np.asarray(part.targets[:samples])
+    shapes = output_shapes(network)
+    found, targets = task_of_model(shapes, part.targets[:samples], str(network.name), task)
+    as_float = AsFloat(image_shape=part.input_shape)
+    return (
+        as_float.apply(part.inputs(slice(samples))),
+        targets,
+        _Quality(found, targets, list(shapes)),
+    )
 
 
 def _show(found: PlacementResult, model: Path, output: Path | None) -> None:

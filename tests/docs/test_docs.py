@@ -209,10 +209,3 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
     names = {name for place, _, name in described if ("qat_lib.torch" in place) == of_torch}
     modules = {name for name in public.__all__ if inspect.ismodule(getattr(public, name))}
     assert set(public.__all__) - modules <= names
-
-
-def test_section_named_by_refusals_exists() -> None:
-    from qatline.components.support.other_tasks import OTHER_TASKS
-
-    page, heading = re.search(r'(docs/\S+\.md), "(.+)"', OTHER_TASKS).groups()  # type: ignore[union-attr]
-    assert f"### {heading}\n" in (ROOT / page).read_text()

@@ -22,7 +22,7 @@ def test_read_labelled_prefers_the_test_part(tmp_path: Path) -> None:
     path = save(tmp_path, x=X, y=Y, x_test=X[:3], y_test=Y[:3])
     found = read_labelled(path, None, tmp_path, TEST_PAIRS)
     np.testing.assert_array_equal(found.x, X[:3])
-    assert found.targets.dtype == np.int64
+    assert found.targets.dtype == Y.dtype
     np.testing.assert_array_equal(found.inputs(np.array([2, 0])), X[[2, 0]])
 
 
@@ -36,7 +36,26 @@ def test_read_labelled_of_two_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", Y[:, None])
     found = read_labelled(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path, TEST_PAIRS)
-    np.testing.assert_array_equal(found.targets, Y)
+    np.testing.assert_array_equal(found.targets, Y[:, None])
+    assert found.input_shape == (4,)
+
+
+def test_read_labelled_of_several_inputs(tmp_path: Path) -> None:
+    path = save(tmp_path, x_test_left=X, x_test_right=X[:, :2], y_test=Y * 0.5)
+    found = read_labelled(path, None, tmp_path, TEST_PAIRS)
+    assert found.input_shape == {"left": (4,), "right": (2,)}
+    np.testing.assert_array_equal(found.inputs(slice(2, 4))["right"], X[2:4, :2])
+    np.testing.assert_array_equal(found.targets, Y * 0.5)
+
+
+def test_read_training_splits_several_inputs_alike(tmp_path: Path) -> None:
+    path = save(tmp_path, x_train_left=X, x_train_right=X + 1, y_train=X[:, :1])
+    training, validating = read_training(path, None, tmp_path, seed=0)
+    assert (len(training.targets), len(validating.targets)) == (8, 2)
+    for part in (training, validating):
+        assert isinstance(part.x, dict)
+        np.testing.assert_array_equal(part.x["left"] + 1, part.x["right"])
+        np.testing.assert_array_equal(part.x["left"][:, :1], part.targets)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +113,5 @@ def test_as_float_changes_nothing_but_the_type() -> None:
     applied = AsFloat(image_shape=(4,)).apply(X[:2])
     assert applied.dtype == np.float32
     np.testing.assert_array_equal(applied, X[:2])
+    named = AsFloat(image_shape={"a": (4,)}).apply({"a": X[:2]})
+    assert named["a"].dtype == np.float32

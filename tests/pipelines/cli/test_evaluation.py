@@ -121,7 +121,10 @@ def test_evaluate_refuses_models_that_answer_nan(tmp_path: Path, suffix: str) ->
     np.savez(tmp_path / "d.npz", x=X, y=np.zeros(len(X), np.int64))
     done = evaluate(tmp_path, f"m.{suffix}", "--data", str(tmp_path / "d.npz"))
     assert done.exit_code == 1
-    assert "Its outputs are NaN for 40 of 40 samples" in " ".join(done.stderr.split())
+    size = 16 if suffix == "engine" else 32
+    assert f"Its outputs are NaN for {size} of {size} samples of a batch" in " ".join(
+        done.stderr.split()
+    )
     assert done.stdout == ""
 
 
@@ -133,11 +136,23 @@ def test_evaluate_refuses_models_that_answer_nan(tmp_path: Path, suffix: str) ->
         ("none.onnx", ["--data", "d.npz"], 1, "none.onnx"),
         ("none.engine", ["--data", "d.npz"], 1, "There is no engine file"),
         ("m.engine", ["--data", "none.npz"], 1, "there is no such file"),
-        ("m.engine", ["--data", "many.npz"], 1, "Expected labels from 0 to 6"),
-        ("m.keras", ["--data", "many.npz"], 1, "Expected labels from 0 to 6"),
+        ("m.engine", ["--data", "many.npz"], 1, "expected 0 to 6 (7 classes), received 7"),
+        ("m.keras", ["--data", "many.npz"], 1, "expected 0 to 6 (7 classes), received 7"),
         ("m.engine", ["--data", "small.npz"], 1, "The engine takes inputs of shape (8, 8, 3)"),
         ("m.keras", ["--data", "small.npz"], 1, "Expected model inputs of shape nx8x8x3"),
-        ("two.onnx", ["--data", "d.npz"], 1, "Models that are not classifiers"),
+        (
+            "two.onnx",
+            ["--data", "d.npz"],
+            1,
+            "The engine has 2 inputs (image, b), the data has one",
+        ),
+        ("m.keras", ["--data", "d.npz", "--task", "regresion"], 2, "task.name: expected classific"),
+        (
+            "m.keras",
+            ["--data", "d.npz", "--task", "regression"],
+            1,
+            "gives outputs of shape (7,), but the targets have (1,)",
+        ),
     ],
 )
 def test_evaluate_of_bad_input_ends_with_one_message(
@@ -149,3 +164,38 @@ def test_evaluate_of_bad_input_ends_with_one_message(
     assert message in " ".join(done.stderr.split())
     assert "bug" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("kind", ["keras", "onnx", "engine"])
+def test_evaluate_of_other_tasks(tmp_path: Path, kind: str) -> None:
+    """A regression with two inputs, and masks: the metrics are the task's."""
+    left, right = keras.Input((4,), name="left"), keras.Input((2,), name="right")
+    value = keras.layers.Dense(1, name="value")(keras.layers.Concatenate()([left, right]))
+    models = {"two": keras.Model([left, right], value)}
+    image = keras.Input((8, 8, 3), name="image")
+    models["mask"] = keras.Model(image, keras.layers.Conv2D(3, 1, name="classes")(image))
+    generator = np.random.default_rng(0)
+    x = {
+        name: generator.normal(size=(10, n)).astype(np.float32)
+        for name, n in (("left", 4), ("right", 2))
+    }
+    y = models["two"].predict(x, verbose=0) + 0.25
+    np.savez(tmp_path / "two.npz", x_test_left=x["left"], x_test_right=x["right"], y_test=y)
+    mask = models["mask"].predict(X[:10], verbose=0).argmax(axis=-1)
+    np.savez(tmp_path / "mask.npz", x=X[:10], y=mask)
+    for name, model in models.items():
+        model.save(tmp_path / f"{name}.keras")
+        if kind != "keras":
+            qat_lib.export_onnx(model, tmp_path / f"{name}.onnx")
+        if kind == "engine":
+            spec = BuildSpec(backend="onnxruntime", max_batch_size=4)
+            build_engine(tmp_path / f"{name}.onnx", spec, output=tmp_path / f"{name}.engine")
+    found = {}
+    for name in models:
+        done = evaluate(
+            tmp_path, f"{name}.{kind}", "--data", str(tmp_path / f"{name}.npz"), "--json"
+        )
+        assert done.exit_code == 0, done.stderr
+        found[name] = json.loads(done.stdout)["quality"]
+    assert found["two"]["mae"] == pytest.approx(0.25, abs=1e-5)
+    assert found["mask"] == {"mean_iou": 1.0, "pixel_accuracy": 1.0}

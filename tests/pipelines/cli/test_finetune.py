@@ -84,12 +84,11 @@ def test_finetune_shows_a_table(folder: Path, tmp_path: Path) -> None:
     ("model", "arguments", "code", "message"),
     [
         ("m.keras", ["--data", "d.npz"], 1, "Expected a quantized model. small has no quantizers"),
-        ("two.keras", ["--data", "d.npz"], 1, "Expected a model with one output"),
-        ("two.keras", ["--data", "d.npz"], 1, "Models that are not classifiers"),
+        ("two.keras", ["--data", "d.npz"], 1, "Expected model inputs of shape nx4"),
         ("none.keras", ["--data", "d.npz"], 1, "There is no model file"),
         ("q.keras", ["--data", "none.npz"], 1, "there is no such file"),
         ("q.keras", ["--data", "x.npy"], 1, "Expected --labels"),
-        ("q.keras", ["--data", "many.npz"], 1, "Expected labels from 0 to 1"),
+        ("q.keras", ["--data", "many.npz"], 1, "expected 0 to 1 (2 classes), received 2"),
         ("q.keras", ["--data", "flat.npz"], 1, "Expected model inputs of shape nx8x8x3"),
         ("q.keras", ["--data", "d.npz", "--learning-rate", "0"], 2, "learning_rate: expected"),
         ("q.keras", ["--data", "d.npz", "--learning-rate", "nan"], 2, "--learning-rate"),
@@ -125,3 +124,37 @@ def test_finetune_moves_images_alone(tmp_path: Path) -> None:
     assert "--augment shift moves images" in moved.stderr
     done = finetune(tmp_path, "q.keras", tmp_path / "t.keras", *data, *SHORT)
     assert done.exit_code == 0, done.stderr
+
+
+def test_finetune_and_search_of_a_regression_with_two_inputs(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(0)
+    left, right = keras.Input((4,), name="left"), keras.Input((2,), name="right")
+    hidden = keras.layers.Dense(8, "relu", name="hidden")(keras.layers.Concatenate()([left, right]))
+    model = keras.Model([left, right], keras.layers.Dense(1, name="value")(hidden))
+    model.save(tmp_path / "m.keras")
+    generator = np.random.default_rng(0)
+    x = {"left": generator.normal(size=(300, 4)), "right": generator.normal(size=(300, 2))}
+    x = {name: array.astype(np.float32) for name, array in x.items()}
+    y = x["left"].sum(axis=1)
+    for part in ("train", "test"):
+        named = {f"x_{part}_{name}": array for name, array in x.items()}
+        np.savez(tmp_path / f"{part}.npz", **named, **{f"y_{part}": y})
+    np.savez(tmp_path / "inputs.npz", **x)
+    files = {name: str(tmp_path / f"{name}.npz") for name in ("train", "test", "inputs")}
+    quantized = str(tmp_path / "q.keras")
+    made = ["quantize", str(tmp_path / "m.keras"), "--data", files["inputs"], "-o", quantized]
+    assert runner.invoke(app, made).exit_code == 0
+    more = ["--data", files["train"], "--learning-rate", "0.05", "--epochs", "10", "--json"]
+    done = finetune(tmp_path, "q.keras", tmp_path / "t.keras", *more)
+    assert done.exit_code == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["validation_mae"] < 0.5 * content["validation_mae_before"]
+    given = ["--data", files["test"], "--max-drop", "5%", "--no-engines", "--json"]
+    done = runner.invoke(app, ["search", str(tmp_path / "t.keras"), *given])
+    assert done.exit_code == 2
+    assert "floating point" in done.stderr or "quantized already" in done.stderr
+    done = runner.invoke(app, ["search", str(tmp_path / "m.keras"), *given])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["metric"] == "mae"
+    assert found["float_value"] == 1.0
