@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from qat_lib.options import WeightForm
 
+LARGEST_WEIGHT = 63
+"""Largest integer of a weight: sums of two products stay within 16 bits on CPUs without VNNI."""
+
 Precision = Literal["fp32", "fp16", "int8"]
 Floats = NDArray[np.float32]
 
@@ -277,7 +280,7 @@ class _Writer:
         if self.precision != "int8":
             return self._constant(f"{name}/kernel", kernel.astype(self._float))
         others = tuple(i for i in range(len(shape)) if i != axis)
-        scale = np.abs(kernel).max(axis=others) / np.float32(127)
+        scale = np.abs(kernel).max(axis=others) / np.float32(LARGEST_WEIGHT)
         parameters = [
             self._constant(f"{name}/kernel/scale", scale.astype(np.float32)),
             self._constant(f"{name}/kernel/zero_point", np.zeros(shape[axis], np.int8)),
@@ -289,7 +292,9 @@ class _Writer:
             )
         else:
             spread = scale.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-            rounded = np.clip(np.rint(kernel / spread), -127, 127).astype(np.int8)
+            rounded = np.clip(np.rint(kernel / spread), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(
+                np.int8
+            )
             levels = self._constant(f"{name}/kernel/int8", rounded)
         return self._node(
             "DequantizeLinear", f"{name}/kernel/DequantizeLinear", [levels, *parameters], axis=axis
