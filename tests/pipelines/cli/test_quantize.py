@@ -12,6 +12,8 @@ import qat_lib
 from qatline.pipelines.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+VNNI = ["--cpu", "vnni"]
+"""Elsewhere a convolution of an image's channels stays in float."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_quantize_without_output_shows_plan_only(folder: Path) -> None:
     before = set(folder.iterdir())
-    done = runner.invoke(app, ["quantize", str(folder / "m.keras")])
+    done = runner.invoke(app, ["quantize", str(folder / "m.keras"), *VNNI])
     assert done.exit_code == 0, done.stderr
     assert "small: 4 quantizers (2 activation, 2 weight)" in done.stdout
     assert "range-preserving" in done.stdout
@@ -52,7 +54,7 @@ def test_quantize_output_is_calibrated_and_exportable(folder: Path, tmp_path: Pa
         "--save-plan",
         str(plan),
     ]
-    done = runner.invoke(app, ["quantize", *arguments, "--calibrator", "max", "--json"])
+    done = runner.invoke(app, ["quantize", *arguments, *VNNI, "--calibrator", "max", "--json"])
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["samples"] == 12
     found = qat_lib.model_quantizers(qat_lib.load_model(model))
@@ -110,7 +112,9 @@ def test_export_takes_float_precision(folder: Path, tmp_path: Path) -> None:
 def test_a_spec_and_a_case_are_honoured(folder: Path, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text("- name: logits\n  quantize_input: false\n  quantize_weight: false\n")
-    done = runner.invoke(app, ["quantize", str(folder / "m.keras"), "--spec", str(spec), "--json"])
+    done = runner.invoke(
+        app, ["quantize", str(folder / "m.keras"), "--spec", str(spec), *VNNI, "--json"]
+    )
     plan = json.loads(done.stdout)["plan"]
     assert {entry["tensor"] for entry in plan["quantizers"]} == {"image:0", "conv/kernel"}
     assert "logits" in {layer["layer"] for layer in plan["skipped"]}
@@ -185,7 +189,7 @@ def test_quantize_equalizes_around_depthwise_convolutions(
     keras.Model(x, keras.layers.DepthwiseConv2D(3, name="dw")(y)).save(tmp_path / "m.keras")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype("f4"))
     paths = ["-o", str(tmp_path / "q.keras"), "--data", str(tmp_path / "x.npy")]
-    done = runner.invoke(app, ["quantize", str(tmp_path / "m.keras"), *paths, *options])
+    done = runner.invoke(app, ["quantize", str(tmp_path / "m.keras"), *paths, *options, *VNNI])
     assert done.exit_code == 0, done.stderr
     relu = qat_lib.load_model(tmp_path / "q.keras").get_layer("relu")
     assert isinstance(relu, qat_lib.keras.quantizers.ChannelReLU) is equalizes
@@ -195,7 +199,7 @@ def test_quantize_equalizes_around_depthwise_convolutions(
 def test_quantize_rounds_by_outputs_and_leaves_no_state(folder: Path, tmp_path: Path) -> None:
     paths = ["-o", str(tmp_path / "q.keras"), "--data", str(folder / "x.npy")]
     done = runner.invoke(
-        app, ["quantize", str(folder / "m.keras"), *paths, "--rounding", "adaround"]
+        app, ["quantize", str(folder / "m.keras"), *paths, *VNNI, "--rounding", "adaround"]
     )
     assert done.exit_code == 0, done.stderr
     assert "rounding: layer 2 of 2" in done.stderr

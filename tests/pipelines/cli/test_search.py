@@ -82,3 +82,20 @@ def test_search_ends_with_1_where_int8_is_not_chosen(
     assert done.exit_code == 1, done.stderr
     assert "Verdict: keep FP32: this placement is not faster" in done.stdout
     assert not best.exists()
+
+
+def test_search_bounds_the_loss_of_a_regression(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)
+    x = inputs = keras.Input((8,), name="values")
+    x = layers.Dense(8, "relu", name="hidden")(x)
+    keras.Model(inputs, layers.Dense(1, name="value")(x)).save(tmp_path / "m.keras")
+    data = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
+    targets = keras.models.load_model(tmp_path / "m.keras").predict(data, verbose=0) + 0.5
+    np.savez(tmp_path / "x.npz", x=data, y=targets)
+    given = ["--data", str(tmp_path / "x.npz"), "--max-drop", "5%", "--no-engines", "--json"]
+    done = runner.invoke(app, ["search", str(tmp_path / "m.keras"), *given])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["metric"], found["float_value"]) == ("mae", 1.0)
+    assert 0.95 <= found["value"] <= 1.05
+    assert found["all_int8_value"] != 1.0
