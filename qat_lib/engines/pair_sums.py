@@ -6,7 +6,8 @@ signed ones by 128), so a pair of weights with the sum 129 can overflow: 129 * 2
 Neighbours are channels 0 and 1, 2 and 3, and so on, at one position of the kernel; a depthwise
 convolution does not add channels. ``ONEDNN_MAX_CPU_ISA=AVX2`` has the same effect on other CPUs.
 Source: oneDNN, "Nuances of int8 Computations"; measured with OpenVINO 2026.4 for convolutions of
-one to three dimensions, dilated, grouped and transposed convolutions, and matrix products.
+one to three dimensions, dilated, grouped and transposed convolutions, and matrix products. ONNX
+Runtime's kernels saturate as well, but have a slower form with 32-bit sums.
 """
 
 from __future__ import annotations
@@ -34,20 +35,27 @@ _CARRYING = (
 """Operators that OpenVINO runs on quantized activations in front of a kernel."""
 
 
-def overflowing_nodes(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield the nodes with INT8 weights and activations and pair sums that can exceed 16 bits."""
+def overflowing_nodes(graph: OnnxGraph, *, in_window: bool = False) -> Iterator[Node]:
+    """Yield the nodes with INT8 weights and activations and pair sums that can exceed 16 bits.
+
+    Args:
+        graph: the graph.
+        in_window: whether the neighbour of a convolution's last channel is the first channel of the
+            next position, as in ONNX Runtime's matrix products (measured with 1.31).
+    """
     for node in graph.nodes:
-        weights = paired_weights(graph, node)
+        weights = paired_weights(graph, node, in_window=in_window)
         if weights is None or not _reads_integers(graph, node.input(0)):
             continue
         if largest_sum(weights) > LARGEST_SUM:
             yield node
 
 
-def paired_weights(graph: OnnxGraph, node: Node) -> Array | None:
+def paired_weights(graph: OnnxGraph, node: Node, *, in_window: bool = False) -> Array | None:
     """Return the INT8 weights of a node as ``(..., channels)``, with neighbours on the last axis.
 
-    None for nodes without INT8 weights or without sums over channels.
+    None for nodes without INT8 weights or without sums over channels. ``in_window``: see
+    ``overflowing_nodes``.
     """
     source = graph.producer(node.input(1)) if node.op in _LAYOUTS else None
     if source is None or source.op != "DequantizeLinear":
@@ -55,6 +63,9 @@ def paired_weights(graph: OnnxGraph, node: Node) -> Array | None:
     integers = graph.weights(source.input(0))
     if integers is None or integers.dtype != np.int8 or integers.ndim < 2:
         return None
+    if in_window and node.op == "Conv":
+        is_depthwise = integers.shape[1] == 1 and len(integers) == node.attributes.get("group", 1)
+        return None if is_depthwise else np.moveaxis(integers, 1, -1).reshape(len(integers), -1)
     return _LAYOUTS[node.op](node, integers)
 
 

@@ -15,6 +15,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from qat_lib.engines import BuildSpec, build_engine, load_engine
+from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.openvino_forms import sound_form
 from qat_lib.engines.pair_sums import largest_sum, overflowing_nodes
 from qat_lib.onnx_view.graph import OnnxGraph
@@ -35,11 +37,16 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 """Shapes of weights and input, and attributes."""
 NEVER_OVERFLOWING = ("Conv depthwise",)
+IN_WINDOWS: dict[str, dict[str, Any]] = {
+    "Conv of one channel": {"weights": (16, 1, 3, 3), "x": (2, 1, 9, 9)},
+    "Conv depthwise, multiplied": {"weights": (32, 1, 3, 3), "x": (1, 16, 9, 9), "group": 16},
+}
+"""Forms whose sums overflow in ONNX Runtime alone."""
 
 
 def write(path: Path, form: str, most: int, *, unsigned: bool = False) -> Path:
     """Write a graph of one layer whose INT8 weights are at most ``most``."""
-    given = dict(FORMS[form])
+    given = dict((FORMS | IN_WINDOWS)[form])
     weights, shape = given.pop("weights"), given.pop("x")
     op = form.partition(" ")[0]
     axis = 1 if op in ("ConvTranspose", "MatMul") else 0
@@ -80,6 +87,50 @@ def test_overflowing_nodes_by_weights(form: str, tmp_path: Path) -> None:
     assert overflowing(write(path, form, 64)) == []
     expected = [] if form in NEVER_OVERFLOWING else ["layer"]
     assert overflowing(write(path, form, 127)) == expected
+
+
+@pytest.mark.parametrize("form", [*FORMS, *IN_WINDOWS])
+@pytest.mark.parametrize("unsigned", [False, True], ids=["signed", "unsigned"])
+def test_onnx_runtime_engines_do_not_saturate(form: str, unsigned: bool, tmp_path: Path) -> None:
+    """On CPUs without VNNI; others never do."""
+    path = write(tmp_path / "m.onnx", form, 127, unsigned=unsigned)
+    model = onnx.load(path)
+    (shape,) = [[d.dim_value for d in x.type.tensor_type.shape.dim] for x in model.graph.input]
+    x = np.random.default_rng(1).uniform(100, 127, shape).astype(np.float32)
+    y = reference_session(path).run(None, {"x": x})[0]
+    step = np.float32(np.abs(y).max() / 127)
+    # A kernel with INT8 sums needs an INT8 output.
+    constants = {"step": step, "middle": np.uint8(128) if unsigned else np.int8(0)}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
+    )
+    model.graph.node.extend(
+        [
+            helper.make_node("QuantizeLinear", ["y", "step", "middle"], ["yq"]),
+            helper.make_node("DequantizeLinear", ["yq", "step", "middle"], ["out"]),
+        ]
+    )
+    model.graph.output[0].name = "out"
+    onnx.save(model, path)
+    spec = BuildSpec(backend="onnxruntime", max_batch_size=2)
+    artifact = build_engine(path, spec, output=tmp_path / "m.engine", verify=False)
+    with load_engine(artifact.path) as engine:
+        (found,) = engine.infer({"x": x}).values()
+    (expected,) = reference_session(path).run(None, {"x": x})
+    assert np.abs(found - expected).max() <= 1.01 * step
+
+
+def test_neighbours_in_a_window_cross_positions(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", "Conv of three channels", 64)
+    model = onnx.load(path)
+    (weights,) = [t for t in model.graph.initializer if t.name == "integers"]
+    integers = np.zeros((16, 3, 3, 3), np.int8)
+    integers[0, 2, 0, 0] = integers[0, 0, 0, 1] = 127  # the last channel, and the next position
+    weights.CopyFrom(numpy_helper.from_array(integers, "integers"))
+    onnx.save(model, path)
+    graph = OnnxGraph.load(path)
+    assert not list(overflowing_nodes(graph))
+    assert [node.name for node in overflowing_nodes(graph, in_window=True)] == ["layer"]
 
 
 def test_overflowing_nodes_need_quantized_activations(tmp_path: Path) -> None:
