@@ -40,7 +40,7 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
         _check_input(array, taken[name], model.name, path)
 
 
-def first_samples(inputs: Any, count: int) -> Any:
+def first_inputs(inputs: Any, count: int) -> Any:
     """Return the first samples of an array, or of each of several by name."""
     if isinstance(inputs, Mapping):
         return {name: array[:count] for name, array in inputs.items()}

@@ -169,11 +169,11 @@ def check(
     from qat_lib.errors import ConfigError, EngineLoadError
     from qatline.pipelines.cli import model_views
     from qatline.pipelines.cli.build_progress import build_progress
-    from qatline.pipelines.cli.data_files import first_samples
+    from qatline.pipelines.cli.data_files import first_inputs
 
     if data is None and not requests:
         raise ConfigError("Expected --data, or --requests of 1 or more. Received neither.")
-    inputs = None if data is None else first_samples(model_views.read_inputs(data), samples)
+    inputs = None if data is None else first_inputs(model_views.read_inputs(data), samples)
     with build_progress() as on_progress:
         found = check_engine(
             engine,

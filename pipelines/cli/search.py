@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from qatline.pipelines.cli.data_files import check_inputs, first_samples
+from qatline.pipelines.cli.data_files import check_inputs, first_inputs
 from qatline.pipelines.cli.diagnose import default_journal
 from qatline.pipelines.cli.options import (
     BackendOption,
@@ -194,7 +194,7 @@ def _read(
     if data.suffix == ".npy" and labels is None:
         inputs = model_views.read_inputs(data)
         check_inputs(network, inputs, data)
-        return first_samples(inputs, samples).astype("float32"), None, None
+        return first_inputs(inputs, samples).astype("float32"), None, None
     part = read_labelled(data, labels, scratch, TEST_PAIRS)
     check_inputs(network, part.x, data)
     shapes = output_shapes(network)
