@@ -73,7 +73,9 @@ class ModelInfo(Record):
 
     Attributes:
         source: the setting with its name.
-        augment: augmentation of the training images; None for a model trained elsewhere.
+        augment: augmentation of the training: a name, also with options; None for a model trained
+            elsewhere.
+        augment_code: digest of the user's code of the augmentation; empty for a built-in one.
     """
 
     name: str = ""
@@ -83,7 +85,8 @@ class ModelInfo(Record):
     input_shape: Sequence[int] | Mapping[str, Sequence[int]] = ()
     probabilities: bool | None = None
     trained_here: bool | None = None
-    augment: str | None = None
+    augment: str | dict[str, Any] | None = None
+    augment_code: str = ""
 
 
 class TorchRecipe(Record):
@@ -151,6 +154,7 @@ class ModelFolder(StepFolder):
     HISTORY: ClassVar[str] = "history.json"
     PREDICTIONS: ClassVar[str] = "predictions.npy"
     PLAN: ClassVar[str] = "plan.json"
+    MODULES: ClassVar[str] = "modules.json"
 
     @property
     def framework(self) -> Framework:
@@ -172,6 +176,15 @@ class ModelFolder(StepFolder):
     def write_recipe(self, recipe: TorchRecipe) -> None:
         """Write the builder of the float form of a PyTorch network."""
         self.write(self.RECIPE, recipe.to_dict())
+
+    def modules(self) -> Mapping[str, str]:
+        """Return the user's modules with classes of a Keras model, and the digests of their code."""
+        return self.read(self.MODULES, dict[str, str]) if self.has(self.MODULES) else {}
+
+    def write_modules(self, modules: Mapping[str, str]) -> None:
+        """Write the user's modules with classes of a Keras model, if there are any."""
+        if modules:
+            self.write(self.MODULES, dict(modules), end="")
 
     def metrics(self) -> Mapping[str, float]:
         """Return the step's metrics by name; empty if there are none."""

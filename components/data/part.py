@@ -5,7 +5,7 @@ It is common to all readers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,9 @@ Batch = Any
 """Inputs of some samples: an array ``(samples, ...)``, or several by name."""
 
 Shape = tuple[int, ...]
+
+Augment = str | Callable[[Any, Any, Any], Any]
+"""An augmentation by name, or a function of inputs, targets and seed that returns a batch."""
 
 
 class Split(Protocol):

@@ -22,7 +22,7 @@ from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.data.images import load_image
-from qatline.components.data.part import Array, Batch, Indices, Split
+from qatline.components.data.part import Array, Augment, Batch, Indices, Split
 from qatline.components.data.shards import ShardSplit
 from qatline.components.data.stored_arrays import load_array, read_targets
 
@@ -182,7 +182,7 @@ def tf_dataset(
     batch_size: int,
     *,
     shuffle_seed: int | None = None,
-    augment: str = "none",
+    augment: Augment = "none",
     repeat: bool = False,
     worker: tuple[int, int] = (0, 1),
 ) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import DataError
-from qatline.components.data.part import InputForm, Split
+from qatline.components.data.part import Augment, InputForm, Split
 
 AUGMENTATIONS = ("none", "shift", "flip_crop")
 
@@ -23,7 +23,7 @@ def build_dataset(
     batch_size: int,
     *,
     shuffle_seed: int | None = None,
-    augment: str = "none",
+    augment: Augment = "none",
     repeat: bool = False,
     worker: tuple[int, int] = (0, 1),
 ) -> Any:
@@ -37,7 +37,8 @@ def build_dataset(
         batch_size: size of every batch except the last, which may be smaller.
         shuffle_seed: seed of the order, new in each epoch; None keeps the order.
         augment: ``none``; ``shift``: move each image by up to ``max(1, size // 8)`` pixels,
-            repeating its edge; ``flip_crop``: additionally mirror images with probability 0.5.
+            repeating its edge; ``flip_crop``: additionally mirror images with probability 0.5; or
+            a function of the batch and of a seed, an int64 tensor ``(2,)``, new for each batch.
         repeat: whether to repeat the data infinitely.
         worker: index of a worker and number of workers: each receives its rows of every batch,
             identical to those for a single worker. Batches with fewer rows than workers are sent to
@@ -46,13 +47,14 @@ def build_dataset(
     Raises:
         DataError: ``augment`` is unknown, or the data is not images.
     """
-    if augment not in AUGMENTATIONS:
+    own = None if isinstance(augment, str) else augment
+    if own is None and augment not in AUGMENTATIONS:
         raise DataError(
             f"augment: expected one of {', '.join(AUGMENTATIONS)}; received {augment!r}"
         )
     count, targets, shape = len(split.targets), split.targets, preprocessing.image_shape
     names = sorted(shape) if isinstance(shape, Mapping) else None
-    if augment != "none" and (isinstance(shape, Mapping) or len(shape) != 3):
+    if own is None and augment != "none" and (isinstance(shape, Mapping) or len(shape) != 3):
         raise DataError(
             f"augment: expected none for data other than images, received {augment!r} for inputs "
             f"of shape {shape}"
@@ -84,14 +86,21 @@ def build_dataset(
             seed=shuffle_seed or 0, rerandomize_each_iteration=True
         ).batch(2)
         flip = augment == "flip_crop"
-        batches = tf.data.Dataset.zip(batches, seeds).map(
-            lambda batch, seed: (
-                _augment(batch[0], batch[2], seed, shapes[0], flip=flip),
-                batch[1],
-            ),
-            num_parallel_calls=2,
-            deterministic=True,
-        )
+        with_seeds = tf.data.Dataset.zip(batches, seeds)
+        if own is not None:
+            # One call at a time: random operations without a seed follow the order of the calls.
+            # Unconverted: AutoGraph would wrap the function's exceptions.
+            convert = tf.autograph.experimental.do_not_convert
+            batches = with_seeds.map(convert(lambda batch, seed: own(batch[0], batch[1], seed)))
+        else:
+            batches = with_seeds.map(
+                lambda batch, seed: (
+                    _augment(batch[0], batch[2], seed, shapes[0], flip=flip),
+                    batch[1],
+                ),
+                num_parallel_calls=2,
+                deterministic=True,
+            )
     else:
         batches = batches.map(lambda x, y, _: (x, y))
     if repeat:

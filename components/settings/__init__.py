@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
@@ -25,6 +25,7 @@ from qat_lib.options import (
     Switch,
 )
 from qat_lib.support.option_fields import OptionField, fields_of
+from qatline.components.settings.code_settings import CustomTraining, EarlyStoppingSettings
 from qatline.components.settings.gate_settings import (
     GateSettings,
     RegistrySettings,
@@ -43,14 +44,16 @@ from qatline.components.support.training_options import (
     LARGEST_BATCH,
     MOST_EPOCHS,
     MOST_WORKERS,
-    Augmentation,
+    OPTIMIZER_HELP,
+    Code,
     FinetuningOptions,
-    Optimizer,
 )
 
 __all__ = [
     "Batch",
+    "CustomTraining",
     "DataSettings",
+    "EarlyStoppingSettings",
     "EngineSettings",
     "ExportSettings",
     "GateSettings",
@@ -90,20 +93,25 @@ class _Schedule(Settings):
         return self
 
 
-class TrainingSettings(_Schedule):
-    """Training of the FP32 baseline."""
+class _BaselineSchedule(_Schedule):
+    """Keys of the baseline's training that QAT has with other defaults."""
 
     epochs: int = Field(20, ge=0, le=10_000)
     batch_size: Batch = 64
     accumulate_steps: int = Field(1, ge=1, le=LARGEST_BATCH, description=ACCUMULATE_HELP)
     learning_rate: float = Field(
-        2e-3, gt=0, le=100, description="Peak learning rate; cosine decay to zero."
+        2e-3, gt=0, le=100, description="Peak learning rate; see schedule."
     )
-    optimizer: Optimizer = "adam"
+    optimizer: Code = Field("adam", description=OPTIMIZER_HELP)
     weight_decay: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    augment: Augmentation = Field(
-        "shift", description="shift: up to one pixel in eight; flip_crop: mirror and shift."
+    augment: Code | None = Field(
+        None,
+        description=(
+            "none; shift: up to one pixel in eight; flip_crop: mirror and shift; or "
+            "module:function. Default: shift for images of a task whose targets it keeps, else "
+            "none."
+        ),
     )
     checkpoint_epochs: int = Field(1, ge=0, le=MOST_EPOCHS, description=CHECKPOINT_HELP)
     workers: int = Field(
@@ -114,6 +122,12 @@ class TrainingSettings(_Schedule):
             "Processes that train together, each on its rows of every batch (Keras models)."
         ),
     )
+
+
+class TrainingSettings(CustomTraining, _BaselineSchedule):
+    """Training of the FP32 baseline."""
+
+    section: ClassVar[str] = "training"
 
 
 class QuantizationSettings(Settings):
@@ -224,12 +238,14 @@ else:
     )
 
 
-class QATSettings(_DerivedQAT):
-    """Quantization-aware fine-tuning: a short schedule at a low rate, with cosine decay.
+class QATSettings(CustomTraining, _DerivedQAT):
+    """Quantization-aware fine-tuning: a short schedule at a low rate.
 
     About 10% of the epochs of the training at a few percent of its learning rate are usual.
     Epochs count from 1.
     """
+
+    section: ClassVar[str] = "qat"
 
     @property
     def trains_control(self) -> bool:

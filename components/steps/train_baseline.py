@@ -64,6 +64,7 @@ def train_baseline_step(
     """
     from qat_lib.ptq import PtqRecipe
     from qatline.components.tasks import open_task
+    from qatline.components.training.augmentation import augment_digest, chosen_augment
     from qatline.components.training.champion_start import champion_network
     from qatline.components.training.checkpoints import open_checkpoint
     from qatline.components.training.framework import choose_framework
@@ -85,6 +86,7 @@ def train_baseline_step(
         network = network if begun is None else begun
     history: list[Epoch] = []
     if not trained:
+        training = training.model_copy(update={"augment": chosen_augment(training, task)})
         history = framework.fit(
             network,
             dataset,
@@ -110,6 +112,7 @@ def train_baseline_step(
         probabilities=framework.last_activation(network) in task.activations,
         trained_here=not trained,
         augment=None if trained else training.augment,
+        augment_code="" if trained else augment_digest(training),
     )
     baseline.write_metrics(metrics)
     baseline.write_history(history)

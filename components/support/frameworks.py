@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
-Feature: TypeAlias = Literal["adaround", "diagnosis", "equalization", "model files", "workers"]
+Feature: TypeAlias = Literal[
+    "adaround", "diagnosis", "equalization", "keras callbacks", "model files", "workers"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class FrameworkTraits:
 FRAMEWORKS: Mapping[str, FrameworkTraits] = {
     "keras": FrameworkTraits(
         title="Keras",
-        features=frozenset({"adaround", "diagnosis", "equalization", "model files", "workers"}),
+        features=frozenset(get_args(Feature)),
     ),
     "torch": FrameworkTraits(
         title="PyTorch", packages={"torch": ">=2.9,<3", "onnxscript": ">=0.5,<1"}

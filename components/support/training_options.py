@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from qat_lib.support.option_fields import about
 
+Code: TypeAlias = str | dict[str, Any]
+"""A built-in name or ``module:attribute``; ``{name, options}`` also contains keyword arguments."""
 Optimizer: TypeAlias = Literal["adam", "adamw", "sgd"]
 Augmentation: TypeAlias = Literal["none", "shift", "flip_crop"]
 """Random changes of training images: ``qatline.components.data.tf_pipeline.build_dataset``."""
+Schedule: TypeAlias = Literal["cosine", "constant"]
 Teacher: TypeAlias = Literal["control", "baseline"]
 """Source of soft targets: the FP32 control trained like QAT, or the initial FP32 model."""
 
 LARGEST_BATCH = 65_536
 MOST_EPOCHS = 10_000
 MOST_WORKERS = 1024
+OPTIMIZER_HELP = "adam, adamw, sgd or module:factory."
 ACCUMULATE_HELP = (
     "Parts of a batch that follow one another in a step, which needs the memory of one part; "
     "their gradients add up."
@@ -37,15 +41,25 @@ class FinetuningOptions:
         default=1, metadata=about(ACCUMULATE_HELP, least=1, most=LARGEST_BATCH)
     )
     learning_rate: float = field(
-        default=5e-5, metadata=about("Peak rate; cosine decay to zero.", above=0, most=100)
+        default=5e-5,
+        metadata=about(
+            "Peak learning rate; see schedule.",
+            above=0,
+            most=100,
+            command_help="Peak learning rate; cosine decay to zero.",
+        ),
     )
-    optimizer: Optimizer = field(default="adam", metadata=about("Optimizer."))
+    optimizer: Code = field(
+        default="adam",
+        metadata=about(OPTIMIZER_HELP, command_kind=Optimizer, command_help="Optimizer."),
+    )
     weight_decay: float = field(default=0.0, metadata=about("Weight decay.", least=0))
-    augment: Augmentation | None = field(
+    augment: Code | None = field(
         default=None,
         metadata=about(
-            "Random changes of training images; by default those of the baseline's training in "
-            "this run, none for a model that was trained elsewhere.",
+            "As training.augment; by default the augmentation of the baseline's training in this "
+            "run, none for a model that was trained elsewhere.",
+            command_kind=Augmentation | None,
             command_help="Random changes of training images.",
         ),
     )

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,6 +62,26 @@ def import_callable(setting: str, reference: str) -> Any:
             f"{setting}: {reference!r} is a {type(found).__name__}, expected a function or class."
         )
     return found
+
+
+def import_modules(modules: Iterable[str], purpose: str) -> None:
+    """Import the user's modules, such as those with the classes of a stored model.
+
+    Args:
+        modules: names on the Python path.
+        purpose: what needs them, for the message.
+
+    Raises:
+        ConfigError: a module cannot be imported.
+    """
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # the module's own code runs
+            raise ConfigError(
+                f"{purpose} needs the module {name!r}, which can't be imported: {_reason(error)}. "
+                "Run the command from the folder that holds it, or put that folder on PYTHONPATH."
+            ) from error
 
 
 def call(setting: str, reference: str, function: Any, **arguments: Any) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from qat_lib.errors import DataError, UnsupportedModelError
 from qatline.components.artifacts.comparison import ChanceTest, GroupTest, PairedTest
 from qatline.components.artifacts.metric import ACCURACY, Metric
+from qatline.components.tasks.class_weights import weights_by_class
 from qatline.components.tasks.statistics import LEVEL, RESAMPLES, binomial_tail, mcnemar_test
 from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
 
@@ -88,6 +89,12 @@ class Classification(Task):
 
         classes, probabilities = len(self.data.classes), activation in self.activations
         return TorchCrossEntropy(classes, label_smoothing, probabilities)
+
+    def class_weights(
+        self, given: Mapping[str, float] | Literal["balanced"], targets: Array, key: str
+    ) -> Array:
+        """Return the weight of each class, by name or by the number of samples."""
+        return weights_by_class(given, self.data.classes, [targets], key)
 
     def check_targets(self, targets: Array, where: str) -> Array:
         """Return labels as int64; they must be class indices."""

@@ -18,9 +18,12 @@ class KerasLoss:
 
     Attributes:
         score: returns the primary metric of each sample of a batch; None without such a metric.
+        class_weights: factors ``(classes,)`` of the losses by class, as Keras's ``class_weight``;
+            soft targets have the mean weight of their classes. None for no factors.
     """
 
     score: Callable[[Any, Any], Any] | None = None
+    class_weights: Any = None
 
     def __call__(self, targets: Any, outputs: Any) -> Any:
         """Return the loss of each sample, ``(samples,)`` or ``(samples, ...)``.
@@ -72,9 +75,10 @@ class CrossEntropy(KerasLoss):
         labels = targets
         if not self._is_soft(targets):
             labels = ops.one_hot(ops.cast(ops.reshape(targets, (-1,)), "int32"), self.classes)
-        return keras.losses.categorical_crossentropy(
+        losses = keras.losses.categorical_crossentropy(
             labels, outputs, from_logits=not self.probabilities, label_smoothing=self.smoothing
         )
+        return _weighted(losses, labels, self.class_weights)
 
     def score(self, targets: Any, outputs: Any) -> Any:
         """Return 1.0 for each sample whose largest output is at the label or largest target."""
@@ -163,6 +167,7 @@ class PixelCrossEntropy(KerasLoss):
         losses = keras.losses.categorical_crossentropy(
             labels, outputs, from_logits=not self.probabilities, label_smoothing=self.smoothing
         )
+        losses = _weighted(losses, labels, self.class_weights)
         valid = ops.cast(ops.sum(labels, axis=-1) > 0, losses.dtype)
         counts = ops.maximum(ops.sum(valid, axis=(1, 2)), 1.0)
         return ops.sum(losses * valid, axis=(1, 2)) / counts
@@ -271,3 +276,10 @@ def _overlaps(boxes: Any, others: Any) -> tuple[Any, Any]:
     hull = area(ops.minimum(low, other_low), ops.maximum(high, other_high))
     iou = shared / ops.maximum(joint, 1e-7)
     return iou, iou - (hull - joint) / ops.maximum(hull, 1e-7)
+
+
+def _weighted(losses: Any, labels: Any, class_weights: Any) -> Any:
+    """Multiply losses by the weights of labels ``(..., classes)``."""
+    if class_weights is None:
+        return losses
+    return losses * ops.cast(ops.sum(labels * class_weights, axis=-1), losses.dtype)

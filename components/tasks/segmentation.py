@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
 from qatline.components.artifacts.metric import Metric
+from qatline.components.tasks.class_weights import weights_by_class
 from qatline.components.tasks.task import (
     Array,
     Group,
@@ -71,6 +72,14 @@ class Segmentation(Task):
 
         classes, probabilities = len(self.data.classes), activation in self.activations
         return PixelCrossEntropy(classes, label_smoothing, probabilities, self.ignore_index)
+
+    def class_weights(
+        self, given: Mapping[str, float] | Literal["balanced"], targets: Array, key: str
+    ) -> Array:
+        """Return the weight of each class, by name or by the number of pixels."""
+        masks = (np.asarray(mask) for mask in targets)
+        labels = (mask[mask != self.ignore_index] for mask in masks)
+        return weights_by_class(given, self.data.classes, labels, key)
 
     def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
         """Return the cross-entropy, the mean over an image's pixels without the ignored ones."""

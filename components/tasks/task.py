@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,6 +155,29 @@ class Task:
         kind = type(self)
         own_loss = kind.keras_loss is not Task.keras_loss
         return own_loss or kind.soft_targets is not Task.soft_targets
+
+    def class_weights(
+        self,
+        given: Mapping[str, float] | Literal["balanced"],  # noqa: ARG002
+        targets: Array,  # noqa: ARG002
+        key: str,
+    ) -> Array:
+        """Return the weight of each class, float32 ``(classes,)``, for ``KerasLoss.class_weights``.
+
+        Default: class weights are not supported.
+
+        Args:
+            given: weight by class name, or ``balanced``.
+            targets: targets of the training part, possibly memory-mapped.
+            key: key of the config, for messages.
+
+        Raises:
+            ConfigError: the targets are no class indices, or a class does not exist.
+        """
+        raise ConfigError(
+            f"{key}: the task {self.data.task} has no class index per target, which class weights "
+            "need; leave them out"
+        )
 
     def _refuse_smoothing(self, label_smoothing: float) -> None:
         if label_smoothing:

@@ -21,6 +21,7 @@ class TorchLoss:
     """
 
     score: Callable[[Any, Any], Any] | None = None
+    class_weights: Any = None
 
     def __call__(self, targets: Any, outputs: Any) -> Any:
         """Return the loss of each sample, ``(samples,)`` or ``(samples, ...)``."""
@@ -61,7 +62,9 @@ class TorchCrossEntropy(TorchLoss):
 
     def __call__(self, targets: Any, outputs: Any) -> Any:
         """Return the loss of each sample."""
-        return _cross_entropy(self._labels(targets), outputs, self.smoothing, self.probabilities)
+        labels = self._labels(targets)
+        losses = _cross_entropy(labels, outputs, self.smoothing, self.probabilities)
+        return _weighted(losses, labels, self.class_weights)
 
     def score(self, targets: Any, outputs: Any) -> Any:
         """Return whether each sample's largest output is at the label or largest target."""
@@ -152,6 +155,7 @@ class TorchPixelCrossEntropy(TorchLoss):
         """Return the loss of each sample."""
         labels = self._labels(targets)
         losses = _cross_entropy(labels, outputs, self.smoothing, self.probabilities)
+        losses = _weighted(losses, labels, self.class_weights)
         valid = (labels.sum(dim=-1) > 0).to(losses.dtype)
         return (losses * valid).sum(dim=(1, 2)) / valid.sum(dim=(1, 2)).clamp(min=1.0)
 
@@ -254,3 +258,11 @@ def _cross_entropy(
         logarithms = functional.log_softmax(outputs, dim=-1)
     smooth = targets * (1.0 - smoothing) + smoothing / targets.shape[-1]
     return -(smooth * logarithms).sum(dim=-1)
+
+
+def _weighted(losses: torch.Tensor, labels: torch.Tensor, class_weights: Any) -> torch.Tensor:
+    """Multiply losses by the weights of labels ``(..., classes)``."""
+    if class_weights is None:
+        return losses
+    weights = torch.as_tensor(class_weights, dtype=losses.dtype, device=losses.device)
+    return losses * (labels * weights).sum(dim=-1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qatline.components.data.labelled import AsFloat, Labelled
+from qatline.components.data.part import Augment
 from qatline.components.data.tf_pipeline import build_dataset
 from qatline.components.tasks.task import Task
 
@@ -29,12 +30,17 @@ class ArrayData:
         """Number of training samples."""
         return len(self.training.targets)
 
+    @property
+    def targets(self) -> Any:
+        """Targets of the training part."""
+        return self.training.targets
+
     def train(
         self,
         batch_size: int,
         *,
         shuffle_seed: int,
-        augment: str,
+        augment: Augment,
         worker: tuple[int, int] = (0, 1),
     ) -> Any:
         """Return the batches of an epoch."""

@@ -15,20 +15,29 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from qat_lib.errors import ConfigError
 from qat_lib.keras.folding import folded_weights
 from qatline.components.artifacts.models import Epoch
 from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
 from qatline.components.tasks.keras_losses import KerasLoss
 from qatline.components.tasks.task import Outputs
+from qatline.components.training.augmentation import open_augment
 from qatline.components.training.checkpoints import Checkpoint, Resumable, Resumption
 from qatline.components.training.framework import Oscillation, TrainingData
 from qatline.components.training.history import History
-from qatline.components.training.keras_loop import KerasLoop, batch_sizes, named_outputs
+from qatline.components.training.keras_loop import (
+    KerasLoop,
+    batch_sizes,
+    has_own_step,
+    named_outputs,
+)
+from qatline.components.training.keras_optimizer import make_optimizer
 from qatline.components.training.keras_recipe import KerasRecipe
 from qatline.components.training.model_source import last_activation
 from qatline.components.training.prepared_data import open_data
-from qatline.components.training.recipe import recipe_of, reestimation_batches
+from qatline.components.training.recipe import losses_of, recipe_of, reestimation_batches
+from qatline.components.training.user_callbacks import UserCallbacks
 from qatline.components.workers.workers import Workers, current_workers
 
 
@@ -79,15 +88,26 @@ def fit(
     steps = math.ceil(source.samples / schedule.batch_size)
     recipe = KerasRecipe(model, recipe_of(schedule), _plain_batches(source, schedule), oscillation)
     task = source.task
-    loss = task.keras_loss(last_activation(model), label_smoothing)
+    loss, plain = losses_of(
+        lambda: task.keras_loss(last_activation(model), label_smoothing), schedule, source
+    )
     _compile(model, schedule, steps, loss)
     recipe.prepare(model.optimizer)
     workers = current_workers()
+    if has_own_step(model):
+        _check_own_step(model, schedule, workers)
+        if teacher is not None and distillation > 0:
+            progress.warn(
+                f"{type(model).__name__} has its own train_step, which decides the loss: "
+                "fine-tuning uses the targets alone"
+            )
+            teacher = None
+    user = _user_callbacks(schedule)
     train = _batches(source, schedule, seed, workers)
     validation = source.validation(schedule.batch_size)
     if teacher is not None and distillation > 0:
         train = train.map(_soft_targets(teacher, source, distillation))
-    trained = CompiledModel(model)
+    trained = CompiledModel(model, TaskLoss(plain))
     record = History(
         trained,
         task,
@@ -98,9 +118,17 @@ def fit(
         keep_best=keep_best,
         samples=None if workers.alone else source.samples / workers.count,
         candidate=recipe.candidate,
+        early_stopping=schedule.early_stopping,
     )
-    parts: dict[str, Resumable] = {"model": trained, "recipe": recipe, "history": record}
+    parts: dict[str, Resumable] = {
+        "model": trained,
+        "recipe": recipe,
+        "history": record,
+        "callbacks": user,
+    }
     saved = Resumption(checkpoint, parts, schedule.epochs, workers)
+    if saved.epoch:
+        user.warn_of_lost_state(progress)
     # Workers build their models independently: start all from the weights of worker 0.
     trained.set_weights(workers.share(trained.get_weights()))
     if keep_best and not saved.epoch:
@@ -119,6 +147,8 @@ def fit(
             workers,
             part_rows=rows,
             score_name=task.primary.name,
+            user_callbacks=user.objects,
+            is_over=lambda: record.is_over,
         )
         sizes = batch_sizes(source.samples, schedule.batch_size)
         loop.run(train, sizes, schedule.epochs, saved)
@@ -126,8 +156,36 @@ def fit(
     record.restore_kept()
     # A compiled model would be saved with the optimizer's variables and a private loss class,
     # which only this package can load.
-    model.optimizer, model.compiled = None, False
+    model.optimizer, model.compiled, model.train_function = None, False, None
     return record.rows
+
+
+def _user_callbacks(schedule: TrainingSettings | QATSettings) -> UserCallbacks:
+    """Return the user's callbacks.
+
+    Raises:
+        ConfigError: one cannot be created, or is no callback of Keras.
+    """
+    found = UserCallbacks(schedule)
+    found.require(
+        lambda each: isinstance(each, keras.callbacks.Callback), "a keras.callbacks.Callback"
+    )
+    found.guard(keras.callbacks.Callback)
+    return found
+
+
+def _check_own_step(model: Any, schedule: TrainingSettings | QATSettings, workers: Workers) -> None:
+    """Reject settings that a model's own ``train_step`` cannot follow.
+
+    Raises:
+        ConfigError: batches would be split.
+    """
+    for key, value in (("accumulate_steps", schedule.accumulate_steps), ("workers", workers.count)):
+        if value != 1:
+            raise ConfigError(
+                f"{schedule.section}.{key}: expected 1, since {type(model).__name__} has its own "
+                f"train_step, which takes whole batches; received {value}"
+            )
 
 
 def _batches(
@@ -137,7 +195,7 @@ def _batches(
     return source.train(
         schedule.batch_size,
         shuffle_seed=seed,
-        augment=schedule.augment or "none",
+        augment=open_augment(schedule, source.task),
         worker=(workers.index, workers.count),
     )
 
@@ -159,11 +217,12 @@ class CompiledModel:
     """A compiled Keras model in training; see ``qatline.components.training.history.Trained``.
 
     Args:
-        model: the model; its loss returns one value per sample.
+        model: the model.
+        loss: the loss of the validation part, one value per sample; by default that of the model.
     """
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, loss: Any = None) -> None:
+        self._model, self._loss = model, loss or model.loss
 
     @property
     def learning_rate(self) -> float:
@@ -181,7 +240,7 @@ class CompiledModel:
 
     def losses(self, y: Any, outputs: Outputs) -> np.ndarray:
         """Return the loss of each sample."""
-        return np.asarray(keras.ops.convert_to_numpy(self._model.loss.call(y, outputs)))
+        return np.asarray(keras.ops.convert_to_numpy(self._loss.call(y, outputs)))
 
     def get_state(self) -> dict[str, Any]:
         """Return all variables of the model, including random seeds, and of the optimizer."""
@@ -227,17 +286,7 @@ def _compile(
     steps: int,
     loss: KerasLoss,
 ) -> None:
-    rate = keras.optimizers.schedules.CosineDecay(
-        schedule.learning_rate, max(1, steps * schedule.epochs)
-    )
-    options: dict[str, Any] = (
-        {"weight_decay": schedule.weight_decay} if schedule.weight_decay else {}
-    )
-    if schedule.optimizer == "sgd":
-        optimizer = keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, **options)
-    else:
-        kind = keras.optimizers.AdamW if schedule.optimizer == "adamw" else keras.optimizers.Adam
-        optimizer = kind(rate, **options)
+    optimizer = make_optimizer(schedule, steps * schedule.epochs)
     model.compile(optimizer, loss=TaskLoss(loss))
 
 

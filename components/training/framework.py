@@ -13,6 +13,7 @@ import numpy as np
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.options import Framework as FrameworkName
 from qatline.components.artifacts.models import Epoch, ModelFolder
+from qatline.components.data.part import Augment
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
 from qatline.components.support.frameworks import FrameworkTraits
@@ -40,12 +41,16 @@ class TrainingData(Protocol):
     def samples(self) -> int:
         """Number of training samples."""
 
+    @property
+    def targets(self) -> Any:
+        """Targets of the training part, possibly memory-mapped."""
+
     def train(
         self,
         batch_size: int,
         *,
         shuffle_seed: int,
-        augment: str,
+        augment: Augment,
         worker: tuple[int, int] = (0, 1),
     ) -> Any:
         """Return the ``tf.data.Dataset`` of an epoch; each iteration shuffles it again.

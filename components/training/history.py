@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qatline.components.artifacts.models import Epoch
+from qatline.components.settings import EarlyStoppingSettings
 from qatline.components.support.events import Progress
 from qatline.components.tasks.task import Outputs, Samples, Task, holds_nan, joined
 
@@ -82,6 +83,8 @@ class History:
         samples: samples per epoch and worker, for the reported speed; None for no speed.
         candidate: context that sets the weights to evaluate an epoch by, such as an average; by
             default the trained weights.
+        early_stopping: when the training ends early; None for never. Without ``keep_best`` the
+            weights of the best epoch are kept then.
     """
 
     started: float
@@ -98,7 +101,9 @@ class History:
         keep_best: bool,
         samples: float | None = None,
         candidate: Callable[[], AbstractContextManager[None]] = nullcontext,
+        early_stopping: EarlyStoppingSettings | None = None,
     ) -> None:
+        self._early_stopping = early_stopping
         self._candidate, self._samples, self._task = candidate, samples, task
         self.trained, self.validation = trained, validation
         self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
@@ -123,9 +128,31 @@ class History:
         )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Record the epoch."""
+        """Record the epoch, and add the metrics of the validation part to the logs."""
         with self._candidate():
             self._add(epoch + 1, logs)
+        if logs is not None:
+            names = ("loss", self._task.primary.name)
+            values = {f"val_{name}": self.rows[-1].validation(name) for name in names}
+            logs.update({name: value for name, value in values.items() if value is not None})
+
+    @property
+    def is_over(self) -> bool:
+        """Whether early stopping ends the training after the recorded epochs."""
+        stopping = self._early_stopping
+        return stopping is not None and self._epochs_without_gain(stopping) >= stopping.patience
+
+    def _epochs_without_gain(self, stopping: EarlyStoppingSettings) -> int:
+        """Return the number of records since the last gain; an undefined metric is none."""
+        metric = self._task.primary
+        sign, best, since = 1.0 if metric.higher_is_better else -1.0, -math.inf, 0
+        for row in self.rows:
+            value = row.validation(metric.name)
+            if value is not None and sign * value - best > stopping.min_delta:
+                best, since = sign * value, 0
+            else:
+                since += 1
+        return since
 
     def get_state(self) -> dict[str, Any]:
         """Return the records and the weights to keep."""
@@ -157,7 +184,7 @@ class History:
             **self._gain(losses),
         )
         self.rows.append(row)
-        if self.keep_best and self._is_better(losses):
+        if self._is_kept(losses):
             self.kept = (loss, len(self.rows) - 1, self.trained.get_weights())
 
     def _validate(self) -> tuple[np.ndarray, dict[str, float]]:
@@ -190,6 +217,13 @@ class History:
         gain, bound = gain_and_bound(self.at_first, losses)
         # JSON has no infinity, the bound of a single sample.
         return {"gain": gain, "gain_bound": bound} if np.isfinite(gain + bound) else {}
+
+    def _is_kept(self, losses: np.ndarray) -> bool:
+        """Return whether to keep the weights of the last record."""
+        if self.keep_best:
+            return self._is_better(losses)
+        stopping = self._early_stopping
+        return stopping is not None and not self._epochs_without_gain(stopping)
 
     def _is_better(self, losses: np.ndarray) -> bool:
         if self.at_first is None or self.kept is None:

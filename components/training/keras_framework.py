@@ -13,6 +13,7 @@ from qat_lib.models.weights import load_weights
 from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.frameworks import FRAMEWORKS
+from qatline.components.support.user_code import import_modules
 from qatline.components.tasks.task import Outputs, Task
 from qatline.components.training import fitting, model_source
 from qatline.components.training.framework import Framework, Shapes, TrainingData
@@ -101,11 +102,13 @@ class KerasFramework:
         return qat_lib.model_quantizers(model)
 
     def save(self, model: Any, folder: ModelFolder) -> None:
-        """Write ``model.keras``."""
+        """Write ``model.keras``, and the names of the user's modules with its classes."""
+        folder.write_modules(model_source.user_modules_of(model))
         model.save(folder.file(folder.MODELS["keras"]))
 
     def load(self, folder: ModelFolder) -> Any:
         """Return the model of ``model.keras``, loaded in safe mode."""
+        import_modules(folder.modules(), f"The model {folder.model_file}")
         return qat_lib.load_model(folder.model_file)
 
     def export_onnx(

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from qat_lib.keras.quantizers.split_batch import split_batch
-from qat_lib.keras.structure import functional_of, layers_of
+from qat_lib.keras.structure import functional_of, layers_of, own_steps
 from qat_lib.keras.training.batch_norm import batch_norms
 from qatline.components.training.checkpoints import Resumption
 from qatline.components.workers.workers import Workers, synchronized_batch_norms
@@ -34,6 +34,9 @@ class KerasLoop:
             None, the default, processes a batch at once. With several workers each processes its
             rows at once.
         score_name: name of the score in the logs.
+        user_callbacks: further callbacks, called after all others.
+        is_over: returns whether training ends after the current epoch, in addition to
+            ``model.stop_training``.
     """
 
     def __init__(
@@ -44,11 +47,15 @@ class KerasLoop:
         workers: Workers | None = None,
         part_rows: int | None = None,
         score_name: str = "accuracy",
+        user_callbacks: Sequence[keras.callbacks.Callback] = (),
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._own, self._is_over = list(callbacks), is_over
+        self._has_own_step = has_own_step(model)
         self._part_rows = part_rows
         self._model, self._score, self._score_name = model, score, score_name
         self._workers = workers or Workers()
-        self._callbacks = keras.callbacks.CallbackList(list(callbacks), model=model)
+        self._callbacks = keras.callbacks.CallbackList([*callbacks, *user_callbacks], model=model)
         self._sums = {name: tf.Variable(0.0) for name in ("samples", "loss", "score")}
         self._steps: dict[tuple[bool, ...], Any] = {}
 
@@ -64,11 +71,16 @@ class KerasLoop:
             saved: the checkpoint, if any.
         """
         saved = saved or Resumption(None, {}, epochs)
+        self._callbacks.set_params({"verbose": 0, "epochs": epochs, "steps": len(sizes)})
+        self._model.stop_training = False
         # Before layers are frozen: every trainable variable needs its slots from the start.
         self._model.optimizer.build(self._model.trainable_variables)
         self._callbacks.on_train_begin()
         self._resume(batches, saved)
         for epoch in range(saved.epoch, epochs):
+            # All workers must end in the same epoch.
+            if self._workers.share(bool(self._model.stop_training or self._is_over())):
+                break
             self._callbacks.on_epoch_begin(epoch)
             with synchronized_batch_norms(batch_norms(self._model), self._workers):
                 logs = self._run_epoch(batches, sizes)
@@ -79,7 +91,8 @@ class KerasLoop:
     def _resume(self, batches: Any, saved: Resumption) -> None:
         """Restore model, callbacks and order of the data after a checkpoint's epoch."""
         if saved.epoch:
-            self._callbacks.on_epoch_begin(saved.epoch - 1)  # repeats earlier freezes
+            for callback in self._own:
+                callback.on_epoch_begin(saved.epoch - 1)  # repeats earlier freezes
             saved.restore()
             # Creating an iterator advances the shuffle's generator: skip the orders of completed
             # epochs.
@@ -90,19 +103,26 @@ class KerasLoop:
         """Train on every batch once; return loss and score of the epoch."""
         for total in self._sums.values():
             total.assign(0.0)
+        if self._has_own_step:
+            self._model.reset_metrics()
         train, logs = self._step(), {}
         iterator, *_ = [iter(batches) for _ in range(ORDERS_PER_EPOCH)]
         for step, size in enumerate(sizes):
             self._callbacks.on_train_batch_begin(step)
             try:
                 logs = train(iterator, tf.constant(size))
-            except tf.errors.OutOfRangeError:  # fewer batches than announced
+            except (tf.errors.OutOfRangeError, StopIteration):  # fewer batches than announced
                 break
             self._callbacks.on_train_batch_end(step, logs)
+            if self._model.stop_training and self._workers.alone:
+                break
         return logs
 
     def _step(self) -> Any:
         """Return the traced step for the current trainable flags; tracing fixes them."""
+        if self._has_own_step:
+            self._model.make_train_function()
+            return lambda batches, _: self._model.train_function(batches)
         state = tuple(layer.trainable for layer in layers_of(self._model))
         if state not in self._steps:
             step = tf.function(self._train, reduce_retracing=True, jit_compile=self._compiled())
@@ -196,6 +216,11 @@ class KerasLoop:
         if self._score is not None:
             figures[self._score_name] = sums["score"].assign_add(score) / seen
         return figures
+
+
+def has_own_step(model: Any) -> bool:
+    """Return whether the class of a model defines ``train_step``."""
+    return "train_step" in own_steps(model)
 
 
 def batch_sizes(samples: int, batch_size: int) -> list[int]:

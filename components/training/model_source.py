@@ -11,11 +11,13 @@ from typing import Any
 
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qatline.components.settings import ModelSettings
+from qatline.components.store.fingerprints import user_code_digest
 from qatline.components.support.user_code import call_with, import_callable
 from qatline.components.tasks.task import Task
 from qatline.components.training.framework import Shapes
 
 APPLICATIONS = "keras.applications:"
+_FRAMEWORKS = frozenset({"keras", "keras_hub", "keras_cv", "keras_nlp", "qat_lib", "tensorflow"})
 
 
 def open_model(settings: ModelSettings, shapes: Shapes, task: Task) -> tuple[Any, bool]:
@@ -137,6 +139,38 @@ def _user_model(settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
     )
 
 
+def user_modules_of(model: Any) -> dict[str, str]:
+    """Return the user's modules with classes of a model and its layers, and their code's digests."""
+    modules = {kind.__module__ for kind in _user_classes(model)}
+    return {name: user_code_digest(f"{name}:_") for name in sorted(modules)}
+
+
+def _user_classes(model: Any) -> list[type]:
+    """Return the classes of a model and its layers that no installed framework defines."""
+    from qat_lib.keras.structure import layers_of
+
+    kinds = dict.fromkeys(type(layer) for layer in layers_of(model))
+    return [kind for kind in kinds if kind.__module__.partition(".")[0] not in _FRAMEWORKS]
+
+
+def _check_classes(model: Any) -> None:
+    """Check that later steps, which are other processes, can load the classes of a model.
+
+    Raises:
+        UnsupportedModelError: a class is not registered with Keras.
+    """
+    import keras
+
+    for kind in _user_classes(model):
+        name = keras.saving.get_registered_name(kind)
+        if keras.saving.get_registered_object(name) is not kind:
+            raise UnsupportedModelError(
+                f"The model {model.name!r} contains the class {kind.__name__}, which Keras cannot "
+                "load in later steps. Decorate it with "
+                "@keras.saving.register_keras_serializable()."
+            )
+
+
 def check_model(model: Any, shapes: Shapes, task: Task) -> None:
     """Check that a model takes the inputs of the data and fits its task.
 
@@ -173,6 +207,7 @@ def check_model(model: Any, shapes: Shapes, task: Task) -> None:
                 f"The model {model.name!r} expects {kind} of shape {expected}{axes}, but the data "
                 f"has {received}. Set {change}, or take another model."
             )
+    _check_classes(model)
     task.check_outputs(output_shapes(model), model.name)
 
 

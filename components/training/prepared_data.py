@@ -9,7 +9,8 @@ from typing import Any
 
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.models import ModelFolder, measured_metrics
-from qatline.components.data.reader import numpy_batches, tf_dataset
+from qatline.components.data.part import Augment
+from qatline.components.data.reader import numpy_batches, open_split, tf_dataset
 from qatline.components.tasks import Outputs, check_numbers, joined, open_task
 from qatline.components.training.framework import Framework, TrainingData
 
@@ -26,12 +27,17 @@ class PreparedData:
         self.task = open_task(info)
         self.samples: int = info.splits["train"]
 
+    @property
+    def targets(self) -> Any:
+        """Targets of the training part, memory-mapped if they are large."""
+        return open_split(self._path, "train").targets
+
     def train(
         self,
         batch_size: int,
         *,
         shuffle_seed: int,
-        augment: str,
+        augment: Augment,
         worker: tuple[int, int] = (0, 1),
     ) -> Any:
         """Return the batches of an epoch, or one worker's rows of each."""

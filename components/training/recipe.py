@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.training.framework import TrainingData
+
+
+class _Weighted(Protocol):
+    class_weights: Any
+
+
+Loss = TypeVar("Loss", bound=_Weighted)
 
 REESTIMATION_SAMPLES = 4096
 """Maximum number of samples for the re-estimation of batch norm statistics."""
@@ -71,6 +79,24 @@ def recipe_of(schedule: TrainingSettings | QATSettings) -> Recipe:
         range_rate=schedule.range_rate,
         freeze_oscillating=schedule.freeze_oscillating,
     )
+
+
+def losses_of(
+    make: Callable[[], Loss], schedule: TrainingSettings | QATSettings, source: TrainingData
+) -> tuple[Loss, Loss]:
+    """Return the losses of the training and of the validation part.
+
+    As in Keras, only the training has class weights.
+
+    Raises:
+        ConfigError: the task has no class weights, or the data no such class.
+    """
+    if schedule.class_weights is None:
+        loss = make()
+        return loss, loss
+    weighted, key = make(), f"{schedule.section}.class_weights"
+    weighted.class_weights = source.task.class_weights(schedule.class_weights, source.targets, key)
+    return weighted, make()
 
 
 def reestimation_batches(data: TrainingData, batch_size: int) -> int:

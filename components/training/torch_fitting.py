@@ -28,15 +28,21 @@ from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
 from qatline.components.tasks.task import Outputs, Task
 from qatline.components.tasks.torch_losses import TorchLoss
+from qatline.components.training.augmentation import NumpyAugmented, open_augment
 from qatline.components.training.checkpoints import Checkpoint, Resumable, Resumption
 from qatline.components.training.framework import Oscillation, TrainingData
 from qatline.components.training.history import History
 from qatline.components.training.prepared_data import open_data
-from qatline.components.training.recipe import recipe_of, reestimation_batches
+from qatline.components.training.rates import rate_at, user_schedule
+from qatline.components.training.recipe import losses_of, recipe_of, reestimation_batches
 from qatline.components.training.torch_network import TorchNetwork, to_numpy, torch_activation
 from qatline.components.training.torch_optimizers import make_optimizer
 from qatline.components.training.torch_recipe import TorchTrainingRecipe
 from qatline.components.training.torch_state import to_arrays, to_tensors
+from qatline.components.training.user_callbacks import UserCallbacks
+
+CALLED = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
+"""Methods of callbacks that are called in PyTorch."""
 
 ADAMW_DECAY = 0.004
 """Keras's default weight decay of AdamW."""
@@ -76,15 +82,20 @@ def fit_network(
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
     task = source.task
-    loss = task.torch_loss(torch_activation(network), label_smoothing)
+    loss, plain = losses_of(
+        lambda: task.torch_loss(torch_activation(network), label_smoothing), schedule, source
+    )
     soft = None
     if teacher is not None and distillation > 0:
         soft = SoftTargets(teacher, task, distillation)
-    training = Training(network, schedule, steps, loss, soft, score_name=task.primary.name)
+    training = Training(
+        network, schedule, steps, loss, soft, plain_loss=plain, score_name=task.primary.name
+    )
+    user = TorchCallbacks(schedule, network.module)
     recipe = TorchTrainingRecipe(
         network.module, recipe_of(schedule), _plain_batches(network, source, schedule), oscillation
     )
-    train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment or "none")
+    train, batches = _batches(source, schedule, seed)
     record = History(
         training,
         task,
@@ -94,10 +105,19 @@ def fit_network(
         progress,
         keep_best=keep_best,
         candidate=recipe.candidate,
+        early_stopping=schedule.early_stopping,
     )
-    parts: dict[str, Resumable] = {"model": training, "recipe": recipe, "history": record}
+    parts: dict[str, Resumable] = {
+        "model": training,
+        "recipe": recipe,
+        "history": record,
+        "callbacks": user,
+    }
     saved = Resumption(checkpoint, parts, schedule.epochs)
+    if schedule.epochs:
+        user.notify("on_train_begin")
     if saved.epoch:
+        user.warn_of_lost_state(progress)
         recipe.begin_epoch(saved.epoch - 1)  # repeats freezing before the state is set
         saved.restore()
         for _ in range(saved.epoch):
@@ -105,15 +125,35 @@ def fit_network(
     elif keep_best:
         record.start()
     for epoch in range(saved.epoch, schedule.epochs):
+        if record.is_over or user.stop_training:
+            break
         record.on_epoch_begin()
+        user.notify("on_epoch_begin", epoch)
         recipe.begin_epoch(epoch)
-        figures = training.run_epoch(NumpyBatches(train), record, recipe.end_step)
+        figures = training.run_epoch(batches, record, recipe.end_step)
         record.on_epoch_end(epoch, figures)
+        user.notify("on_epoch_end", epoch, figures)
         saved.end_epoch(epoch + 1)
+    if schedule.epochs:
+        user.notify("on_train_end")
     recipe.finish()
     record.restore_kept()
+    user.finish()
     network.module.eval()
     return record.rows
+
+
+def _batches(
+    source: TrainingData, schedule: TrainingSettings | QATSettings, seed: int
+) -> tuple[Any, Iterable[tuple[Any, np.ndarray]]]:
+    """Return the ``tf.data.Dataset`` of an epoch, and its batches in NumPy."""
+    augment = open_augment(schedule, source.task)
+    size = schedule.batch_size
+    if isinstance(augment, str):
+        train = source.train(size, shuffle_seed=seed, augment=augment)
+        return train, NumpyBatches(train)
+    train = source.train(size, shuffle_seed=seed, augment=lambda *batch: batch)
+    return train, NumpyAugmented(train, augment)
 
 
 def _plain_batches(
@@ -188,6 +228,7 @@ class Training:
         steps: batches of an epoch.
         loss: the loss.
         soft: source of soft targets, or None.
+        plain_loss: the loss of the validation part; by default ``loss``.
         score_name: name of the score of the loss.
     """
 
@@ -199,12 +240,14 @@ class Training:
         loss: TorchLoss,
         soft: SoftTargets | None = None,
         *,
+        plain_loss: TorchLoss | None = None,
         score_name: str = "accuracy",
     ) -> None:
-        self._score_name = score_name
+        self._score_name, self._plain_loss = score_name, plain_loss or loss
         self._network, self._loss, self._soft = network, loss, soft
         self._batch_size, self._part_rows = schedule.batch_size, schedule.part_rows
-        self._peak, self._total = schedule.learning_rate, max(1, steps * schedule.epochs)
+        self._schedule, self._total = schedule, max(1, steps * schedule.epochs)
+        self._rate = user_schedule(schedule, self._total)
         default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
         self._decay = schedule.weight_decay or default
         ranges = [p for p in range_parameters(network.module) if p.requires_grad]
@@ -215,14 +258,19 @@ class Training:
             if parameter.requires_grad and id(parameter) not in known:
                 self._parameters.append(parameter)
         rate = recipe_of(schedule).range_rate
-        self._optimizer = make_optimizer(schedule.optimizer, self._parameters, ranges, rate)
+        self._optimizer = make_optimizer(schedule, self._parameters, ranges, rate)
         self._done = 0
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next step: half a cosine to zero."""
+        """Learning rate of the next step; by default half a cosine to zero."""
+        peak = self._schedule.learning_rate
+        if self._rate is not None:
+            return rate_at(self._schedule, self._rate, min(self._done, self._total - 1))
+        if self._schedule.schedule == "constant":
+            return peak
         share = min(self._done / self._total, 1.0)
-        return self._peak * 0.5 * (1.0 + math.cos(math.pi * share))
+        return peak * 0.5 * (1.0 + math.cos(math.pi * share))
 
     def inference(self) -> AbstractContextManager[None]:
         """Return a context for repeated calls of ``outputs``."""
@@ -236,7 +284,9 @@ class Training:
     def losses(self, y: np.ndarray, outputs: Outputs) -> np.ndarray:
         """Return the loss of each sample."""
         tensors = _by_name(torch.from_numpy, outputs)
-        losses: np.ndarray = _per_sample(self._loss(torch.from_numpy(np.array(y)), tensors)).numpy()
+        losses: np.ndarray = _per_sample(
+            self._plain_loss(torch.from_numpy(np.array(y)), tensors)
+        ).numpy()
         return losses
 
     def get_weights(self) -> dict[str, np.ndarray]:
@@ -326,6 +376,51 @@ class Training:
                     parameter.mul_(1.0 - rate * self._decay)
         self._optimizer.step_at(rate)
         self._done += 1
+
+
+class TorchCallbacks(UserCallbacks):
+    """Callbacks of a PyTorch training: objects with methods of Keras's callbacks.
+
+    All methods are optional; those of batches are not called. The module is the attribute
+    ``model`` of each callback, and ``model.stop_training = True`` ends the training.
+
+    Args:
+        schedule: the settings.
+        module: the module in training.
+
+    Raises:
+        ConfigError: a callback cannot be created, or has no such method.
+    """
+
+    def __init__(self, schedule: TrainingSettings | QATSettings, module: torch.nn.Module) -> None:
+        super().__init__(schedule)
+        self.require(
+            lambda each: any(hasattr(each, method) for method in CALLED),
+            f"an object with {', '.join(CALLED)}",
+        )
+        self.guard()
+        self._module: Any = module
+        module.stop_training = False
+        for each in self.objects:
+            if hasattr(each, "set_model"):
+                each.set_model(module)
+            else:
+                each.model = module
+
+    @property
+    def stop_training(self) -> bool:
+        """Whether a callback ends the training."""
+        return bool(self._module.stop_training)
+
+    def notify(self, method: str, *arguments: Any) -> None:
+        """Call a method of all callbacks that have it."""
+        for each in self.objects:
+            if hasattr(each, method):
+                getattr(each, method)(*arguments)
+
+    def finish(self) -> None:
+        """Remove the switch from the module."""
+        del self._module.stop_training
 
 
 def _by_name(function: Callable[[Any], Any], values: Any) -> Any:

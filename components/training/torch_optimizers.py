@@ -8,6 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from qat_lib.errors import ConfigError
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.settings.code_settings import name_and_options
+from qatline.components.support.user_code import call_with, import_callable
+
 EPSILON = 1e-7
 """Keras's default."""
 
@@ -102,12 +107,61 @@ class Momentum(_Wrapped):
         self._optimizer.step()
 
 
+class UserOptimizer(_Wrapped):
+    """The optimizer of a user's factory.
+
+    The ratios of its groups' learning rates are kept.
+
+    Args:
+        optimizer: the optimizer.
+        rate: the learning rate that the factory received.
+        ranges: learned ranges, in groups apart from other parameters.
+        range_rate: learning rate of the ranges relative to the parameters.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        rate: float,
+        ranges: Sequence[nn.Parameter],
+        range_rate: float,
+    ) -> None:
+        self._optimizer, self._shares = optimizer, []
+        known = {id(parameter) for parameter in ranges}
+        for group in optimizer.param_groups:
+            of_ranges = all(id(parameter) in known for parameter in group["params"])
+            self._shares.append(float(group["lr"]) / rate * (range_rate if of_ranges else 1.0))
+
+    def step_at(self, rate: float) -> None:
+        """Take a step at a learning rate."""
+        for group, share in zip(self._optimizer.param_groups, self._shares, strict=True):
+            group["lr"] = rate * share
+        self._optimizer.step()
+
+
 def make_optimizer(
-    name: str,
+    schedule: TrainingSettings | QATSettings,
     parameters: Sequence[nn.Parameter],
     ranges: Sequence[nn.Parameter] = (),
     range_rate: float = 1.0,
 ) -> Optimizer:
-    """Return the optimizer selected by the config's ``optimizer``."""
-    kind = Momentum if name == "sgd" else Adam
-    return kind(parameters, ranges, range_rate)
+    """Return the optimizer of a training.
+
+    Raises:
+        ConfigError: the user's factory fails, or returns something else.
+    """
+    name, options = name_and_options(schedule.optimizer)
+    if ":" not in name:
+        kind = Momentum if name == "sgd" else Adam
+        return kind(parameters, ranges, range_rate)
+    key, rate = f"{schedule.section}.optimizer", schedule.learning_rate
+    params: list[Any] = list(parameters)
+    if ranges:
+        params = [{"params": params}, {"params": list(ranges), "weight_decay": 0.0}]
+    given = {"params": params, "lr": rate}
+    found = call_with(key, name, import_callable(key, name), given, options, any_keyword=True)
+    if not isinstance(found, torch.optim.Optimizer):
+        raise ConfigError(
+            f"{key}: {name!r} returned a {type(found).__name__}, expected a torch.optim.Optimizer"
+        )
+    return UserOptimizer(found, rate, ranges, range_rate)

@@ -73,5 +73,5 @@ def _parameter(option: OptionField) -> inspect.Parameter:
         option.name,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         default=option.default,
-        annotation=Annotated[option.kind, declared],
+        annotation=Annotated[info.command_kind or option.kind, declared],
     )

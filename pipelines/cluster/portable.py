@@ -121,6 +121,9 @@ def named_modules(config: RunConfig) -> dict[str, str]:
         "model.name": [config.model.name],
         "quantization.cases": config.quantization.cases,
     }
+    for section in (config.training, config.qat):
+        for key, reference in section.references():
+            references.setdefault(f"{section.section}.{key}", []).append(reference)
     found: dict[str, str] = {}
     for key, names in references.items():
         for name in names:

@@ -160,6 +160,8 @@ def _features(config: RunConfig) -> Iterator[str]:
         ("adaround", quantization.rounding == "adaround", "quantization.rounding=nearest"),
         ("workers", _workers(config) > 1, "training.workers=1 and qat.workers=1"),
     ]
+    for name in (*config.training.keras_callbacks(), *config.qat.keras_callbacks()):
+        wanted.append(("keras callbacks", True, f"module:Class in place of {name}"))
     for feature, is_wanted, instead in wanted:
         if is_wanted and not FRAMEWORKS[framework].supports(feature):
             yield f"model.framework={framework} does not support {feature}; set {instead}"
@@ -224,7 +226,7 @@ _COMBINATIONS: Sequence[tuple[Sequence[str], Callable[[RunConfig], Iterator[str]
     (
         (
             *("model.framework", "quantization.equalize", "quantization.rounding"),
-            *("training.workers", "qat.workers"),
+            *("training.workers", "qat.workers", "training.callbacks", "qat.callbacks"),
         ),
         _features,
     ),

@@ -60,6 +60,9 @@ def references(config: RunConfig) -> Iterator[tuple[str, str]]:
     for case in config.quantization.cases:
         if ":" in case:
             yield "quantization.cases", case
+    for section in (config.training, config.qat):
+        for key, reference in section.references():
+            yield f"{section.section}.{key}", reference
 
 
 def check_environment(config: RunConfig) -> None:

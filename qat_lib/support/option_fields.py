@@ -23,6 +23,7 @@ class OptionInfo:
         in_command: whether the option is a flag of the command.
         command_help: help text of the command; empty: ``help``.
         command_least: smallest number allowed by the command; None: ``least``.
+        command_kind: type of the option on the command line; None: that of the field.
     """
 
     help: str
@@ -35,6 +36,7 @@ class OptionInfo:
     in_command: bool = True
     command_help: str = ""
     command_least: float | None = None
+    command_kind: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,13 @@ import numpy as np
 import pytest
 
 from qatline.components.artifacts.models import Epoch
+from qatline.components.settings import EarlyStoppingSettings, TrainingSettings
 from qatline.components.support.events import NullProgress
 from qatline.components.tasks import task_for
+from qatline.components.training.checkpoints import Checkpoint
 from qatline.components.training.history import CLEAR, History, is_clear_gain
+from tests.components.training.linear import X, Y, kernel_of, train
+from tests.components.training.test_user_callbacks import BOTH
 
 TWO = task_for("classification", classes=["0", "1"])
 
@@ -191,3 +196,56 @@ def test_epochs_are_judged_by_their_candidate() -> None:
     assert model.mark == 2
     history.restore_kept()
     assert model.mark == 42
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "over"),
+    [
+        ("classification", [0.5, 0.6, 0.5, 0.6], True),  # equal is no gain
+        ("classification", [0.5, 0.6, 0.5, 0.7], False),
+        ("classification", [0.5, 0.6, 0.61, 0.62], True),  # less than min_delta
+        ("regression", [0.5, 0.6, 0.6], True),
+        ("regression", [0.5, 0.6, 0.4], False),
+        ("regression", [None, None], True),
+        ("regression", [], False),
+    ],
+)
+def test_early_stopping_follows_the_metrics_direction(
+    task: str, values: list[float | None], over: bool
+) -> None:
+    meaning = task_for(task, classes=["0", "1"])
+    stopping = EarlyStoppingSettings(patience=2, min_delta=0.05)
+    history = History(
+        *(Scripted([]), meaning, [], 1, 9, NullProgress()),
+        keep_best=False,
+        early_stopping=stopping,
+    )
+    for value in values:
+        measured = {} if value is None else {f"val_{meaning.primary.name}": value}
+        history.rows.append(Epoch(epoch=1.0, val_loss=1.0, **measured))
+    assert history.is_over is over
+
+
+@pytest.mark.parametrize("framework", BOTH)
+def test_early_stopping_keeps_the_best_weights(framework: str, tmp_path: Path) -> None:
+    settings = TrainingSettings(
+        epochs=40,
+        batch_size=8,
+        optimizer="sgd",
+        learning_rate=3.0,
+        schedule="constant",
+        augment="none",
+        early_stopping={"patience": 2},
+    )
+    checkpoint = Checkpoint(folder=tmp_path / "key", name="x", every=1, warn=print)
+    model, rows = train(framework, settings, checkpoint=checkpoint)
+    values = [row.validation("accuracy") for row in rows]
+    best = int(np.argmax(values))
+    assert len(rows) == best + 3 < 40
+    assert [row.kept for row in rows] == [float(index == best) for index in range(len(rows))]
+    again, repeated = train(framework, settings, checkpoint=checkpoint)
+    assert len(repeated) == len(rows)
+    np.testing.assert_array_equal(kernel_of(again), kernel_of(model))
+    if framework == "keras":
+        right = model.predict(X[25:], verbose=0).argmax(axis=1) == Y[25:]
+        assert right.mean() == pytest.approx(max(values))

@@ -11,8 +11,10 @@ import pytest
 import tensorflow as tf
 
 import qat_lib
+from qat_lib.errors import ConfigError
 from qatline.components.data.labelled import Labelled
-from qatline.components.settings import QATSettings
+from qatline.components.settings import QATSettings, TrainingSettings
+from qatline.components.support.events import NullProgress
 from qatline.components.tasks import task_for
 from qatline.components.tasks.keras_losses import CrossEntropy
 from qatline.components.training import fitting
@@ -60,6 +62,17 @@ class Rows(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.rows.append(("epoch", epoch, float(logs["loss"]), float(logs["accuracy"])))
+
+
+@keras.saving.register_keras_serializable("test_keras_loop")
+class Counted(keras.Model):
+    """Counts the calls of its own training step."""
+
+    taken: Any = None
+
+    def train_step(self, data: Any) -> Any:
+        self.taken.assign_add(1)
+        return super().train_step(data)
 
 
 def loop_of(model: Any, callbacks: list[Any]) -> Callable[[Any, int], None]:
@@ -169,3 +182,44 @@ def test_loop_moves_ranges_with_each_part() -> None:
     for part in (X[:10], X[10:20]):
         expected = 0.95 * expected + 0.05 * np.abs(part).max()
     np.testing.assert_allclose(quantizer.amax, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_qat", [False, True], ids=["baseline", "qat"])
+def test_own_train_step_is_called(is_qat: bool) -> None:
+    Counted.taken, found = tf.Variable(0), []
+    for own in (False, True):
+        model = network(quantized=False)
+        model = Counted(model.inputs, model.outputs) if own else model
+        settings: Any = TrainingSettings(epochs=2, batch_size=16, learning_rate=0.01)
+        if is_qat:
+            plan = qat_lib.plan_quantization(model).with_range_policy("learned")
+            model = qat_lib.apply_plan(model, plan)
+            qat_lib.calibrate(model, X[:32])
+            recipe = {"ema": 0.9, "freeze_batch_norm": 2, "freeze_ranges": 2, "range_rate": 0.3}
+            settings = QATSettings(epochs=2, batch_size=16, learning_rate=0.01, **recipe)
+        rows = fitting.fit(
+            *(model, DATA, settings),
+            seed=1,
+            progress=NullProgress(),
+            keep_best=is_qat,
+            oscillation=Oscillation() if is_qat else None,
+        )
+        assert isinstance(model, Counted) is own
+        found.append((model.get_weights(), [row.val_loss for row in rows], rows[-1].loss))
+    assert int(Counted.taken) == 2 * STEPS
+    for value, other in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_array_equal(value, other)
+    assert found[0][1] == found[1][1]
+    assert found[0][2] == pytest.approx(found[1][2], rel=1e-5)
+
+
+def test_own_train_step_takes_whole_batches_and_targets_alone(progress: Any) -> None:
+    Counted.taken = tf.Variable(0)
+    plain = network(quantized=False)
+    model = Counted(plain.inputs, plain.outputs)
+    settings = QATSettings(accumulate_steps=2)
+    with pytest.raises(ConfigError, match=r"qat.accumulate_steps: expected 1, since Counted has"):
+        fitting.fit(model, DATA, settings, seed=1, progress=progress)
+    settings = QATSettings(epochs=1, batch_size=64)
+    fitting.fit(model, DATA, settings, seed=1, progress=progress, teacher=plain, distillation=0.5)
+    assert [text for text in progress.warnings if "uses the targets alone" in text]

@@ -58,6 +58,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "Expected a quantization spec at .*spek.yaml; there is none",
         ),
         ("quantization.cases=[mine:Caes]", "has no 'Caes'. Did you mean 'Case'?"),
+        (
+            "training.callbacks=[EarlyStoping]",
+            "training.callbacks: .* has no 'EarlyStoping'. Did you mean 'EarlyStopping'?",
+        ),
+        ("qat.callbacks=[{name: 'mine:Caes'}]", "qat.callbacks: the module 'mine' has no 'Caes'"),
+        ("qat.optimizer=mine:biuld", "qat.optimizer: .* Did you mean 'build'?"),
+        ("training.schedule=mein:rate", "training.schedule: expected the module 'mein'"),
+        ("training.augment=mine:hidden", "training.augment: .* has no 'hidden'"),
     ],
 )
 def test_run_is_refused_for_missing_references(here: Path, override: str, message: str) -> None:
@@ -80,6 +88,8 @@ def test_run_is_refused_for_missing_references(here: Path, override: str, messag
         "model.weights=imagenet",
         "quantization.spec=spec.yaml",
         "quantization.cases=[mine:Case, ResNetV1QDQCase]",
+        "training.callbacks=[TerminateOnNaN, mine:Case]",
+        "qat.optimizer=keras.optimizers:Lion",
     ],
 )
 def test_a_run_that_may_work_is_let_through(here: Path, override: str) -> None:
