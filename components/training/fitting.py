@@ -32,7 +32,7 @@ from qatline.components.training.keras_loop import (
     has_own_step,
     named_outputs,
 )
-from qatline.components.training.keras_optimizer import make_optimizer
+from qatline.components.training.keras_optimizer import optimizer_of
 from qatline.components.training.keras_recipe import KerasRecipe
 from qatline.components.training.model_source import last_activation
 from qatline.components.training.prepared_data import open_data
@@ -286,7 +286,7 @@ def _compile(
     steps: int,
     loss: KerasLoss,
 ) -> None:
-    optimizer = make_optimizer(schedule, steps * schedule.epochs)
+    optimizer = optimizer_of(schedule, steps * schedule.epochs)
     model.compile(optimizer, loss=TaskLoss(loss))
 
 

@@ -35,7 +35,7 @@ class RateTable(keras.optimizers.schedules.LearningRateSchedule):
         return {"rates": self.rates.tolist()}
 
 
-def make_optimizer(schedule: TrainingSettings | QATSettings, steps: int) -> Any:
+def optimizer_of(schedule: TrainingSettings | QATSettings, steps: int) -> Any:
     """Return the optimizer of a training.
 
     Args:

@@ -9,7 +9,7 @@ import pytest
 
 from qat_lib.errors import ConfigError
 from qatline.components.settings import TrainingSettings
-from qatline.components.training.keras_optimizer import RateTable, make_optimizer
+from qatline.components.training.keras_optimizer import RateTable, optimizer_of
 
 
 def sgd(learning_rate: Any, momentum: float = 0.0) -> Any:
@@ -18,16 +18,16 @@ def sgd(learning_rate: Any, momentum: float = 0.0) -> Any:
 
 def test_factory_gets_rate_and_options() -> None:
     code = {"name": f"{__name__}:sgd", "options": {"momentum": 0.5}}
-    found = make_optimizer(TrainingSettings(optimizer=code, learning_rate=0.2), 10)
+    found = optimizer_of(TrainingSettings(optimizer=code, learning_rate=0.2), 10)
     assert (type(found), found.momentum) == (keras.optimizers.SGD, 0.5)
     assert isinstance(found._learning_rate, keras.optimizers.schedules.CosineDecay)
-    lion = make_optimizer(TrainingSettings(optimizer="keras.optimizers:Lion"), 10)
+    lion = optimizer_of(TrainingSettings(optimizer="keras.optimizers:Lion"), 10)
     assert type(lion) is keras.optimizers.Lion
 
 
 def test_factory_of_something_else_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"training.optimizer: 'builtins:dict' returned a dict"):
-        make_optimizer(TrainingSettings(optimizer="builtins:dict"), 10)
+        optimizer_of(TrainingSettings(optimizer="builtins:dict"), 10)
 
 
 def test_rate_table_keeps_the_last_rate() -> None:
