@@ -123,8 +123,8 @@ class OnnxRuntimeBackend(EngineBackend):
             options = _options(request.spec.optimization_level, request.spec.threads)
             options.optimized_model_filepath = str(optimized)
             if any(overflowing_nodes(OnnxGraph.load(request.onnx), in_window=True)):
-                # Stores weights as UINT8, for kernels with 32-bit sums; without effect on CPUs with
-                # VNNI. 1.3 to 1.5 times slower than the kernels that saturate.
+                # Stores weights as UINT8, for kernels with 32-bit sums, which are slower. Without
+                # effect on CPUs with VNNI.
                 options.add_session_config_entry("session.x64quantprecision", "1")
             try:
                 runtime.InferenceSession(
