@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import numpy as np
-
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.options import Framework as FrameworkName
 from qatline.components.artifacts.models import Epoch, ModelFolder
@@ -195,7 +193,7 @@ class Framework(Protocol):
         the structure does not.
         """
 
-    def check_parity(self, model: Any, path: Path, images: np.ndarray) -> ParityReport:
+    def check_parity(self, model: Any, path: Path, inputs: Any) -> ParityReport:
         """Compare an exported file with its model; see ``qat_lib.check_parity``."""
 
 

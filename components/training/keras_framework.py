@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import qat_lib
 from qat_lib.models.weights import load_weights
 from qatline.components.artifacts.models import Epoch, ModelFolder
@@ -120,9 +118,9 @@ class KerasFramework:
                 quantizer.unsigned = False
         return qat_lib.export_onnx(model, path, options=options, **about)
 
-    def check_parity(self, model: Any, path: Path, images: np.ndarray) -> Any:
+    def check_parity(self, model: Any, path: Path, inputs: Any) -> Any:
         """Compare an exported file with its model."""
-        return qat_lib.check_parity(model, path, images)
+        return qat_lib.check_parity(model, path, inputs)
 
 
 FRAMEWORK: Framework = KerasFramework()

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import qat_lib.torch
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.export.ranges import RangeOwner
@@ -143,11 +141,15 @@ class TorchFramework:
             model.module, path, example_input=model.example, options=options, **about
         )
 
-    def check_parity(self, model: TorchNetwork, path: Path, images: np.ndarray) -> Any:
+    def check_parity(self, model: TorchNetwork, path: Path, inputs: Any) -> Any:
         """Compare an exported file with its network."""
-        return qat_lib.torch.check_parity(
-            model.module, path, np.ascontiguousarray(np.moveaxis(images, -1, 1))
+        tensors = model.tensors(inputs)
+        arrays = (
+            {name: x.numpy(force=True) for name, x in tensors.items()}
+            if isinstance(tensors, Mapping)
+            else tensors.numpy(force=True)
         )
+        return qat_lib.torch.check_parity(model.module, path, arrays)
 
 
 FRAMEWORK: Framework = TorchFramework()
