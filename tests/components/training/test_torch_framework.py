@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qat_lib.engines import BuildSpec, build_engine, load_engine
 from qat_lib.export.options import ExportOptions
 from qatline.components.artifacts.models import TorchRecipe
+from qatline.components.evaluation.inference import EngineRunner
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -70,7 +72,7 @@ def test_export_takes_channels_first_and_agrees(quantized: TorchNetwork, tmp_pat
     report = FRAMEWORK.export_onnx(quantized, path, options=options, signed=False)
     assert report.quantizers == len(FRAMEWORK.quantizers(quantized))
     layout = json.loads(metadata(path)["qatline.layout"])
-    assert list(layout.values()) == ["NCHW"]
+    assert list(layout.values()) == ["NCHW"]  # the output has no channels
     (image,) = onnx.load(path).graph.input
     assert [d.dim_value for d in image.type.tensor_type.shape.dim[1:]] == [3, 6, 5]
     parity = FRAMEWORK.check_parity(quantized, path, X)
@@ -90,3 +92,42 @@ def test_predict_takes_images_of_the_data(network: TorchNetwork) -> None:
     np.testing.assert_allclose(
         np.concatenate([*FRAMEWORK.predict(network, [X])]), expected, rtol=1e-5, atol=1e-6
     )
+
+
+class Labeller(torch.nn.Module):
+    """Labels pixels and time steps: two inputs and two outputs, all with channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pixels, self.steps = torch.nn.Conv2d(3, 2, 1), torch.nn.Conv1d(4, 2, 1)
+
+    def forward(self, image: torch.Tensor, signal: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"mask": self.pixels(image), "events": self.steps(signal)}
+
+
+def test_engine_answers_channels_last_as_the_network(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    recipe = TorchRecipe(
+        name="a.b:build", options={}, inputs={"image": (6, 5, 3), "signal": (7, 4)}, classes=2
+    )
+    network = TorchNetwork(module=Labeller().eval(), recipe=recipe)
+    signal = np.random.default_rng(1).normal(size=(8, 7, 4)).astype(np.float32)
+    batch = {"image": X, "signal": signal}
+    path = tmp_path / "m.onnx"
+    FRAMEWORK.export_onnx(network, path, options=ExportOptions(), signed=False)
+    assert json.loads(metadata(path)["qatline.layout"]) == {
+        "image": "NCHW",
+        "signal": "NCW",
+        "mask": "NCHW",
+        "events": "NCW",
+    }
+    assert FRAMEWORK.check_parity(network, path, batch).passed
+    (expected,) = FRAMEWORK.predict(network, [batch])
+    spec = BuildSpec(backend="onnxruntime", max_batch_size=4)
+    artifact = build_engine(path, spec, output=tmp_path / "m.engine")
+    with load_engine(artifact.path) as engine:
+        run = EngineRunner(engine, recipe.inputs)
+        assert run.output_shapes == {"mask": (6, 5, 2), "events": (7, 2)}
+        outputs = run(batch)
+    for name in ("mask", "events"):
+        np.testing.assert_allclose(outputs[name], expected[name], rtol=1e-4, atol=1e-5)
