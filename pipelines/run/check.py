@@ -49,6 +49,7 @@ from qatline.components.tasks import check_numbers
 from qatline.components.tracking.database import database_path, has_content
 from qatline.components.tracking.store import open_client, probe, translated
 from qatline.components.tracking.tracker import MODE_VARIABLE, URI_VARIABLE
+from qatline.components.training.augmentation import chosen_augment
 from qatline.components.training.framework import choose_framework
 from qatline.components.training.quantization_choice import known_cases, open_case, read_spec
 from qatline.pipelines.config.run_config import ConfigReading, RunConfig
@@ -165,13 +166,14 @@ def _checks(state: _State, pool: ThreadPoolExecutor, scratch: Path, *, store: bo
             reads=("quantization.spec", "quantization.mode"),
             after=("model", SPEC),
         ),
+        check("augmentation and class weights", _check_training, after=("task",)),
         check("gate", _check_gate, reads=("gate",), after=("task",)),
         check(
             "tracking store", _open_tracking, reads=("tracking.uri", "tracking"), after=("stores",)
         ),
         check("registry", _open_registry, reads=("registry",), after=("tracking store",)),
         check("files in S3", _await_files, after=("stores",)),
-        check("step store", _predict, after=("data", "registry"), store=store),
+        check("step store", _predict, reads=_DATA_KEYS, after=("registry",), store=store),
     ]
 
 
@@ -580,6 +582,19 @@ def _plan(findings: Findings, state: _State) -> None:
             f"{len(plan.wrapped)} layers quantized, {len(plan.skipped)} not; "
             f"{len(plan.quantizers)} quantizers"
         )
+
+
+def _check_training(findings: Findings, state: _State) -> None:
+    """Check that augmentation and class weights fit the task."""
+    task = state.task
+    for schedule in (findings.config.training, findings.config.qat):
+        key = f"{schedule.section}.augment"
+        with findings.of(key, blocks=False):
+            chosen_augment(schedule, task)
+        key = f"{schedule.section}.class_weights"
+        if schedule.class_weights is not None and state.is_whole:
+            with findings.of(key, blocks=False):
+                task.class_weights(schedule.class_weights, state.source.targets["train"], key)
 
 
 def _check_gate(findings: Findings, state: _State) -> None:

@@ -29,7 +29,7 @@ def test_check_shows_mistakes_in_80_columns(here: Path) -> None:
     done = runner.invoke(app, ["check", "-c", "run.yaml"])
     assert done.exit_code == 2
     assert f"{len(MISTAKES)} mistakes. Checked in" in done.stdout
-    assert " 21. " in done.stdout
+    assert " 24. " in done.stdout
     # Paths are not cut.
     assert all(len(line) <= 80 or str(here) in line for line in done.stdout.splitlines())
     assert "  - because of model.name: forward pass" in done.stdout

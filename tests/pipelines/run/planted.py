@@ -23,7 +23,13 @@ class NeedsMore:
 CONFIG = """
 data: {kind: npz, path: data.npz, preprocessing: {mean: [0.5, 0.5]}}
 model: {name: "planted_mine:build", weights: "s3://models/weights.npz"}
-training: {epocs: 5, optimizer: adm, label_smoothing: 2}
+training:
+  epocs: 5
+  optimizer: adm
+  label_smoothing: 2
+  callbacks: ["planted_mine:Tell"]
+  augment: planted_mine:flipp
+  class_weights: {five: 2}
 quantization:
   spec: [{name: conv_1, quantize_weight: false}]
   cases:
@@ -55,6 +61,9 @@ MISTAKES = (
     ("quantization.cases", "expected the module 'planted_nowhere'"),
     ("quantization.cases", "No module named 'does_not_exist'"),
     ("quantization.cases", "missing 1 required positional argument"),
+    ("training.callbacks", "the module 'planted_mine' has no 'Tell'"),
+    ("training.augment", "the module 'planted_mine' has no 'flipp'"),
+    ("training.class_weights", "five"),
     ("engine.backend", "The tensorrt backend needs"),
     ("data.path", "validation targets: expected 0 to 3 (4 classes), received 9 for sample 7"),
     ("data.preprocessing", "expected 1 or 3 finite values"),
