@@ -467,8 +467,10 @@ def one_output(
 
 
 def arrays_of(outputs: Outputs) -> list[Array]:
-    """Return the arrays of outputs."""
-    return list(outputs.values()) if isinstance(outputs, Mapping) else [np.asarray(outputs)]
+    """Return the arrays of outputs, by name: frameworks and engines order them differently."""
+    if isinstance(outputs, Mapping):
+        return [outputs[name] for name in sorted(outputs)]
+    return [np.asarray(outputs)]
 
 
 def _numbers(values: Any) -> str:

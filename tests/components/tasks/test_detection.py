@@ -10,7 +10,7 @@ import pytest
 
 from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
 from qatline.components.artifacts.data_info import InputInfo
-from qatline.components.tasks import Task, derive_task, make_task, task_for
+from qatline.components.tasks import Task, derive_task, make_task, shapes_of, task_for
 
 IMAGE = (48, 64)
 SHAPES = {"fine": (6, 8, 6), "coarse": (3, 4, 6)}
@@ -87,8 +87,10 @@ def test_loss_ignores_locations_in_crowds() -> None:
 def test_decode_is_independent_of_the_order_of_maps() -> None:
     _, maps = random_batch()
     task = detection(max_detections=7, score_threshold=0.4)
-    found = task.decode(maps)
-    np.testing.assert_array_equal(found, task.decode(dict(reversed(maps.items()))))
+    found, reordered = task.decode(maps), dict(reversed(maps.items()))
+    np.testing.assert_array_equal(found, task.decode(reordered))
+    assert not task.differences(maps, reordered).any()
+    assert shapes_of(maps) == shapes_of(reordered)
     assert found.shape == (4, 7, 6)
     assert found[found[..., 5] >= 0][:, 4].min() >= 0.4
 
