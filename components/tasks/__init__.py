@@ -125,6 +125,8 @@ def task_of_model(
     targets: NDArray[Any],
     model: str,
     name: str | None = None,
+    *,
+    inputs: Sequence[int] | Mapping[str, Sequence[int]] = (),
 ) -> tuple[Task, NDArray[Any]]:
     """Return the task of a network on data that are not a prepared data set, and its targets.
 
@@ -135,6 +137,7 @@ def task_of_model(
         targets: targets as read, ``(samples, ...)``.
         model: name of the network, for messages.
         name: a built-in task, or ``module:Class``. Default: derived from the targets.
+        inputs: shape of a sample of the only input, or of each of several by name.
 
     Raises:
         ConfigError: the task does not exist.
@@ -145,9 +148,11 @@ def task_of_model(
         sizes = [shape[-1] for shape in shapes.values() if shape]
         name = derive_task(targets, sizes[0] or 1 if len(sizes) == 1 else 1)
     classes = [str(index) for index in range(make_task(name, {}).classes_of(shapes, model))]
-    task = task_for(name, classes=classes, target_shape=targets.shape[1:])
+    given = inputs if isinstance(inputs, Mapping) else {"x": inputs}
+    infos = {key: InputInfo(shape=tuple(each), dtype="float32") for key, each in given.items()}
+    task = task_for(name, classes=classes, target_shape=targets.shape[1:], inputs=infos)
     checked = task.check_targets(targets, "targets")
-    task = task_for(name, classes=classes, target_shape=checked.shape[1:])
+    task = task_for(name, classes=classes, target_shape=checked.shape[1:], inputs=infos)
     task.check_outputs(shapes, model)
     return task, checked
 

@@ -133,6 +133,11 @@ class Detection(Task):
             )
         return values
 
+    def classes_of(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> int:  # noqa: ARG002
+        """Return the number of values of a location without those of a box."""
+        sizes = [shape[-1] or 0 for shape in shapes.values() if len(shape) == 3]
+        return max(max(sizes, default=0) - BOX, 0)
+
     def check_outputs(self, shapes: Mapping[str, Sequence[int | None]], model: str) -> None:
         """Expect maps of different sizes with the values of a location in the last axis."""
         (values,), sizes = self.output_shape, set()

@@ -151,7 +151,7 @@ def _measured(
     name: str | None,
     size: int,
 ) -> FileEvaluation:
-    task, targets = task_of_model(shapes, part.targets, str(model), name)
+    task, targets = task_of_model(shapes, part.targets, str(model), name, inputs=part.input_shape)
     starts = range(0, len(targets), size)
     batches = (part.inputs(slice(start, start + size)) for start in starts)
     measured = []

@@ -138,7 +138,9 @@ def _read(
     shapes, parts = output_shapes(network), []
     for part in (training, validating):
         check_inputs(network, part.x, data)
-        found, targets = task_of_model(shapes, part.targets, str(network.name), task)
+        found, targets = task_of_model(
+            shapes, part.targets, str(network.name), task, inputs=part.input_shape
+        )
         parts.append(replace(part, targets=targets))
         task = found.data.task  # not derived again: the validation part may lack a class
     return ArrayData(training=parts[0], validating=parts[1], task=found)

@@ -198,7 +198,9 @@ def _read(
     part = read_labelled(data, labels, scratch, TEST_PAIRS)
     check_inputs(network, part.x, data)
     shapes = output_shapes(network)
-    found, targets = task_of_model(shapes, part.targets[:samples], str(network.name), task)
+    found, targets = task_of_model(
+        shapes, part.targets[:samples], str(network.name), task, inputs=part.input_shape
+    )
     as_float = AsFloat(image_shape=part.input_shape)
     return (
         as_float.apply(part.inputs(slice(samples))),

@@ -10,7 +10,14 @@ import pytest
 
 from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
 from qatline.components.artifacts.data_info import InputInfo
-from qatline.components.tasks import Task, derive_task, make_task, shapes_of, task_for
+from qatline.components.tasks import (
+    Task,
+    derive_task,
+    make_task,
+    shapes_of,
+    task_for,
+    task_of_model,
+)
 
 IMAGE = (48, 64)
 SHAPES = {"fine": (6, 8, 6), "coarse": (3, 4, 6)}
@@ -114,6 +121,12 @@ def test_picture_has_a_panel_for_target_and_each_network() -> None:
     panels = np.split(picture, 3, axis=1)
     assert (panels[1] == panels[2]).all()
     assert (panels[0] != panels[1]).any()
+
+
+def test_task_of_a_model_takes_classes_and_image_from_shapes() -> None:
+    targets, maps = random_batch()
+    task, _ = task_of_model(SHAPES, targets, "net", inputs=(*IMAGE, 3))
+    np.testing.assert_array_equal(task.decode(maps), detection().decode(maps))
 
 
 def test_targets_of_boxes_are_a_detection() -> None:
