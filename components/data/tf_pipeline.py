@@ -16,6 +16,9 @@ from qatline.components.data.part import Augment, InputForm, Split
 
 AUGMENTATIONS = ("none", "shift", "flip_crop")
 
+ORDERS_PER_EPOCH = 2
+"""Shuffled orders drawn per epoch: ``model.fit`` creates a second iterator and discards it."""
+
 
 def build_dataset(
     split: Split,
@@ -106,6 +109,25 @@ def build_dataset(
     if repeat:
         batches = batches.repeat()
     return batches.prefetch(2)
+
+
+def start_epoch(batches: Any) -> Any:
+    """Return an iterator of a new epoch, in the order of the same epoch of ``model.fit``.
+
+    Args:
+        batches: a ``tf.data.Dataset``, or restartable batches whose iterator creates one of it.
+    """
+    iterator, *_ = [iter(batches) for _ in range(ORDERS_PER_EPOCH)]
+    return iterator
+
+
+def skip_epochs(batches: Any, epochs: int) -> None:
+    """Skip the orders of completed epochs, before training resumes.
+
+    Creating an iterator advances the generator of a shuffle.
+    """
+    for _ in range(epochs * ORDERS_PER_EPOCH):
+        iter(batches)
 
 
 def _rows_of(indices: Any, worker: int, workers: int) -> tuple[Any, Any]:

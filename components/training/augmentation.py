@@ -88,8 +88,8 @@ class NumpyAugmented:
         self._dataset, self._augment = dataset, augment
 
     def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
-        for x, y, seed in self._dataset.as_numpy_iterator():
-            yield self._augment(x, y, seed)
+        # Not a generator function: the order of an epoch is drawn when its iterator is created.
+        return (self._augment(*batch) for batch in self._dataset.as_numpy_iterator())
 
 
 def _check_same(where: str, what: str, given: Any, found: Any) -> None:

@@ -15,11 +15,9 @@ import tensorflow as tf
 from qat_lib.keras.quantizers.split_batch import split_batch
 from qat_lib.keras.structure import functional_of, layers_of, own_steps
 from qat_lib.keras.training.batch_norm import batch_norms
+from qatline.components.data.tf_pipeline import skip_epochs, start_epoch
 from qatline.components.training.checkpoints import Resumption
 from qatline.components.workers.workers import Workers, synchronized_batch_norms
-
-ORDERS_PER_EPOCH = 2
-"""Shuffled orders drawn per epoch: ``model.fit`` creates a second iterator and discards it."""
 
 
 class KerasLoop:
@@ -94,10 +92,7 @@ class KerasLoop:
             for callback in self._own:
                 callback.on_epoch_begin(saved.epoch - 1)  # repeats earlier freezes
             saved.restore()
-            # Creating an iterator advances the shuffle's generator: skip the orders of completed
-            # epochs.
-            for _ in range(saved.epoch * ORDERS_PER_EPOCH):
-                iter(batches)
+            skip_epochs(batches, saved.epoch)
 
     def _run_epoch(self, batches: Any, sizes: Sequence[int]) -> dict[str, Any]:
         """Train on every batch once; return loss and score of the epoch."""
@@ -106,7 +101,7 @@ class KerasLoop:
         if self._has_own_step:
             self._model.reset_metrics()
         train, logs = self._step(), {}
-        iterator, *_ = [iter(batches) for _ in range(ORDERS_PER_EPOCH)]
+        iterator = start_epoch(batches)
         for step, size in enumerate(sizes):
             self._callbacks.on_train_batch_begin(step)
             try:

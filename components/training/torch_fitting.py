@@ -1,8 +1,8 @@
 """Training and prediction of PyTorch networks, on the schedule of the Keras front end.
 
 One config means the same training in both frameworks: reader, augmentation, decay of the learning
-rate, loss, weight decay and optimizer constants match ``qatline.components.training.fitting``. Only
-the order of the data differs after the first epoch.
+rate, order of the data, loss, weight decay and optimizer constants match
+``qatline.components.training.fitting``.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def fit_network(
 
     Arguments and result match ``qatline.components.training.fitting.fit``.
     """
+    from qatline.components.data.tf_pipeline import skip_epochs, start_epoch
+
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
     task = source.task
@@ -120,8 +122,7 @@ def fit_network(
         user.warn_of_lost_state(progress)
         recipe.begin_epoch(saved.epoch - 1)  # repeats freezing before the state is set
         saved.restore()
-        for _ in range(saved.epoch):
-            iter(train)  # skips the order of a completed epoch
+        skip_epochs(train, saved.epoch)
     elif keep_best:
         record.start()
     for epoch in range(saved.epoch, schedule.epochs):
@@ -130,7 +131,7 @@ def fit_network(
         record.on_epoch_begin()
         user.notify("on_epoch_begin", epoch)
         recipe.begin_epoch(epoch)
-        figures = training.run_epoch(batches, record, recipe.end_step)
+        figures = training.run_epoch(start_epoch(batches), record, recipe.end_step)
         record.on_epoch_end(epoch, figures)
         user.notify("on_epoch_end", epoch, figures)
         saved.end_epoch(epoch + 1)
