@@ -139,11 +139,11 @@ class ArraySource:
         with dataset.input_file(split, "" if is_only else name).open("wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
             for start in range(0, len(indices), block):
-                values = x[indices[start : start + block]].astype(info.dtype, order="C")
+                values = x[indices[start : start + block]].astype(info.dtype, order="C", copy=False)
                 if values.shape[1:] != info.shape:
                     values = resize_array(values, (info.shape[0], info.shape[1]))
-                stream.write(values.tobytes())
-                digests += [hashlib.sha256(sample.tobytes()).digest() for sample in values]
+                stream.write(values.data)
+                digests += [hashlib.sha256(sample.data).digest() for sample in values]
                 phase = f"writing {split}" if is_only else f"writing {split}, {name}"
                 progress.update(phase, start + len(values), len(indices))
         return digests

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from qatline.components.artifacts import Dataset
+from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.artifacts.models import ModelFolder, measured_metrics
+from qatline.components.data.array_checks import CHUNK_BYTES
 from qatline.components.data.part import Augment
 from qatline.components.data.reader import numpy_batches, open_split, tf_dataset
 from qatline.components.tasks import Outputs, check_numbers, joined, open_task
 from qatline.components.training.framework import Framework, TrainingData
+
+_LARGEST_BATCH = 256
 
 
 class PreparedData:
@@ -67,7 +72,7 @@ def measure_split(
     split: str,
     *,
     keep: ModelFolder | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
 ) -> float:
     """Return the task's primary metric of a model on one part.
 
@@ -77,16 +82,18 @@ def measure_split(
         dataset: directory of the prepared data.
         split: name of the part.
         keep: receives the outputs, batch by batch; None for none.
-        batch_size: samples that are predicted at once.
+        batch_size: samples that are predicted at once. Default: at most 256, with inputs and outputs
+            of about 32 MiB.
 
     Raises:
         DataError: the outputs contain NaN.
     """
     info = Dataset(dataset).info()
     task, targets, measured = open_task(info), deque[Any](), []
+    size = batch_size or _batch_size(info)
 
     def inputs() -> Iterator[Any]:
-        for x, y in numpy_batches(dataset, split, batch_size):
+        for x, y in numpy_batches(dataset, split, size):
             targets.append(y)
             yield x
 
@@ -101,6 +108,12 @@ def measure_split(
     else:
         keep.write_predictions(outputs(), info.splits[split])
     return task.summarize(joined(measured))[task.primary.name]
+
+
+def _batch_size(info: DatasetInfo) -> int:
+    values = sum(math.prod(each.shape) for each in info.inputs.values())
+    values += math.prod(info.target_shape) * max(1, len(info.classes))
+    return max(1, min(_LARGEST_BATCH, CHUNK_BYTES // (4 * values)))
 
 
 def measure_model(
