@@ -194,16 +194,9 @@ def _wait(step: StepProgress) -> str:
 
 
 def _metrics(step: StepProgress) -> str:
-    shown = []
-    for name in ("loss", "accuracy", "val_accuracy"):
-        value = step.metrics.get(name)
-        if value is not None:
-            shown.append(
-                f"{name.replace('val_', 'val ')} {value:.4f}"
-                if name == "loss"
-                else f"{name.replace('val_', 'val ')} {value:.2%}"
-            )
-    return "  ".join(shown)
+    return "  ".join(
+        f"{name.replace('_', ' ')} {value:.4f}" for name, value in step.metrics.items()
+    )
 
 
 def _left(step: StepProgress) -> str:
