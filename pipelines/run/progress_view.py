@@ -194,9 +194,8 @@ def _wait(step: StepProgress) -> str:
 
 
 def _metrics(step: StepProgress) -> str:
-    return "  ".join(
-        f"{name.replace('_', ' ')} {value:.4f}" for name, value in step.metrics.items()
-    )
+    known = {name: value for name, value in step.metrics.items() if value is not None}
+    return "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in known.items())
 
 
 def _left(step: StepProgress) -> str:
