@@ -11,8 +11,7 @@ A shuffled epoch of images and labels as float32 batches. Each form has the same
 
 Rounds of all readers alternate. The clock is moved by other work on the machine; CPU seconds of the
 process, with all its threads, are moved less. Readers whose package is missing are skipped;
-``--packages`` adds a folder of packages. ``exact order`` means that a reader can go on in the middle
-of training with the order of a seed; all others shuffle in a buffer of a fixed size.
+``--packages`` adds a folder of packages.
 """
 
 from __future__ import annotations
