@@ -51,7 +51,12 @@ from qatline.components.tracking.store import open_client, probe, translated
 from qatline.components.tracking.tracker import MODE_VARIABLE, URI_VARIABLE
 from qatline.components.training.augmentation import chosen_augment
 from qatline.components.training.framework import choose_framework
-from qatline.components.training.quantization_choice import known_cases, open_case, read_spec
+from qatline.components.training.quantization_choice import (
+    known_cases,
+    open_case,
+    open_cases,
+    read_spec,
+)
 from qatline.pipelines.config.run_config import ConfigReading, RunConfig
 from qatline.pipelines.run.findings import Check, Findings
 from qatline.pipelines.run.preflight import (
@@ -87,7 +92,7 @@ class _State:
         stored: objects in S3 by location; futures, since the network is asked meanwhile.
     """
 
-    cases: list[Any] = field(default_factory=list)
+    cases: list[str] = field(default_factory=list)
     stored: dict[str, Future[StoredFile]] = field(default_factory=dict)
     tracking: Future[None] | None = None
     source: Any = None
@@ -339,7 +344,8 @@ def _open_cases(findings: Findings, state: _State) -> None:
         is_known = ":" in name or name in known_cases()  # others were reported with the config
         if is_known and name not in findings.broken:
             with findings.of("quantization.cases"):
-                state.cases.append(open_case(name))
+                open_case(name)
+                state.cases.append(name)
 
 
 # Data and task
@@ -574,7 +580,8 @@ def _plan(findings: Findings, state: _State) -> None:
     config = findings.config
     # Every backend knows the same layers.
     integers = state.integers or {"backend": "tensorrt"}
-    recipe = PtqRecipe(mode=config.quantization.mode, cases=state.cases, **integers)
+    chosen = config.quantization.model_copy(update={"cases": state.cases})
+    recipe = PtqRecipe(mode=chosen.mode, cases=open_cases(chosen, state.task), **integers)
     spec = read_spec(config.quantization)
     with findings.of("quantization.spec" if spec else "quantization"):
         plan = recipe.plan(state.framework.bare(state.model), spec)
