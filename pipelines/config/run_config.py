@@ -24,6 +24,7 @@ from qatline.components import settings
 from qatline.components.export.choice import sign_problem
 from qatline.components.settings import Settings
 from qatline.components.settings.config_values import restore_integers
+from qatline.components.support.credentials import scrub
 from qatline.components.support.frameworks import FRAMEWORKS, Feature
 from qatline.components.training.quantization_choice import check_case_name
 from qatline.pipelines.config.cluster_settings import ClusterSettings
@@ -125,7 +126,7 @@ def contradictions(config: RunConfig, invalid: Collection[str] = ()) -> Iterator
 
 def _output(config: RunConfig) -> Iterator[str]:
     if re.search(r"(^|/)(https?|s3|gs|hdfs|abfss?):/", config.output):
-        yield f"output: expected a folder on this machine, received {config.output}"
+        yield f"output: expected a folder on this machine, received {scrub(config.output)}"
 
 
 def _export_target(config: RunConfig) -> str:

@@ -268,6 +268,6 @@ PREFLIGHT = (
     Check(name=WEIGHTS, reads=("model.weights",), function=_check_weights),
     Check(name=SPEC, reads=("quantization.spec",), function=_check_spec),
     Check(name=REFERENCES, function=_check_references),
-    Check(name=BACKEND, reads=("engine.backend",), function=_check_backend),
+    Check(name=BACKEND, reads=("engine.backend",), function=_check_backend, after=(PACKAGES,)),
 )
 """Checks that take no time worth mentioning."""

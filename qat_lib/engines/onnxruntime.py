@@ -34,7 +34,6 @@ from qat_lib.errors import (
     EngineError,
     EngineLoadError,
 )
-from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.support.mappings import map_values
 
@@ -117,6 +116,8 @@ class OnnxRuntimeBackend(EngineBackend):
                 f"be fp32. Received: {request.spec.float_precision}. Export an FP16 graph, or take "
                 "another backend."
             )
+        from qat_lib.onnx_view.graph import OnnxGraph
+
         runtime = _onnxruntime()
         with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
             optimized = Path(directory) / "optimized.onnx"

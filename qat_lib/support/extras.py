@@ -11,6 +11,7 @@ _PACKAGES = {
     "tensorrt": ("cuda",),
     "torch": ("torch", "onnxscript"),
     "data": ("sklearn", "PIL"),
+    "hf": ("datasets",),
     "pipeline": (
         "kfp",
         "mlflow",

@@ -73,6 +73,7 @@ run.mkdir(parents=True)
 HOST = ["--host", "http://127.0.0.1:1"]
 COMMANDS = {
     "run": [],
+    "check": [],
     "compile": [],
     "components": [],
     "compare": [],
