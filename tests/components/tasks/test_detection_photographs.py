@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 PHOTOGRAPHS = Path(os.environ.get("QATLINE_SHARED_DATA", ROOT.parent / "shared" / "data")) / "bccd"
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.skipif(not PHOTOGRAPHS.is_dir(), reason="no photographs in ../shared/data/bccd")
 def test_detector_finds_cells_in_int8_as_in_fp32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
