@@ -168,7 +168,13 @@ class _CocoFile:
             )
         images = self._images()
         for row in self._content["annotations"]:
-            box = self._box(row, names, classes, images)
+            try:
+                box = self._box(row, names, classes, images)
+            except DataError as error:
+                if not self._skip:
+                    raise
+                self._progress.warn(f"left out: {error}")
+                continue
             if box is not None:
                 images[row["image_id"]].boxes.append(box)
         return classes, list(images.values())
@@ -233,22 +239,7 @@ class _CocoFile:
         classes: Sequence[str],
         images: Mapping[Any, _Image],
     ) -> _Box | None:
-        """Return an annotation; None for other categories than ``classes``, or a skipped one."""
-        try:
-            return self._checked(row, names, classes, images)
-        except DataError as error:
-            if not self._skip:
-                raise
-            self._progress.warn(f"left out: {error}")
-            return None
-
-    def _checked(
-        self,
-        row: dict[str, Any],
-        names: Mapping[Any, str],
-        classes: Sequence[str],
-        images: Mapping[Any, _Image],
-    ) -> _Box | None:
+        """Return an annotation; None for other categories than ``classes``."""
         where = f"{self._path}: annotation {row.get('id')!r:.40}"
         image, category, box = (row.get(key) for key in ("image_id", "category_id", "bbox"))
         if not isinstance(image, int | str) or image not in images:

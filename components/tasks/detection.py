@@ -27,8 +27,8 @@ from qatline.components.tasks.task import (
     Task,
     arrays_of,
     colors,
-    image_of,
     rows_of,
+    shown_image,
 )
 
 if TYPE_CHECKING:
@@ -234,11 +234,9 @@ class Detection(Task):
         self, inputs: Any, targets: Array, outputs: Sequence[Outputs], index: int
     ) -> Array | None:
         """Return the image with the boxes of target and predictions, side by side."""
-        image = image_of(inputs, index)
-        if image is None:
+        plain = shown_image(inputs, index)
+        if plain is None:
             return None
-        low, high = float(image.min()), float(image.max())
-        plain = np.broadcast_to((image - low) / max(high - low, 1e-12), (*image.shape[:2], 3))
         factor = max(1, round(_SHOWN_SIDE / min(plain.shape[:2])))
         plain = plain.repeat(factor, axis=0).repeat(factor, axis=1)
         shown = [(targets[index][:, :4], targets[index][:, 4])]

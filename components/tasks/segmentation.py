@@ -17,8 +17,8 @@ from qatline.components.tasks.task import (
     Samples,
     Task,
     colors,
-    image_of,
     one_output,
+    shown_image,
 )
 
 if TYPE_CHECKING:
@@ -181,21 +181,19 @@ class Segmentation(Task):
         self, inputs: Any, targets: Array, outputs: Sequence[Outputs], index: int
     ) -> Array | None:
         """Return image, target and predictions side by side, the classes as colours."""
-        image = image_of(inputs, index)
+        image = shown_image(inputs, index)
         if image is None:
             return None
-        low, high = float(image.min()), float(image.max())
-        gray = np.broadcast_to((image - low) / max(high - low, 1e-12), (*image.shape[:2], 3))
         palette = colors(len(self.data.classes))
         masks = [
             targets[index],
             *(self.decode(np.asarray(each)[index : index + 1])[0] for each in outputs),
         ]
-        panels = [gray]
+        panels = [image]
         for mask in masks:
             known = mask != self.ignore_index
             color = palette[np.where(known, mask, 0)]
-            panels.append(np.where(known[..., None], 0.45 * gray + 0.55 * color, gray))
+            panels.append(np.where(known[..., None], 0.45 * image + 0.55 * color, image))
         return np.concatenate(panels, axis=1)
 
     def _largest(self, mask: Array) -> str:

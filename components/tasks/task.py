@@ -402,6 +402,16 @@ def colors(count: int) -> Array:
     return np.array([colorsys.hsv_to_rgb(i * 0.618034 % 1, 0.75, 0.95) for i in range(count)])
 
 
+def shown_image(inputs: Any, index: int) -> Array | None:
+    """Return a sample's input as an image ``(height, width, 3)`` with values from 0 to 1, if it is one."""
+    image = image_of(inputs, index)
+    if image is None:
+        return None
+    low, high = float(image.min()), float(image.max())
+    scaled = (image - low) / max(high - low, 1e-12)
+    return np.array(np.broadcast_to(scaled, (*image.shape[:2], 3)))
+
+
 def check_numbers(outputs: Outputs, model: str) -> None:
     """Reject outputs with NaN: their predictions are undefined.
 

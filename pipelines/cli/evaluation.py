@@ -27,7 +27,7 @@ Batches = Iterable[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class FileEvaluation:
-    """What was measured of one file.
+    """Quality and latency of one file.
 
     Attributes:
         model: the file.

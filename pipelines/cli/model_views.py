@@ -1,4 +1,4 @@
-"""What the commands on single files show."""
+"""Output of the commands on single files."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def write_model(path: Path, model: Any) -> None:
 def show_quantization(
     plan: QuantizationPlan, output: Path | None, report: CalibrationReport | None
 ) -> None:
-    """Show a plan or, after a calibration, what was written."""
+    """Show a plan or, after a calibration, the written model."""
     console = _console()
     kinds = Counter(entry.kind for entry in plan.quantizers)
     listed = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
@@ -124,7 +124,7 @@ def show_quantization(
 
 
 def show_export(report: ExportReport, parity: ParityReport | None) -> None:
-    """Say what was written and how it compares with Keras."""
+    """Show the written file and its comparison with Keras."""
     console = _console()
     console.print(
         f"Wrote {escape(str(report.path))}: {numbers.size(report.bytes)}, opset {report.opset}, "
@@ -147,7 +147,7 @@ def show_export(report: ExportReport, parity: ParityReport | None) -> None:
 
 
 def show_findings(model: Path, findings: Sequence[Finding]) -> None:
-    """List what a verification found."""
+    """List the findings of a verification."""
     console = _console()
     if not findings:
         console.print(f"{escape(str(model))}: [green]nothing is wrong[/]", soft_wrap=True)
@@ -261,7 +261,7 @@ def show_check(found: EngineCheck) -> None:
 
 
 def show_finetuning(output: Path, history: Sequence[Epoch], kept: Epoch, metric: Metric) -> None:
-    """Show each epoch of a fine-tuning, and which one was kept."""
+    """Show each epoch of a fine-tuning, and the kept one."""
     console = _console()
     title = metric.label
     table = plain_table("epoch", "loss", title, "val. loss", f"val. {title}", "kept")

@@ -1,16 +1,17 @@
-"""``qatline search``: which layers to leave in float, within an accuracy bound."""
+"""``qatline search``: find the layers to keep in float for a bounded loss of quality."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from qatline.pipelines.cli.data_files import check_inputs, first_inputs
+from qat_lib.errors import ConfigError
+from qatline.pipelines.cli.data_files import check_inputs
 from qatline.pipelines.cli.diagnose import default_journal
 from qatline.pipelines.cli.options import (
     BackendOption,
@@ -104,7 +105,10 @@ def search_file(
     bound = parse_drop(max_drop)
     network = qat_lib.load_model(model)
     with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
-        inputs, truth, quality = _read(network, data, labels, task, Path(scratch), samples)
+        inputs, truth = _read(network, data, labels, Path(scratch), samples)
+    quality = None
+    if truth is not None and metric in (None, "accuracy"):
+        truth, quality = _of_task(network, inputs, truth, task)
     ranges = None
     if calibration is not None:
         ranges = model_views.read_inputs(calibration)
@@ -176,37 +180,45 @@ class _Quality:
         return self._task.summarize(measured)[self.__name__]
 
 
-def _read(
-    network: Any, data: Path, labels: Path | None, task: str | None, scratch: Path, samples: int
-) -> tuple[Any, Any, _Quality | None]:
-    """Return inputs in float32, and targets and the task's metric where there are targets.
+def _of_task(network: Any, inputs: Any, truth: Any, name: str | None) -> tuple[Any, _Quality]:
+    """Return checked targets, and the primary metric of their task.
 
     Raises:
         ConfigError: The task does not exist.
-        DataError: The data does not fit the model.
+        DataError: The targets do not fit the task.
         UnsupportedModelError: The model does not fit the task.
     """
-    from qatline.components.data.labelled import TEST_PAIRS, AsFloat, read_labelled
     from qatline.components.tasks import task_of_model
     from qatline.components.training.model_source import output_shapes
+
+    shapes = output_shapes(network)
+    task, targets = task_of_model(shapes, truth, str(network.name), name, inputs=inputs.shape[1:])
+    return targets, _Quality(task, targets, list(shapes))
+
+
+def _read(
+    network: Any, data: Path, labels: Path | None, scratch: Path, samples: int
+) -> tuple[Any, Any]:
+    """Return inputs in float32, and targets as read where there are any.
+
+    Raises:
+        ConfigError: The model has several inputs.
+        DataError: The data does not fit the model.
+    """
+    import numpy as np
+
+    from qatline.components.data.labelled import TEST_PAIRS, read_labelled
     from qatline.pipelines.cli import model_views
 
     if data.suffix == ".npy" and labels is None:
-        inputs = model_views.read_inputs(data)
-        check_inputs(network, inputs, data)
-        return first_inputs(inputs, samples).astype("float32"), None, None
-    part = read_labelled(data, labels, scratch, TEST_PAIRS)
-    check_inputs(network, part.x, data)
-    shapes = output_shapes(network)
-    found, targets = task_of_model(
-        shapes, part.targets[:samples], str(network.name), task, inputs=part.input_shape
-    )
-    as_float = AsFloat(image_shape=part.input_shape)
-    return (
-        as_float.apply(part.inputs(slice(samples))),
-        targets,
-        _Quality(found, targets, list(shapes)),
-    )
+        inputs, targets = model_views.read_inputs(data), None
+    else:
+        part = read_labelled(data, labels, scratch, TEST_PAIRS)
+        inputs, targets = part.x, part.targets[:samples]
+    check_inputs(network, inputs, data)
+    if isinstance(inputs, Mapping):
+        raise ConfigError(f"Expected a model with one input. {network.name} has {len(inputs)}.")
+    return inputs[:samples].astype("float32"), None if targets is None else np.array(targets)
 
 
 def _show(found: PlacementResult, model: Path, output: Path | None) -> None:

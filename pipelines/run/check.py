@@ -86,7 +86,7 @@ _RUN = 4
 
 @dataclass(kw_only=True)
 class _State:
-    """What the checks found out, for later ones.
+    """Results of checks that later ones use.
 
     Attributes:
         stored: objects in S3 by location; futures, since the network is asked meanwhile.
@@ -113,7 +113,7 @@ def check_run(reading: ConfigReading, *, store: bool = True) -> Findings:
         store: whether the run uses the step store.
 
     Returns:
-        All mistakes, a summary, and what was not checked.
+        All mistakes, a summary, and the checks that did not run.
     """
     findings = Findings(config=reading.config)
     findings.add_problems(reading.problems)
@@ -278,10 +278,8 @@ def _is_new(uri: str) -> bool:
 
 def _write_object(location: str) -> None:
     """Write an object to S3 and remove it."""
-    target, storage = (
-        f"{location.rstrip('/')}/qatline-check-{uuid.uuid4().hex}",
-        open_storage(location),
-    )
+    storage = open_storage(location)
+    target = f"{location.rstrip('/')}/qatline-check-{uuid.uuid4().hex}"
     with tempfile.NamedTemporaryFile() as empty:
         storage.put(Path(empty.name), target)
     storage.remove(target)

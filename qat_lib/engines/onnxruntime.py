@@ -225,7 +225,7 @@ def _onnxruntime() -> Any:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """Return ONNX Runtime's exception types, whose only common base is ``Exception``."""
+    """Return ONNX Runtime's exception types; their only common base is ``Exception``."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     kinds = (

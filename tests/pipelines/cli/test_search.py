@@ -99,3 +99,7 @@ def test_search_bounds_the_loss_of_a_regression(tmp_path: Path) -> None:
     assert (found["metric"], found["float_value"]) == ("mae", 1.0)
     assert 0.95 <= found["value"] <= 1.05
     assert found["all_int8_value"] != 1.0
+    other = ["--metric", "fidelity", "--task", "unused"]  # needs no task
+    done = runner.invoke(app, ["search", str(tmp_path / "m.keras"), *given, *other])
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["metric"] == "fidelity"
