@@ -15,6 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from qatline.components.artifacts.metric import ACCURACY
 from qatline.pipelines.run.progress import RunProgress, StepProgress
 
 _BAR = 18  # columns
@@ -194,8 +195,12 @@ def _wait(step: StepProgress) -> str:
 
 
 def _metrics(step: StepProgress) -> str:
-    known = {name: value for name, value in step.metrics.items() if value is not None}
-    return "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in known.items())
+    shown = []
+    for name, value in step.metrics.items():
+        if value is not None:
+            text = ACCURACY.text(value) if name == ACCURACY.name else f"{value:.4f}"
+            shown.append(f"{name.replace('_', ' ')} {text}")
+    return "  ".join(shown)
 
 
 def _left(step: StepProgress) -> str:

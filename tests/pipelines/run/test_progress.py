@@ -95,7 +95,7 @@ def test_line_view_prints_one_line_an_event() -> None:
         "step 1/2 prepare_data   ...",
         "step 1/2 prepare_data   reused (0.1 s)",
         "step 2/2 train_baseline ...",
-        "step 2/2 train_baseline training 1/5  loss 1.5000  accuracy 0.5000",
+        "step 2/2 train_baseline training 1/5  loss 1.5000  accuracy 50.00%",
         "step 2/2 train_baseline training 3/5  loss 0.2500  0:06 left",
         "warning: train_baseline: one image left out",
         "step 2/2 train_baseline done in 20.0 s",
@@ -185,7 +185,9 @@ def test_live_view_keeps_training_in_one_row() -> None:
         progress.apply({**event, "time": float(place), "current": place})
         view.show(event, progress)
     console.print(view._render())
-    assert re.search(r"training ━+╸?━* +loss 12.3456  accuracy 1.0000 8:40 left", stream.getvalue())
+    assert re.search(
+        r"training ━+╸?━* +loss 12.3456  accuracy 100.00% 8:40 left", stream.getvalue()
+    )
 
 
 def test_view_suits_the_stream() -> None:
