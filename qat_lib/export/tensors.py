@@ -16,6 +16,7 @@ from onnx.checker import ValidationError
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.identity import Identities
 from qat_lib.onnx_view.metadata import read_metadata
+from qat_lib.onnx_view.pairs import quantized
 from qat_lib.onnx_view.protos import input_name
 
 
@@ -73,13 +74,7 @@ class Tensors:
             return None
         # The default axis of ONNX is 1.
         axis = next((a.i for a in quantize.attribute if a.name == "axis"), 1)
-        if scale.ndim:
-            if not -weight.ndim <= axis < weight.ndim or scale.size not in (1, weight.shape[axis]):
-                return None
-            scale = np.expand_dims(
-                scale.ravel(), [i for i in range(weight.ndim) if i != axis % weight.ndim]
-            )
-        return np.asarray(np.clip(np.rint(weight / scale), -128, 127).astype(np.int8))
+        return quantized(weight, scale, np.zeros_like(scale, np.int8), axis)
 
 
 def _is_int4(array: np.ndarray | None) -> TypeGuard[np.ndarray]:

@@ -25,6 +25,7 @@ from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.identity import Identities, guess_layer
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
+from qat_lib.onnx_view.pairs import QUANTIZE, quantized
 from qat_lib.onnx_view.protos import message_names, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
 from qat_lib.support.mappings import map_values
@@ -32,6 +33,7 @@ from qat_lib.support.mappings import map_values
 SMALL = 1 << 20
 #: Largest cached array: scales and zero points are read repeatedly, larger arrays rarely.
 _REMEMBERED = 1 << 12
+_BYTES = ("int8", "uint8")
 _RANDOM = onnx_operators("random")
 _SHAPE_OF = onnx_operators("shape")
 
@@ -169,8 +171,18 @@ class OnnxGraph:
         return self._values[tensor]
 
     def weights(self, tensor: str) -> np.ndarray[Any, Any] | None:
-        """Return a constant of any size, like ``value``, without caching it."""
-        return self._read_value(tensor, None)
+        """Return a constant of any size, like ``value``, without caching it.
+
+        Graphs for TensorRT 8.6 store weights in float32: the integers of their QuantizeLinear are
+        computed.
+        """
+        node = self._producers.get(tensor)
+        if node is None or node.op != QUANTIZE:
+            return self._read_value(tensor, None)
+        values, scale, zero = (self._read_value(node.input(index), None) for index in range(3))
+        if values is None or scale is None or zero is None or zero.dtype.name not in _BYTES:
+            return None
+        return quantized(values, scale, zero, node.integer("axis", 1) or 0)
 
     def _read_value(self, tensor: str, most: int | None) -> np.ndarray[Any, Any] | None:
         # A file may chain any number of these.

@@ -17,6 +17,7 @@ from qat_lib.engines import openvino as openvino_backend
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.openvino_forms import SoundForm, sound_form
 from qat_lib.errors import EngineBuildError
+from qat_lib.options import WeightForm
 
 CHANNELS = 8
 WRONG_IN = "2026.4"
@@ -259,10 +260,11 @@ def test_strided_windows_of_one_element_are_selected_before(tmp_path: Path) -> N
     np.testing.assert_array_equal(same, expected)
 
 
-def test_threads_answer_a_residual_network_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", ["int8", "qdq"])
+def test_threads_answer_a_residual_network_alike(weights: WeightForm, tmp_path: Path) -> None:
     """Its shortcut has strides: without VNNI, two threads answered wrongly at random."""
     path = tmp_path / "m.onnx"
-    write_network(path, ResidualNetwork(seed=1), "int8")
+    write_network(path, ResidualNetwork(seed=1), "int8", weights=weights)
     images = np.random.default_rng(4).normal(size=(4, 1, 8, 8)).astype(np.float32)
     (expected,) = reference_session(path).run(None, {"input": images})
     spec = BuildSpec(backend="openvino", max_batch_size=4, threads=2)

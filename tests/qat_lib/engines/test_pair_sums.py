@@ -37,6 +37,8 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 """Shapes of weights and input, and attributes."""
 NEVER_OVERFLOWING = ("Conv depthwise",)
+STORED_AS_FLOATS = ("Conv 1x1",)
+"""Forms whose engines are built from weights in float32, see ``quantize_in_graph``."""
 IN_WINDOWS: dict[str, dict[str, Any]] = {
     "Conv of one channel": {"weights": (16, 1, 3, 3), "x": (2, 1, 9, 9)},
     "Conv depthwise, multiplied": {"weights": (32, 1, 3, 3), "x": (1, 16, 9, 9), "group": 16},
@@ -77,6 +79,20 @@ def write(path: Path, form: str, most: int, *, unsigned: bool = False) -> Path:
     return path
 
 
+def quantize_in_graph(path: Path) -> Path:
+    """Store the weights in float32 in front of a Q node, as graphs for TensorRT 8.6 do."""
+    model = onnx.load(path)
+    (stored,) = [t for t in model.graph.initializer if t.name == "integers"]
+    floats = numpy_helper.to_array(stored) * np.float32(0.01)
+    stored.CopyFrom(numpy_helper.from_array(floats, "floats"))
+    (axis,) = [a.i for node in model.graph.node for a in node.attribute if a.name == "axis"][:1]
+    inputs = ["floats", "scales", "zeros"]
+    quantize = helper.make_node("QuantizeLinear", inputs, ["integers"], axis=axis)
+    model.graph.node.insert(0, quantize)
+    onnx.save(model, path)
+    return path
+
+
 def overflowing(path: Path) -> list[str]:
     return [node.name for node in overflowing_nodes(OnnxGraph.load(path))]
 
@@ -87,6 +103,7 @@ def test_overflowing_nodes_by_weights(form: str, tmp_path: Path) -> None:
     assert overflowing(write(path, form, 64)) == []
     expected = [] if form in NEVER_OVERFLOWING else ["layer"]
     assert overflowing(write(path, form, 127)) == expected
+    assert overflowing(quantize_in_graph(path)) == expected
 
 
 @pytest.mark.parametrize("form", [*FORMS, *IN_WINDOWS])
@@ -147,15 +164,20 @@ def test_largest_sum_pairs_neighbours_of_one_sign() -> None:
     assert largest_sum(np.array([[-127, -127]], np.int8)) == 254
 
 
-def test_sound_form_stores_overflowing_weights_as_floats(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_sound_form_stores_overflowing_weights_as_floats(in_graph: bool, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "Conv", 127)
+    integers = OnnxGraph.load(path).weights("integers")
+    assert integers is not None
+    if in_graph:
+        quantize_in_graph(path)
     assert sound_form(path, "vnni").data is None
     form = sound_form(path, "avx2")
     assert form.floats == ("layer",)
     assert form.data is not None
     changed = onnx.load_model_from_string(form.data)
     tensors = {t.name: numpy_helper.to_array(t) for t in changed.graph.initializer}
-    np.testing.assert_allclose(tensors["w"], tensors["integers"] * 0.01, rtol=1e-6)
+    np.testing.assert_allclose(tensors["w"], integers * 0.01, rtol=1e-6)
 
 
 PROGRAM = """
@@ -193,12 +215,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, bo
     pytest.importorskip("openvino")
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("sums of 16 bits are x86's")
-    folder, cases = tmp_path_factory.mktemp("forms"), {}
+    folder = tmp_path_factory.mktemp("forms")
+    cases: dict[tuple[str, int, bool, bool], Path] = {}
     for form in FORMS:
         for most, as_it_is in ((64, True), (127, True), (127, False)):
             for unsigned in (False, True):
                 path = folder / f"{len(cases)}.onnx"
                 cases[form, most, unsigned, as_it_is] = write(path, form, most, unsigned=unsigned)
+                if form in STORED_AS_FLOATS:
+                    quantize_in_graph(path)
     given = [(str(path), key[2], key[3]) for key, path in cases.items()]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
