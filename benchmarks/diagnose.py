@@ -33,9 +33,9 @@ from planted_faults import scale_channel
 import qat_lib
 from qat_lib.files.journal import Journal
 from qat_lib.keras.search.candidates import Candidates
-from qat_lib.keras.search.metrics import choose_metric
 from qat_lib.models import build_reference_model
 from qat_lib.models.weights import load_weights
+from qat_lib.optimization.metrics import choose_metric
 from qat_lib.ptq import PtqRecipe
 
 FACTOR, CHANNEL = 100.0, 5

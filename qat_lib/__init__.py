@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         NonWeightedBaseQuantizeWrapper,
         WeightedBaseQuantizeWrapper,
     )
+    from qat_lib.optimization import Optimized, optimize
     from qat_lib.planner import plan_quantization
     from qat_lib.preprocessing import Preprocessing
     from qat_lib.ptq import PtqRecipe
@@ -105,6 +106,7 @@ __all__ = [
     "MaxPoolQDQCase",
     "MobileNetQDQCase",
     "NonWeightedBaseQuantizeWrapper",
+    "Optimized",
     "PlacementResult",
     "Preprocessing",
     "PtqRecipe",
@@ -145,6 +147,7 @@ __all__ = [
     "load_engine",
     "load_model",
     "model_quantizers",
+    "optimize",
     "placement",
     "plan",
     "plan_quantization",
@@ -200,6 +203,8 @@ _HOMES = {
     "QuantizerEntry": "qat_lib.core.plan",
     "SkippedLayer": "qat_lib.core.plan",
     "plan_quantization": "qat_lib.planner",
+    "Optimized": "qat_lib.optimization",
+    "optimize": "qat_lib.optimization",
     "PtqRecipe": "qat_lib.ptq",
     "Preprocessing": "qat_lib.preprocessing",
     "model_quantizers": "qat_lib.keras.quantizers",

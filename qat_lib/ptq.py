@@ -22,14 +22,17 @@ from qat_lib.planner import plan_quantization
 class FrontEnd(Protocol):
     """Functions of a framework: ``qat_lib.keras.front_end`` or ``qat_lib.torch.front_end``.
 
-    ``prepare`` has the signature of ``qat_lib.keras.correction.choose_equalization``. ``adaround``
-    is optional.
+    ``prepare`` has the signature of ``qat_lib.keras.correction.choose_equalization``,
+    ``export_like`` that of ``export_onnx`` with arrays of one batch behind the path. ``adaround``
+    and ``search`` are optional.
     """
 
     prepare: Callable[..., EqualizationChoice]
     apply_plan: Callable[[Any, QuantizationPlan], Any]
     calibrate: Callable[..., CalibrationReport]
     correct_bias: Callable[..., BiasReport]
+    export_like: Callable[..., Any]
+    input_names: Callable[[Any], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,7 @@ def read_labelled(
         DataError: a file is missing, damaged, or has another content, or inputs and labels do not
             match.
     """
-    return _read(data, labels, scratch, {"data": names})["data"]
+    return read_parts(data, labels, scratch, {"data": names})["data"]
 
 
 def read_training(
@@ -104,20 +104,32 @@ def read_training(
     Raises:
         DataError: as in ``read_labelled``, or there are fewer than two samples.
     """
-    parts = _read(data, labels, scratch, {name: PAIRS[name] for name in ("train", "validation")})
+    parts = read_parts(
+        data, labels, scratch, {name: PAIRS[name] for name in ("train", "validation")}
+    )
     train = parts["train"]
     if "validation" in parts:
         return train, parts["validation"]
     return _split(train, data, seed)
 
 
-def _read(
+def read_parts(
     data: Path,
     labels: Path | None,
     scratch: Path,
-    parts: dict[str, Sequence[tuple[str, str]]],
+    parts: Mapping[str, Sequence[tuple[str, str]]],
 ) -> dict[str, Labelled]:
-    """Return the ``parts`` found in the files; the first is required."""
+    """Return the parts found in the files.
+
+    Args:
+        data: as in ``read_labelled``.
+        labels: as in ``read_labelled``.
+        scratch: as in ``read_labelled``.
+        parts: pairs of names of each part; the first part is required.
+
+    Raises:
+        DataError: as in ``read_labelled``.
+    """
     if not data.is_file():
         raise DataError(f"Expected a .npz or .npy file at {data}; there is no such file.")
     first = next(iter(parts))

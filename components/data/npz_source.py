@@ -90,6 +90,15 @@ def read_npz(
     )
 
 
+def holds_pairs(path: Path) -> bool:
+    """Return whether a ``.npz`` file has arrays of known names, or can't be read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(map(_is_known, archive.namelist()))
+    except (OSError, zipfile.BadZipFile):
+        return True
+
+
 def unpack_npz(path: Path, scratch: Path, head: int | None = None) -> dict[str, Array]:
     """Unpack a ``.npz`` file's arrays of known names as memory maps.
 

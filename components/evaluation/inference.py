@@ -54,8 +54,7 @@ class EngineRunner:
                 "model's inputs."
             )
         self._inputs = [_Input(engine, info, tuple(shapes[info.name])) for info in engine.inputs]
-        self._smallest = max(each.smallest for each in self._inputs)
-        self._largest = min(each.largest for each in self._inputs)
+        self._smallest, self._largest = engine.batch_sizes
 
     @property
     def output(self) -> str:
@@ -97,35 +96,22 @@ class EngineRunner:
             arrays = {each.name: batch[each.name] for each in self._inputs}
         else:
             arrays = {self._inputs[0].name: batch}
-        samples = len(next(iter(arrays.values())))
-        parts = []
-        for start in range(0, samples, self._largest):
-            part = {name: x[start : start + self._largest] for name, x in arrays.items()}
-            parts.append(self._run(part, min(self._largest, samples - start)))
-        outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        request = {each.name: each.arranged(arrays[each.name]) for each in self._inputs}
+        answers = self.engine.infer_many(request)
+        outputs = {
+            info.name: np.moveaxis(answers[info.name], 1, -1)
+            if self._is_channels_first(info)
+            else answers[info.name]
+            for info in self.engine.outputs
+        }
         return outputs if len(outputs) > 1 else next(iter(outputs.values()))
-
-    def _run(self, batch: Mapping[str, Array], samples: int) -> dict[str, Array]:
-        request = {}
-        for each in self._inputs:
-            x = batch[each.name]
-            if samples < self._smallest:  # an engine with a minimum batch: pad, and cut the result
-                x = np.concatenate([x, np.repeat(x[-1:], self._smallest - samples, axis=0)])
-            request[each.name] = each.arranged(x)
-        outputs, found = self.engine.infer(request), {}
-        for info in self.engine.outputs:
-            values = outputs[info.name][:samples]
-            found[info.name] = (
-                np.moveaxis(values, 1, -1) if self._is_channels_first(info) else values
-            )
-        return found
 
     def _is_channels_first(self, output: TensorInfo) -> bool:
         return self.engine.manifest.layout.get(output.name, "").startswith("NC")
 
 
 class _Input:
-    """An input of an engine: its batch sizes and layout.
+    """An input of an engine and its layout.
 
     Raises:
         DataError: its shape differs from the data's.
@@ -134,7 +120,6 @@ class _Input:
     def __init__(self, engine: Engine, info: TensorInfo, shape: Shape) -> None:
         self.name = info.name
         profile = parse_profile(engine.manifest.spec["shapes"][info.name])
-        self.smallest, self.largest = profile.minimum[0], profile.maximum[0]
         taken, layout = profile.optimum[1:], engine.manifest.layout.get(info.name)
         # Without a recorded layout the shape decides; it is ambiguous only if both layouts are
         # equal.

@@ -157,8 +157,12 @@ def _check_augment(settings: QATSettings, parts: ArrayData) -> None:
         )
 
 
-class _Bars:
-    """Shows the progress of a training as a bar on the terminal."""
+class Bars:
+    """Shows the progress of a training as a bar on the terminal.
+
+    Args:
+        update: called with the phase, the steps done and all steps.
+    """
 
     def __init__(self, update: Callable[[str, int, int], None]) -> None:
         self._update = update
@@ -170,8 +174,8 @@ class _Bars:
         typer.echo(f"Warning: {message}", err=True)
 
 
-def _with_progress(work: Callable[[_Bars], Any]) -> Any:
+def _with_progress(work: Callable[[Bars], Any]) -> Any:
     from qatline.pipelines.cli.build_progress import build_progress
 
     with build_progress() as update:
-        return work(_Bars(update))
+        return work(Bars(update))

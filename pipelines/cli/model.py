@@ -20,6 +20,7 @@ from qatline.pipelines.cli.derived_options import with_export_options
 from qatline.pipelines.cli.diagnose import diagnose_file
 from qatline.pipelines.cli.engine import bench, build, check
 from qatline.pipelines.cli.finetune import finetune_file
+from qatline.pipelines.cli.optimize import optimize_file
 from qatline.pipelines.cli.options import (
     BackendOption,
     JsonOption,
@@ -241,6 +242,7 @@ def evaluate(
 def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
     for name, function in (
+        ("optimize", optimize_file),
         ("quantize", quantize),
         ("finetune", finetune_file),
         ("diagnose", diagnose_file),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qat_lib.engines.check import EngineCheck
     from qat_lib.export import ExportReport, ParityReport
     from qat_lib.keras.calibration import CalibrationReport
+    from qat_lib.optimization import Optimized
     from qatline.components.artifacts.metric import Metric
     from qatline.components.artifacts.models import Epoch
     from qatline.pipelines.cli.evaluation import FileEvaluation
@@ -295,6 +296,28 @@ def show_evaluation(found: FileEvaluation) -> None:
         console.print(
             f"{'latency':<{width}} {' / '.join(times)} ms (p50 / p99, batch {found.latency_batch})"
         )
+
+
+def show_optimized(found: Optimized) -> None:
+    """Show the comparison of the float and the INT8 engine, and what was tried."""
+    console = _console()
+    console.print(escape(str(found)), soft_wrap=True)
+    if len(found.attempts) > 1:
+        table = plain_table("attempt", found.metric, "drop", "layers in float", "seconds")
+        for each in found.attempts:
+            floats = str(len(each.float_layers)) if each.float_layers else ""
+            cells = (f"{each.value:.4f}", f"{each.drop:.4f}", floats, f"{each.seconds:.0f}")
+            table.add_row(each.method, *cells)
+        console.print(table)
+    for warning in found.warnings:
+        console.print(f"[yellow]Warning:[/] {escape(warning)}", soft_wrap=True)
+    if found.reason:
+        console.print(f"Verdict: {found.verdict.replace('fp', 'FP')}: {escape(found.reason)}.")
+    console.print(
+        f"Wrote {escape(str(found.engine.parent))}: {found.engine.name}, {found.onnx.name}, "
+        f"{found.float_engine.name}, plan.json, report.html",
+        soft_wrap=True,
+    )
 
 
 def _times(percentiles: Percentiles) -> list[str]:

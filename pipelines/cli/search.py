@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -27,7 +26,6 @@ from qatline.pipelines.cli.options import (
 
 if TYPE_CHECKING:
     from qat_lib.keras.search import PlacementResult
-    from qatline.components.tasks import Task
 
 MetricChoice: TypeAlias = Literal["accuracy", "agreement", "fidelity"]
 ObjectiveChoice: TypeAlias = Literal["fewest", "fastest"]
@@ -96,8 +94,10 @@ def search_file(
     import qat_lib
     from qat_lib.files.output_files import check_output
     from qat_lib.keras.search import parse_drop
+    from qatline.components.training.model_source import output_shapes
     from qatline.pipelines.cli import model_views
     from qatline.pipelines.cli.build_progress import build_progress
+    from qatline.pipelines.cli.evaluation import metric_of_task
 
     read = [model, data, *filter(None, (spec, labels, calibration))]
     for written in filter(None, (output, journal)):
@@ -108,7 +108,9 @@ def search_file(
         inputs, truth = _read(network, data, labels, Path(scratch), samples)
     quality = None
     if truth is not None and metric in (None, "accuracy"):
-        truth, quality = _of_task(network, inputs, truth, task)
+        truth, quality = metric_of_task(
+            output_shapes(network), inputs.shape[1:], truth, task, str(network.name)
+        )
     ranges = None
     if calibration is not None:
         ranges = model_views.read_inputs(calibration)
@@ -140,60 +142,6 @@ def search_file(
         _show(found, model, output)
     if not found.found:
         raise typer.Exit(1)
-
-
-class _Quality:
-    """The primary metric of a task as a metric of the search, where greater is better.
-
-    Shares are taken as they are. Of other metrics it is 1 minus the loss as a share of FP32's value.
-
-    Args:
-        task: the task.
-        targets: targets of the measured samples.
-        names: names of the model's outputs.
-    """
-
-    def __init__(self, task: Task, targets: Any, names: Sequence[str]) -> None:
-        self._task, self._targets, self._names = task, targets, tuple(names)
-        self.__name__ = task.primary.name
-
-    def __repr__(self) -> str:  # identifies the metric in a journal
-        targets = hashlib.sha256(self._targets.tobytes()).hexdigest()
-        return f"{self._task.data.task} {self.__name__} {targets}"
-
-    def __call__(self, outputs: Sequence[Any], reference: Sequence[Any]) -> float:
-        metric, value = self._task.primary, self._value(outputs)
-        if metric.share or value is None:
-            return value or 0.0
-        best = self._value(reference)
-        return 0.0 if best is None else 1.0 - metric.loss(value, best) / max(abs(best), 1e-12)
-
-    def _value(self, outputs: Sequence[Any]) -> float | None:
-        """Return the metric; None for outputs with NaN."""
-        from qatline.components.tasks import holds_nan
-
-        named: Any = dict(zip(self._names, outputs, strict=True))
-        found = named if len(named) > 1 else outputs[0]
-        if holds_nan(found):
-            return None
-        measured = self._task.measure(found, self._targets)
-        return self._task.summarize(measured)[self.__name__]
-
-
-def _of_task(network: Any, inputs: Any, truth: Any, name: str | None) -> tuple[Any, _Quality]:
-    """Return checked targets, and the primary metric of their task.
-
-    Raises:
-        ConfigError: The task does not exist.
-        DataError: The targets do not fit the task.
-        UnsupportedModelError: The model does not fit the task.
-    """
-    from qatline.components.tasks import task_of_model
-    from qatline.components.training.model_source import output_shapes
-
-    shapes = output_shapes(network)
-    task, targets = task_of_model(shapes, truth, str(network.name), name, inputs=inputs.shape[1:])
-    return targets, _Quality(task, targets, list(shapes))
 
 
 def _read(

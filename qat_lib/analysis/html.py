@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,14 @@ from qat_lib.pages.html import render_page
 from qat_lib.pages.numbers import percent
 
 
-def to_html(report: FusionReport) -> str:
-    """Return ``report`` as a self-contained HTML page."""
+def to_html(report: FusionReport, *, figures: Sequence[Mapping[str, str]] = ()) -> str:
+    """Return ``report`` as a self-contained HTML page.
+
+    Args:
+        report: the report.
+        figures: further key figures for the head of the page, each with ``"title"``, ``"value"``
+            and ``"detail"``.
+    """
     nodes = list(report.drawing.nodes)
     rows = []
     for finding in by_severity(report.findings):
@@ -33,7 +40,7 @@ def to_html(report: FusionReport) -> str:
     return render_page(
         Path(__file__).with_name("analysis.html.j2"),
         report=report,
-        headline=_figures(report),
+        headline=[*figures, *_figures(report)],
         layers=[(layer, percent(layer.macs_share, 1)) for layer in report.layers],
         findings=rows,
         view=view,

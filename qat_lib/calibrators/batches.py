@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,45 @@ class BatchReader:
             return False
         # With one input, a list is an iterable of batches.
         return self.inputs > 1 and len(data) == self.inputs and all(map(self.is_array, data))
+
+
+def read_arrays(data: Any, names: Sequence[str], batch_size: int) -> Iterator[list[np.ndarray]]:
+    """Yield batches as NumPy arrays in the order of a model's inputs.
+
+    Args:
+        data: data in any form that ``calibrate`` takes, of either framework.
+        names: names of the inputs.
+        batch_size: size of the batches that arrays are cut into.
+
+    Raises:
+        CalibrationError: a batch lacks an input, or ``data`` has another form.
+    """
+    reader = BatchReader(inputs=len(names), is_array=_is_arraylike, convert=lambda x: x)
+    for batch in reader.batches(data, batch_size):
+        given = inputs_in_order(names, batch) if isinstance(batch, Mapping) else batch
+        yield [_as_numpy(part) for part in _parts(given)]
+
+
+def _is_arraylike(data: Any) -> bool:
+    return hasattr(data, "shape") and hasattr(data, "dtype")
+
+
+def _as_numpy(tensor: Any) -> np.ndarray:
+    # A PyTorch tensor may need gradients, or be on a GPU.
+    return np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
+
+
+def inputs_in_order(names: Sequence[str], batch: Mapping[str, Any]) -> list[Any]:
+    """Return a batch, given by name, in the order of the model's inputs.
+
+    Raises:
+        CalibrationError: an input is missing.
+    """
+    if missing := [name for name in names if name not in batch]:
+        raise CalibrationError(
+            f"Expected the inputs {', '.join(names)}. The data lacks {missing[0]!r}."
+        )
+    return [batch[name] for name in names]
 
 
 def count_samples(batch: Any) -> int:

@@ -87,6 +87,43 @@ class Engine(ABC):
         finally:
             pool.give(request)
 
+    def infer_many(self, batch: Batch) -> dict[str, Array]:
+        """Run any number of samples, in parts within the engine's batch sizes.
+
+        Fewer samples than the engine's smallest batch are padded with copies of the last one.
+
+        Args:
+            batch: as in ``infer``; the first dimension of each array is the batch.
+
+        Returns:
+            One array per output name, with as many samples as ``batch``.
+
+        Raises:
+            EngineError, EngineBusyError, EngineLoadError: see ``infer``.
+        """
+        arrays = batch if isinstance(batch, Mapping) else {self.inputs[0].name: batch}
+        smallest, largest = self.batch_sizes
+        samples = len(next(iter(arrays.values())))
+        parts: list[dict[str, Array]] = []
+        for start in range(0, samples, largest):
+            part = {name: x[start : start + largest] for name, x in arrays.items()}
+            size = min(largest, samples - start)
+            if missing := max(0, smallest - size):
+                part = {
+                    name: np.concatenate([x, np.repeat(x[-1:], missing, axis=0)])
+                    for name, x in part.items()
+                }
+            answers = self.infer(part)
+            parts.append({name: values[:size] for name, values in answers.items()})
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    @property
+    def batch_sizes(self) -> tuple[int, int]:
+        """The smallest and the largest batch that every input takes."""
+        profiles = [check.profile for check in self._inputs if check.profile.optimum]
+        smallest = max((profile.minimum[0] for profile in profiles), default=1)
+        return smallest, min((profile.maximum[0] for profile in profiles), default=1)
+
     def layers(self, *, timed: bool = False) -> list[EngineLayer]:
         """Return the layers in execution order, as reported by the backend.
 

@@ -16,8 +16,8 @@ from onnx.checker import ValidationError
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.identity import Identities
 from qat_lib.onnx_view.metadata import read_metadata
-from qat_lib.onnx_view.pairs import quantized
 from qat_lib.onnx_view.protos import input_name
+from qat_lib.onnx_view.tensor_data import quantized
 
 
 class Tensors:

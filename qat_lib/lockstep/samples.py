@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from qat_lib.calibrators.batches import count_samples
+from qat_lib.calibrators.batches import count_samples, inputs_in_order
 from qat_lib.errors import CalibrationError
 
 BYTES_PER_ELEMENT = 4
@@ -38,7 +38,7 @@ def take_samples(
     left = 0
     taken: list[Any] = []
     for batch in batches:
-        given = _in_order(names, batch) if isinstance(batch, Mapping) else batch
+        given = inputs_in_order(names, batch) if isinstance(batch, Mapping) else batch
         if not taken:
             # A minimum of samples even beyond the memory limit, because fewer give no meaningful
             # mean.
@@ -56,12 +56,3 @@ def _first(batch: Any, count: int) -> Any:
     if isinstance(batch, (list, tuple)):
         return [part[:count] for part in batch]
     return batch[:count]
-
-
-def _in_order(names: Sequence[str], batch: Mapping[str, Any]) -> list[Any]:
-    """Return a batch, given by name, in the order of the model's inputs."""
-    if missing := [name for name in names if name not in batch]:
-        raise CalibrationError(
-            f"Expected the inputs {', '.join(names)}. The data lacks {missing[0]!r}."
-        )
-    return [batch[name] for name in names]

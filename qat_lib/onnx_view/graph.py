@@ -25,9 +25,9 @@ from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.identity import Identities, guess_layer
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
-from qat_lib.onnx_view.pairs import QUANTIZE, quantized
 from qat_lib.onnx_view.protos import message_names, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
+from qat_lib.onnx_view.tensor_data import quantized
 from qat_lib.support.mappings import map_values
 
 SMALL = 1 << 20
@@ -177,7 +177,7 @@ class OnnxGraph:
         computed.
         """
         node = self._producers.get(tensor)
-        if node is None or node.op != QUANTIZE:
+        if node is None or node.op != "QuantizeLinear":
             return self._read_value(tensor, None)
         values, scale, zero = (self._read_value(node.input(index), None) for index in range(3))
         if values is None or scale is None or zero is None or zero.dtype.name not in _BYTES:

@@ -1,11 +1,13 @@
-"""Size checks of the tensors inside an ONNX file."""
+"""Tensors of an ONNX file: checks of their sizes, and integers of quantized ones."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from onnx import TensorProto, helper
 
 from qat_lib.errors import ExportError
@@ -53,3 +55,25 @@ def _problem(tensor: TensorProto) -> str:
     if received == expected:
         return ""
     return f"needs {expected:,} {unit} for its shape {list(tensor.dims)} and holds {received:,}"
+
+
+def quantized(
+    values: np.ndarray[Any, Any], scale: np.ndarray[Any, Any], zero: np.ndarray[Any, Any], axis: int
+) -> np.ndarray[Any, Any] | None:
+    """Return the integers that a QuantizeLinear writes, in the type of ``zero``.
+
+    Args:
+        values: any shape.
+        scale: one scale, or one per channel of ``axis``; for other shapes the result is None.
+        zero: zero point of INT8 or UINT8, one or as many as scales.
+        axis: axis of the channels.
+    """
+    if scale.ndim:
+        if not -values.ndim <= axis < values.ndim or scale.size not in (1, values.shape[axis]):
+            return None
+        others = [i for i in range(values.ndim) if i != axis % values.ndim]
+        scale = np.expand_dims(scale.ravel(), others)
+        zero = np.expand_dims(zero.ravel(), others)
+    limits = np.iinfo(zero.dtype)
+    shifted = np.rint(values / scale) + zero
+    return np.asarray(np.clip(shifted, limits.min, limits.max).astype(zero.dtype))

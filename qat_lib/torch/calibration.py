@@ -67,7 +67,7 @@ def calibrate(
             f"The model {type(model).__name__!r} has no quantizer: pass it through quantize_model "
             "first, or build it within quant_modules.quantized_modules()."
         )
-    reader = BatchReader(inputs=_count_inputs(model), is_array=_is_array, convert=torch.as_tensor)
+    reader = BatchReader(inputs=_count_inputs(model), is_array=_is_array, convert=as_tensor)
     calibration = Calibration(
         quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
     )
@@ -102,6 +102,11 @@ class _Histograms(Histograms):
             largest=float(magnitude.amax()),
             negative=bool((tensor < 0).any()),
         )
+
+
+def as_tensor(data: Any) -> torch.Tensor:
+    """Return a tensor; a copy of an array, which may be read-only."""
+    return data if isinstance(data, torch.Tensor) else torch.from_numpy(np.array(data))
 
 
 def _call(model: nn.Module, batch: Any) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
 from torch import nn
 
 from qat_lib.errors import ConfigError
+from qat_lib.export.finish import ExportReport
 from qat_lib.lockstep.bias import EqualizationChoice
 from qat_lib.torch.apply import apply_plan
 from qat_lib.torch.calibration import calibrate
 from qat_lib.torch.correction import correct_bias
-from qat_lib.torch.lockstep import read_samples
+from qat_lib.torch.export import export_onnx
+from qat_lib.torch.lockstep import needed_inputs, read_samples
 from qat_lib.torch.planner import module_graph
 from qat_lib.torch.shapes import propagate_shapes
 
-__all__ = ["apply_plan", "calibrate", "correct_bias", "prepare"]
+__all__ = ["apply_plan", "calibrate", "correct_bias", "export_like", "input_names", "prepare"]
 
 
 def prepare(
@@ -37,3 +42,18 @@ def prepare(
     # Two samples, so that no operation is specialized for one.
     propagate_shapes(graph.model, read_samples(graph, data, 2, batch_size)[0])
     return EqualizationChoice(model=graph.model, applied=False, reason="a PyTorch module")
+
+
+def export_like(
+    module: nn.Module, path: Path, example: Sequence[np.ndarray], **options: Any
+) -> ExportReport:
+    """Export a module with the shapes of a batch of its inputs."""
+    parameter = next(module.parameters(), None)
+    device = None if parameter is None else parameter.device
+    tensors = tuple(torch.tensor(array[:2], device=device) for array in example)
+    return export_onnx(module, path, example_input=tensors, **options)
+
+
+def input_names(module: nn.Module) -> list[str]:
+    """Return the names of forward's arguments without a default."""
+    return needed_inputs(module_graph(module))

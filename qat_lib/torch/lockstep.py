@@ -13,6 +13,7 @@ from torch import fx, nn
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, take_samples
 from qat_lib.lockstep.steps import BothForms, ModelStep, Visit, count_readers, release, run_steps
+from qat_lib.torch.calibration import as_tensor
 from qat_lib.torch.graph import ModuleGraph, inputs_of
 from qat_lib.torch.inference import in_inference
 
@@ -51,12 +52,16 @@ def read_samples(graph: ModuleGraph, data: Any, samples: int, batch_size: int) -
     Raises:
         CalibrationError: the data are empty, or ``samples`` is below 1.
     """
-    needed = [node for node in _placeholders(graph) if not node.args]
-    names = [str(node.target) for node in needed]
-    reader = BatchReader(inputs=len(names), is_array=_is_array, convert=torch.as_tensor)
+    names = needed_inputs(graph)
+    reader = BatchReader(inputs=len(names), is_array=_is_array, convert=as_tensor)
     batches = reader.batches(data, batch_size)
     taken = take_samples(batches, samples, names, partial(_bytes_per_sample, graph))
     return [_on_device(graph.model, batch) for batch in taken]
+
+
+def needed_inputs(graph: ModuleGraph) -> list[str]:
+    """Return the names of the arguments without a default."""
+    return [str(node.target) for node in _placeholders(graph) if not node.args]
 
 
 def _is_array(data: Any) -> bool:

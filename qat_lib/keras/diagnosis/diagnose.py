@@ -22,7 +22,7 @@ from qat_lib.keras.diagnosis.causes import (
     find_uneven_inputs,
     unexplained,
 )
-from qat_lib.keras.diagnosis.effects import Measure, Outputs, Switchboard, choose_measure, effect
+from qat_lib.keras.diagnosis.effects import Switchboard
 from qat_lib.keras.diagnosis.evidence import Diagnosed, Evidence
 from qat_lib.keras.diagnosis.report import (
     Diagnosis,
@@ -35,6 +35,7 @@ from qat_lib.keras.diagnosis.sites import Site, read_sites
 from qat_lib.keras.diagnosis.statistics import ErrorSums, watch_errors
 from qat_lib.keras.graph.layer_graph import LayerGraph
 from qat_lib.keras.quantizers import model_quantizers
+from qat_lib.optimization.metrics import Measure, Outputs, choose_measure, effect
 from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest
 from qat_lib.ptq import PtqRecipe

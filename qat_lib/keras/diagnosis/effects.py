@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from qat_lib.errors import ConfigError
 from qat_lib.keras.diagnosis.stages import StagedModel
 from qat_lib.keras.graph.layer_graph import LayerGraph
 from qat_lib.keras.quantizers import model_quantizers
-
-Measure: TypeAlias = Literal["kl", "error"]
-Outputs = list[np.ndarray]
+from qat_lib.optimization.metrics import Outputs
 
 
 class Switchboard:
@@ -104,68 +101,3 @@ def _as_taken(graph: LayerGraph, batch: Any) -> list[Any]:
     parts = batch if isinstance(batch, (list, tuple)) else [batch]
     dtypes = [graph.dtypes[tensor] for tensor in graph.inputs]
     return [tf.cast(part, dtype) for part, dtype in zip(parts, dtypes, strict=True)]
-
-
-def choose_measure(outputs: Sequence[np.ndarray], asked: str | None = None) -> Measure:
-    """Return the effect measure for the outputs of a model.
-
-    Args:
-        outputs: the float model's outputs.
-        asked: ``"kl"`` or ``"error"``; None = ``"kl"`` for one output ``(samples, classes)`` with
-            two classes or more, else ``"error"``.
-
-    Raises:
-        ConfigError: ``asked`` is not a measure, or is ``"kl"`` for other outputs.
-    """
-    is_classifier = len(outputs) == 1 and outputs[0].ndim == 2 and outputs[0].shape[1] > 1
-    if asked is None:
-        return "kl" if is_classifier else "error"
-    if asked == "kl" and not is_classifier:
-        shapes = ", ".join(str(output.shape) for output in outputs)
-        raise ConfigError(
-            "Expected one output (samples, classes) for the measure 'kl'. Received outputs of "
-            f"{shapes}: take 'error'."
-        )
-    if asked in get_args(Measure):
-        return cast("Measure", asked)
-    raise ConfigError(f"Expected a measure: 'kl' or 'error'. Received: {asked!r}.")
-
-
-def effect(measure: Measure, outputs: Outputs, reference: Outputs) -> float:
-    """Return the distance of outputs from those of the float model.
-
-    Args:
-        measure: ``"kl"``: mean Kullback-Leibler divergence of the class probabilities from the
-            float model's, in nats. ``"error"``: root mean square of the difference over the
-            standard deviation of the float outputs, for the worst output.
-        outputs: one array per output.
-        reference: outputs of the float model, one array per output.
-    """
-    if measure == "kl":
-        return _divergence(outputs[0], reference[0])
-    errors = []
-    for output, expected in zip(outputs, reference, strict=True):
-        # In float64: the squares of large outputs overflow or lose digits in lower precision.
-        spread = float(np.std(expected.astype(np.float64)))
-        error = float(np.sqrt(np.mean(np.square(output.astype(np.float64) - expected))))
-        errors.append(error / max(spread, 1e-12))
-    return max(errors)
-
-
-def _divergence(outputs: np.ndarray, reference: np.ndarray) -> float:
-    ours, theirs = log_probabilities(outputs), log_probabilities(reference)
-    return float(np.mean(np.sum(np.exp(theirs) * (theirs - ours), axis=1)))
-
-
-def log_probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Return the logarithms of class probabilities, from logits or probabilities.
-
-    Args:
-        outputs: ``(samples, classes)``; non-negative rows with a sum of 1 count as probabilities.
-    """
-    values = outputs.astype(np.float64)
-    if np.all(values >= 0) and np.all(np.abs(values.sum(axis=1) - 1) < 1e-3):
-        values = np.log(np.maximum(values, 1e-12))
-    # Probabilities above became logits: log-softmax normalizes both.
-    shifted = values - values.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

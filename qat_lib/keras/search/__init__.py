@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qat_lib.keras.search.metrics import choose_metric, parse_drop
 from qat_lib.keras.search.report import FloatLayer, PlacementResult, SpeedComparison
 from qat_lib.keras.search.search import search
+from qat_lib.optimization.metrics import choose_metric, parse_drop
 
 __all__ = [
     "FloatLayer",

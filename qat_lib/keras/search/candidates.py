@@ -16,11 +16,11 @@ from qat_lib.custom_qdq_cases.fusion import chain_root, is_addition
 from qat_lib.files.journal import Journal
 from qat_lib.keras.apply.rebuild import apply_plan
 from qat_lib.keras.correction.lockstep import read_samples
-from qat_lib.keras.diagnosis.effects import Measure, Outputs, Switchboard, choose_measure, effect
+from qat_lib.keras.diagnosis.effects import Switchboard
 from qat_lib.keras.diagnosis.forward import compile_forward
 from qat_lib.keras.folding import folded_weights
 from qat_lib.keras.graph.layer_graph import LayerGraph
-from qat_lib.keras.search.metrics import Metric
+from qat_lib.optimization.metrics import Measure, Metric, Outputs, choose_measure, effect
 from qat_lib.ptq import PtqRecipe
 
 Floats = frozenset[str]

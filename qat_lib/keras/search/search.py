@@ -15,9 +15,9 @@ from qat_lib.errors import ConfigError
 from qat_lib.files.journal import Journal, fingerprint
 from qat_lib.keras.search.candidates import Candidates, Floats
 from qat_lib.keras.search.fewest import FewestSearch
-from qat_lib.keras.search.metrics import Metric, MetricName, choose_metric, metric_key
 from qat_lib.keras.search.report import FloatLayer, PlacementResult, SpeedComparison
-from qat_lib.keras.search.speed import LEAST_RATIO, SpeedTrial
+from qat_lib.optimization.metrics import Metric, MetricName, choose_metric, metric_key
+from qat_lib.optimization.trial import LEAST_RATIO, EngineTrial
 from qat_lib.options import BackendChoice
 from qat_lib.ptq import PtqRecipe
 
@@ -113,7 +113,7 @@ def search(
     speed = None
     if backend is not None:
         with tempfile.TemporaryDirectory(prefix="qatline-search-") as folder:
-            trial = SpeedTrial.on(Path(folder), backend, batch_size, seconds)
+            trial = EngineTrial.on(Path(folder), backend, batch_size, seconds)
             if objective == "fastest" and floats is not None:
                 floats = run.fastest(floats, trial, builds)
                 proven = False  # more layers in float than necessary
@@ -187,13 +187,13 @@ class _Search:
             return None, found.proven  # this is the float model
         return found.floats, found.proven
 
-    def fastest(self, floats: Floats, trial: SpeedTrial, builds: int) -> Floats:
+    def fastest(self, floats: Floats, trial: EngineTrial, builds: int) -> Floats:
         """Return the placement within the bound with the fastest engine."""
-        best, path = floats, trial.build_int8(self.candidates.quantized(floats), "best")
+        best, path = floats, trial.build_int8(self.candidates.quantized(floats), "best").path
         for number, layer in enumerate(self._cheap_first(floats)[:builds]):
             self.report("engines", number, builds)
             tried = best | {layer}
-            other = trial.build_int8(self.candidates.quantized(tried), f"trial{number}")
+            other = trial.build_int8(self.candidates.quantized(tried), f"trial{number}").path
             found = trial.compare({"best": path, "other": other})
             # Test the latency first, since the metric costs a calibration.
             if found["other"] < _FASTER * found["best"] and self.fits(tried):
@@ -208,15 +208,15 @@ class _Search:
         left = [layer for layer in self.candidates.layers if layer not in floats]
         return sorted(left, key=lambda layer: sizes.get(layer, 0))
 
-    def compared(self, floats: Floats, trial: SpeedTrial) -> SpeedComparison:
+    def compared(self, floats: Floats, trial: EngineTrial) -> SpeedComparison:
         """Return the latencies of a placement, of every layer in INT8, and of the float engine."""
         self.report("latency", 0, 1)
         paths = {
             "float": trial.build_float(self.candidates.model),
-            "int8": trial.build_int8(self.candidates.quantized(floats), "int8"),
+            "int8": trial.build_int8(self.candidates.quantized(floats), "int8").path,
         }
         if floats:
-            paths["all"] = trial.build_int8(self.candidates.quantized(frozenset()), "all")
+            paths["all"] = trial.build_int8(self.candidates.quantized(frozenset()), "all").path
         found = trial.compare(paths)
         self.report("latency", 1, 1)
         return SpeedComparison(

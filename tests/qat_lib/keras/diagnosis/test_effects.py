@@ -9,8 +9,9 @@ from planted_faults import images, network, quantized
 import qat_lib
 from qat_lib.errors import ConfigError
 from qat_lib.keras.correction.lockstep import read_samples
-from qat_lib.keras.diagnosis.effects import Switchboard, choose_measure, effect, log_probabilities
+from qat_lib.keras.diagnosis.effects import Switchboard
 from qat_lib.keras.graph.layer_graph import LayerGraph
+from qat_lib.optimization.metrics import choose_measure, effect, log_probabilities
 
 
 def test_switchboard_gives_float_quantized_and_mixed_outputs() -> None:

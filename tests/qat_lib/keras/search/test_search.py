@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -21,8 +22,8 @@ from qat_lib.files.journal import Journal
 from qat_lib.keras.search import PlacementResult
 from qat_lib.keras.search import search as search_function
 from qat_lib.keras.search.candidates import Candidates
-from qat_lib.keras.search.metrics import choose_metric
-from qat_lib.keras.search.speed import SpeedTrial
+from qat_lib.optimization.metrics import choose_metric
+from qat_lib.optimization.trial import EngineTrial
 from qat_lib.ptq import PtqRecipe
 
 INPUTS = np.random.default_rng(0).normal(size=(64, 8, 8, 3)).astype(np.float32)
@@ -148,19 +149,19 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, milliseconds: Any) -> None:
         self.built: list[str] = []
         self._milliseconds = milliseconds
-        monkeypatch.setattr(SpeedTrial, "build_float", lambda *_: Path("float"))
-        monkeypatch.setattr(SpeedTrial, "build_int8", self.build)
-        monkeypatch.setattr(SpeedTrial, "compare", self.compare)
-        monkeypatch.setattr(SpeedTrial, "on", self.on)
+        monkeypatch.setattr(EngineTrial, "build_float", lambda *_: Path("float"))
+        monkeypatch.setattr(EngineTrial, "build_int8", self.build)
+        monkeypatch.setattr(EngineTrial, "compare", self.compare)
+        monkeypatch.setattr(EngineTrial, "on", self.on)
 
-    def on(self, folder: Path, *_: Any) -> SpeedTrial:
-        return SpeedTrial(folder=folder, backend="onnxruntime")
+    def on(self, folder: Path, *_: Any) -> EngineTrial:
+        return EngineTrial(folder=folder, backend="onnxruntime")
 
-    def build(self, quantized: Any, _: str) -> Path:
+    def build(self, quantized: Any, _: str) -> Any:
         weights = [n for n in qat_lib.model_quantizers(quantized) if "kernel" in n]
         name = ",".join(sorted(n.removesuffix("_kernel_quantizer") for n in weights))
         self.built.append(name)
-        return Path(name)
+        return SimpleNamespace(path=Path(name))
 
     def compare(self, engines: dict[str, Path]) -> dict[str, float]:
         return {name: self._milliseconds(str(path)) for name, path in engines.items()}

@@ -1,17 +1,26 @@
-"""Latency of placements, from engines timed in turns."""
+"""Engines of a model in float and INT8, timed in turns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qat_lib.engines import BuildSpec, benchmark_together, build_engine, choose_backend, load_engine
+import numpy as np
+
+from qat_lib.engines import (
+    BuildSpec,
+    EngineArtifact,
+    benchmark_together,
+    build_engine,
+    choose_backend,
+    load_engine,
+)
 from qat_lib.engines.backend import get_backend
-from qat_lib.keras.export import export_onnx
-from qat_lib.options import Backend
+from qat_lib.options import Backend, BackendChoice
+from qat_lib.ptq import front_end_of
 
 LEAST_RATIO = 1.02
 """Minimum speedup of INT8 over the float engine to be chosen."""
@@ -19,30 +28,39 @@ _ROUNDS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeedTrial:
-    """Builds engines and compares their latency.
+class EngineTrial:
+    """Builds engines of a model and compares their latency.
 
     Attributes:
         folder: folder for ONNX and engine files.
         backend: backend that builds and runs the engines.
-        batch_size: number of samples per request.
+        example: the inputs of one batch; only PyTorch modules need them.
+        batch_size: number of samples per timed request.
+        max_batch_size: largest batch of the engines.
         seconds: measuring time for each engine.
     """
 
     folder: Path
     backend: Backend
+    example: Sequence[np.ndarray] = ()
     batch_size: int = 1
+    max_batch_size: int = 1
     seconds: float = 2.0
 
     @classmethod
-    def on(cls, folder: Path, backend: str, batch_size: int, seconds: float) -> SpeedTrial:
-        """Return a trial on a backend; ``"auto"`` selects the best available one.
+    def on(cls, folder: Path, backend: str, batch_size: int, seconds: float) -> EngineTrial:
+        """Return a trial with one batch size; the backend ``"auto"`` is the best available one.
 
         Raises:
             BackendUnavailableError: the backend is not available.
         """
-        chosen = choose_backend(backend)
-        return cls(folder=folder, backend=chosen, batch_size=batch_size, seconds=seconds)
+        return cls(
+            folder=folder,
+            backend=choose_backend(backend),
+            batch_size=batch_size,
+            max_batch_size=batch_size,
+            seconds=seconds,
+        )
 
     @property
     def float_precision(self) -> str:
@@ -60,17 +78,29 @@ class SpeedTrial:
             spec = replace(spec, float_precision="fp16")
         precision: Any = "fp16" if own_graph else "fp32"
         onnx = self.folder / "float.onnx"
-        export_onnx(model, onnx, target=self.backend, float_precision=precision)
+        options = {"target": self.backend, "float_precision": precision}
+        front_end_of(model).export_like(model, onnx, self.example, **options)
         return build_engine(onnx, spec).path
 
-    def build_int8(self, quantized: Any, name: str) -> Path:
-        """Build the engine of a quantized model."""
+    def build_int8(
+        self, quantized: Any, name: str, *, backend: BackendChoice | None = None, **options: Any
+    ) -> EngineArtifact:
+        """Build the engine of a quantized model.
+
+        Args:
+            quantized: the model.
+            name: name of the files, without suffix.
+            backend: ``"auto"`` allows another backend where the first one computes the graph
+                incorrectly. Default: the trial's.
+            options: further options of ``export_onnx``.
+        """
         onnx = self.folder / f"{name}.onnx"
-        export_onnx(quantized, onnx, target=self.backend)
-        return build_engine(onnx, self._spec()).path
+        options["target"] = self.backend
+        front_end_of(quantized).export_like(quantized, onnx, self.example, **options)
+        return build_engine(onnx, replace(self._spec(), backend=backend or self.backend))
 
     def _spec(self) -> BuildSpec:
-        return BuildSpec(backend=self.backend, max_batch_size=self.batch_size)
+        return BuildSpec(backend=self.backend, max_batch_size=self.max_batch_size)
 
     def compare(self, engines: Mapping[str, Path]) -> dict[str, float]:
         """Return the median latency of each engine in ms, measured in turns."""

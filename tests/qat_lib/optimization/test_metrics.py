@@ -13,7 +13,7 @@ import pytest
 
 from qat_lib.errors import ConfigError
 from qat_lib.keras.search import choose_metric, parse_drop
-from qat_lib.keras.search.metrics import metric_key
+from qat_lib.optimization.metrics import metric_key
 
 CLASSES = [np.array([[1.0, 2.0], [3.0, 1.0], [0.0, 1.0], [1.0, 0.0]])]
 OTHER = [np.array([[1.0, 2.0], [1.0, 3.0], [0.0, 1.0], [1.0, 0.0]])]
@@ -67,7 +67,7 @@ KEYS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import user_metrics
-from qat_lib.keras.search.metrics import metric_key
+from qat_lib.optimization.metrics import metric_key
 print([metric_key(metric) for metric in user_metrics.METRICS])
 """
 METRICS = """

@@ -1,0 +1,163 @@
+"""One call from a model to an engine: files, comparison, escalation, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from planted_faults import scale_channel
+
+import qat_lib
+from qat_lib.core.plan import QuantizationPlan
+from qat_lib.engines import load_engine
+from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.optimization import optimize
+from qat_lib.ptq import PtqRecipe
+
+IMAGES = np.random.default_rng(0).normal(size=(48, 8, 8, 5)).astype(np.float32)
+QUICK: dict[str, Any] = {"seconds": 0.02, "max_batch_size": 16}
+
+
+def classifier(outlier: float = 1.0) -> Any:
+    """Return a classifier; a channel of conv2 is ``outlier`` times as large as the others."""
+    keras.utils.set_random_seed(1)
+    x = inputs = keras.Input((8, 8, 5), name="image")
+    x = layers.ReLU()(layers.Conv2D(8, 3, name="conv1")(x))
+    x = layers.ReLU()(layers.Conv2D(8, 3, name="conv2")(x))
+    x = layers.Conv2D(8, 3, name="conv3")(x)
+    x = layers.Dense(5, name="logits")(layers.Flatten()(x))
+    model = keras.Model(inputs, x, name="small")
+    scale_channel(model, "conv2", "conv3", 5, outlier)
+    return model
+
+
+def labels_of(model: Any) -> Any:
+    return np.asarray(model(IMAGES)).argmax(axis=1)
+
+
+def answers(engine: Path) -> Any:
+    with load_engine(engine) as loaded:
+        (found,) = loaded.infer_many(IMAGES).values()
+    return found
+
+
+def test_optimize_compares_both_engines(tmp_path: Path) -> None:
+    model = classifier()
+    labels = labels_of(model)
+    labels[:12] = 4 - labels[:12]  # not every answer is right
+    phases: list[str] = []
+    found = optimize(
+        model,
+        IMAGES[:32],
+        tmp_path / "new" / "out",
+        test_data=IMAGES,
+        labels=labels,
+        classes=["a", "b", "c", "d", "e"],
+        on_progress=lambda phase, *_: phases.append(phase),
+        **QUICK,
+    )
+    assert found.metric == "accuracy"
+    for engine, value in ((found.float_engine, found.float_value), (found.engine, found.value)):
+        assert value == np.mean(answers(engine).argmax(axis=1) == labels)
+    assert found.int8_layers == found.weighted_layers == 4
+    assert found.samples == 48
+    assert [each.method for each in found.attempts] == ["calibration"]
+    assert phases == ["float engine", "calibration", "engine", "latency"]
+    report = json.loads((tmp_path / "new/out/report.json").read_text())
+    assert report["value"] == found.value
+    assert report["speedup"] == found.float_ms / found.int8_ms
+    plan = QuantizationPlan.from_json((tmp_path / "new/out/plan.json").read_text())
+    assert plan.digest() == found.plan.digest()
+    page = (tmp_path / "new/out/report.html").read_text()
+    assert f"{found.float_value:.2%}".replace("%", "") in page
+    with load_engine(found.engine) as engine:
+        assert engine.manifest.classes == ("a", "b", "c", "d", "e")
+    assert str(found).startswith(f"small: {found.verdict}, 4 of 4 layers in INT8, accuracy ")
+
+
+def test_optimize_keeps_layers_in_float_where_calibration_loses(tmp_path: Path) -> None:
+    model = classifier(outlier=100.0)
+    given = {"metric": "fidelity", "recipe": PtqRecipe(bias_correction=False), **QUICK}
+    plain = optimize(model, IMAGES, tmp_path / "plain", **given)
+    bound = (plain.float_value - plain.value) / 3
+    found = optimize(model, IMAGES, tmp_path / "bound", max_drop=bound, **given)
+    assert [each.method for each in found.attempts] == ["calibration", "float layers"]
+    assert found.attempts[0].drop > bound >= found.attempts[1].drop
+    assert found.attempts[1].float_layers
+    assert found.float_value - found.value == found.attempts[1].drop
+    assert found.int8_layers == 4 - len(found.attempts[1].float_layers)
+
+
+def test_optimize_trains_where_float_layers_are_not_enough(tmp_path: Path) -> None:
+    model = classifier()
+    trained: list[Any] = []
+
+    def train(quantized: Any) -> None:
+        trained.append(quantized)
+        (kernel,) = [each for each in quantized.variables if each.path.endswith("logits/kernel")]
+        kernel.assign(np.zeros(kernel.shape))
+
+    found = optimize(model, IMAGES, tmp_path, metric="fidelity", max_drop=0.0, train=train, **QUICK)
+    assert [each.method for each in found.attempts] == ["calibration", "training"]
+    assert len(trained) == 1
+    assert qat_lib.model_quantizers(trained[0])
+    assert np.ptp(answers(found.engine), axis=0).max() == 0  # the engine of the trained weights
+    assert found.verdict == "keep fp32"
+    assert found.reason.startswith("the drop of ")
+
+
+class Batches:
+    """An iterable of batches, such as a ``DataLoader``."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(IMAGES[:16], np.zeros(16)), (IMAGES[16:], np.zeros(32))])
+
+
+def test_optimize_takes_batches_and_several_inputs(tmp_path: Path) -> None:
+    found = optimize(classifier(), Batches(), tmp_path / "batches", **QUICK)
+    assert (found.metric, found.samples) == ("agreement", 48)
+    first, second = keras.Input((8, 8, 5), name="b"), keras.Input((10,), name="a")
+    x = layers.Concatenate()([layers.Flatten()(layers.Conv2D(4, 3)(first)), second])
+    model = keras.Model([first, second], layers.Dense(1)(x))
+    data = {"a": IMAGES[:, 0, :2].reshape(48, 10), "b": IMAGES}
+    for form in (data, [data["b"], data["a"]]):
+        found = optimize(model, form, tmp_path / "two", **QUICK)
+        assert found.metric == "fidelity"
+        assert found.value > 0.9
+
+
+def test_optimize_takes_modules(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch_twins import Residual
+
+    torch.manual_seed(0)
+    data = torch.from_numpy(np.tile(IMAGES[..., :3], (1, 2, 2, 1)).transpose(0, 3, 1, 2).copy())
+    found = optimize(Residual().eval(), data, tmp_path, **QUICK)
+    assert found.int8_layers == len(found.plan.by_kind("weight")) > 0
+    assert found.value > 0.9
+
+
+def test_optimize_refuses(tmp_path: Path) -> None:
+    model = classifier()
+    with pytest.raises(ConfigError, match="max_drop from 0 to 1"):
+        optimize(model, IMAGES, tmp_path, max_drop=1.5)
+    with pytest.raises(ConfigError, match=r"a label for each sample .*\(48\)"):
+        optimize(model, IMAGES, tmp_path, labels=[0], **QUICK)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="Expected a folder to write to"):
+        optimize(model, IMAGES, tmp_path / "file")
+    x = keras.Input((4,))
+    plain = keras.Model(x, layers.Softmax()(x), name="plain")
+    with pytest.raises(UnsupportedModelError, match="plain has none"):
+        optimize(plain, IMAGES[:, 0, 0, :4], tmp_path, **QUICK)
+    outputs = keras.Input((8, 8, 5))
+    mask = keras.Model(outputs, layers.Conv2D(2, 3)(outputs))
+    with pytest.raises(ConfigError, match="a metric of your own"):
+        optimize(mask, IMAGES, tmp_path, labels=np.zeros(48), **QUICK)
+    assert not (tmp_path / "report.json").exists()
