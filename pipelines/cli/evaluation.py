@@ -97,7 +97,7 @@ def evaluate_file(
             )
         shapes, run = _keras(model, part, data)
         return _measured(model, "keras", shapes, run, part, task, batch_size)
-    with _opened(model, batch_size) as engine:
+    with opened(model, batch_size) as engine:
         runner = EngineRunner(engine, part.input_shape, raw=True)
         found = _measured(
             model,
@@ -134,10 +134,17 @@ def _keras(
 
 
 @contextmanager
-def _opened(model: Path, batch_size: int) -> Iterator[Engine]:
+def opened(model: Path, batch_size: int) -> Iterator[Engine]:
     """Open an engine, built temporarily for an ONNX file.
 
     ONNX Runtime builds it; it is deleted when the block ends.
+
+    Args:
+        model: the engine, or the ONNX file.
+        batch_size: largest batch of a temporary engine.
+
+    Raises:
+        EngineLoadError, ExportError: The file can't be used.
     """
     from qat_lib.engines import BuildSpec, build_engine, load_engine
 

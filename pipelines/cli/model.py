@@ -30,6 +30,7 @@ from qatline.pipelines.cli.options import (
     TestDataOption,
     print_json,
 )
+from qatline.pipelines.cli.predict import predict_file
 from qatline.pipelines.cli.quantize import quantize
 from qatline.pipelines.cli.search import search_file
 
@@ -254,5 +255,6 @@ def register(app: typer.Typer) -> None:
         ("bench-engine", bench),
         ("check-engine", check),
         ("evaluate", evaluate),
+        ("predict", predict_file),
     ):
         app.command(name, rich_help_panel=_PANEL)(command(function))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,6 +318,21 @@ def show_optimized(found: Optimized) -> None:
         f"{found.float_engine.name}, plan.json, report.html",
         soft_wrap=True,
     )
+
+
+def show_predictions(rows: Sequence[Mapping[str, Any]], outputs: Mapping[str, Any]) -> None:
+    """Show class and probability of samples; the outputs of models that are no classifiers."""
+    console = _console()
+    if rows:
+        table = plain_table("sample", "class", "probability", text=True)
+        for row in rows:
+            table.add_row(escape(row["sample"]), escape(row["class"]), _percent(row["probability"]))
+    else:
+        table = plain_table("output", "shape", "least", "largest")
+        for name, values in outputs.items():
+            limits = (numbers.significant(float(value)) for value in (values.min(), values.max()))
+            table.add_row(escape(name), " x ".join(map(str, values.shape)), *limits)
+    console.print(table)
 
 
 def _times(percentiles: Percentiles) -> list[str]:

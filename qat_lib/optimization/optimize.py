@@ -136,15 +136,15 @@ class Optimized:
 
     def _figures(self) -> list[dict[str, str]]:
         """Return figures for the head of the report."""
+        kind = self.float_precision.upper()
         tried = ", ".join(attempt.method for attempt in self.attempts)
-        quality = f"{self._text(self.float_value)} → {self._text(self.value)}"
-        speed = (
-            f"{self.float_ms:.3g} ms → {self.int8_ms:.3g} ms in {get_backend(self.backend).title}"
-        )
+        quality = f"{kind}: {self._text(self.float_value)}; {self.samples} samples; tried: {tried}"
+        backend = get_backend(self.backend).title
+        speed = f"{self.int8_ms:.3g} ms; {kind}: {self.float_ms:.3g} ms; {backend}, batch 1"
         rows = (
             ("Verdict", self.verdict, self.reason or "checked against ONNX Runtime"),
-            (self.metric.capitalize(), quality, f"{self.samples} samples; tried: {tried}"),
-            ("Speed", f"{self.speedup:.2f} × {self.float_precision.upper()}", speed),
+            (self.metric.capitalize(), self._text(self.value), quality),
+            ("Speed", f"{self.speedup:.2f} × {kind}", speed),
         )
         return [dict(zip(("title", "value", "detail"), row, strict=True)) for row in rows]
 

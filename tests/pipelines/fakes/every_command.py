@@ -99,6 +99,7 @@ COMMANDS = {
     "search": ["m.keras", "--data", "d.npz", "--max-drop", "1%"],
     "finetune": ["m.keras", "-o", "x.keras", "--data", "d.npz"],
     "evaluate": ["m.keras", "--data", "d.npz"],
+    "predict": ["m.keras", "d.npy"],
     "config show": [],
     "config schema": [],
     "cluster submit": HOST,
