@@ -73,6 +73,49 @@ def by_library(detections: np.ndarray, targets: np.ndarray) -> tuple[list[float]
     return [float(value) for value in evaluation.stats[:2]], classes
 
 
+def edge_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a random case with boxes that evaluators treat specially.
+
+    Boxes and detections extend beyond the image or lie outside of it, are empty, repeat, or share
+    scores. Images have no boxes, crowds alone, no detections, or neither.
+    """
+    detections, targets = random_case(seed)
+    generator = np.random.default_rng(100 + seed)
+
+    def some(values: np.ndarray, share: float) -> np.ndarray:
+        return generator.random(values.shape[:2]) < share
+
+    for boxes in (detections, targets):
+        moved = some(boxes, 0.2)
+        boxes[moved, :4] += generator.choice([-90, -20, 70, 200], (moved.sum(), 1))
+        flat, point = some(boxes, 0.1), some(boxes, 0.05)
+        boxes[flat, 3] = boxes[flat, 1]
+        boxes[point, 2:4] = boxes[point, :2]
+    # The same box as crowd and object, the same detection twice, and equal scores everywhere.
+    targets[:, 1, :5], targets[:, 1, 5] = targets[:, 0, :5], 1 - targets[:, 0, 5]
+    detections[:, 1, :4], detections[:, 1, 5] = detections[:, 0, :4], detections[:, 0, 5]
+    detections[:6, :, 4] = detections[:6, :, 4].round(1)
+    targets[:2, :, 4] = -1
+    targets[2:4, :, 5] = 1
+    detections[1:4:2, :, 5] = -1
+    detections[4, :, 4:] = [0, -1]
+    # Class 2 has crowds only, and detections.
+    targets[targets[..., 4] == 2, 5] = 1
+    return detections, targets
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_average_precision_of_edge_cases_equals_the_library(seed: int) -> None:
+    detections, targets = edge_case(seed)
+    assert (detections[..., 5] == 2).any()
+    (mean, at_half), classes = by_library(detections, targets)
+    found = AveragePrecision(match(detections, targets, CLASSES)).by_class()
+    assert [mean_of(found), mean_of(found[:, 0])] == pytest.approx([mean, at_half], abs=1e-12)
+    assert found[:2].mean(axis=1) == pytest.approx(classes[:2], abs=1e-12)
+    assert classes[2:] == [-1, -1]
+    assert np.isnan(found[2:]).all()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_average_precision_equals_the_library(seed: int) -> None:
     detections, targets = random_case(seed)
