@@ -3,6 +3,9 @@
 A signed quantizer of a non-negative tensor uses the integers 0 to 127 only. If the tensor is
 clipped at its range and quantized to UINT8 with the same scale and zero point 0, the integers are
 equal bit for bit. For CPU runtimes; TensorRT supports signed INT8 only.
+
+A Concat runs in INT8 only if all of its inputs have one type: beside a tensor that is written
+signed, the others keep their signed integers, too.
 """
 
 from __future__ import annotations
@@ -31,19 +34,12 @@ from qat_lib.export.passes.padding import is_non_negative
 def quantize_unsigned(model: ir.Model) -> None:
     """Clip to ``[0, 127 * scale]`` and quantize non-negative activations to UINT8."""
     graph = model.graph
-    for quantize in list(graph):
-        source = operand(quantize, 0) if is_op(quantize, "QuantizeLinear") else None
+    chosen = [node for node in graph if is_op(node, "QuantizeLinear") and _can_be_unsigned(node)]
+    for quantize in _without_mixed_concats(graph, chosen):
+        source, readers = quantize.inputs[0], consumers(quantize.outputs[0])
         scale = constant(operand(quantize, 1))
-        if source is None or scale is None or scale.size != 1 or constant(source) is not None:
-            continue
-        if quantize.outputs[0].dtype == ir.DataType.UINT8:  # Trained unsigned, with 255 steps.
-            continue
-        readers = consumers(quantize.outputs[0])
-        # An integer operator behind the Q would have to be changed, too.
-        if not is_non_negative(source) or not all(
-            is_op(node, "DequantizeLinear") for node in readers
-        ):
-            continue
+        assert source is not None
+        assert scale is not None
         name = str(quantize.meta.get(QUANTIZER, quantize.name))
         step = scale.reshape(())
         low, high = np.zeros((), scale.dtype), np.asarray(step * scale.dtype.type(127))
@@ -74,3 +70,44 @@ def quantize_unsigned(model: ir.Model) -> None:
         for node in (quantize, *readers):
             node.replace_input_with(2, zero_point)
         quantize.outputs[0].dtype = ir.DataType.UINT8
+
+
+def _can_be_unsigned(quantize: ir.Node) -> bool:
+    source, scale = operand(quantize, 0), constant(operand(quantize, 1))
+    if source is None or scale is None or scale.size != 1 or constant(source) is not None:
+        return False
+    if quantize.outputs[0].dtype == ir.DataType.UINT8:  # Trained unsigned, with 255 steps.
+        return False
+    # An integer operator behind the Q would have to be changed, too.
+    readers = consumers(quantize.outputs[0])
+    return is_non_negative(source) and all(is_op(node, "DequantizeLinear") for node in readers)
+
+
+def _without_mixed_concats(graph: ir.Graph, chosen: list[ir.Node]) -> list[ir.Node]:
+    """Return the quantizers without those that a Concat joins with signed ones."""
+    joints = []
+    for node in graph:
+        if is_op(node, "Concat"):
+            pairs = [_quantizer_of(value) for value in node.inputs]
+            joints.append([quantize for quantize in pairs if quantize is not None])
+    kept, before = set(chosen), -1
+    while before != len(kept):
+        before = len(kept)
+        for joint in joints:
+            if any(node not in kept and _is_signed(node) for node in joint):
+                kept.difference_update(joint)
+    return [node for node in chosen if node in kept]
+
+
+def _quantizer_of(value: ir.Value | None) -> ir.Node | None:
+    """Return the QuantizeLinear of a value that a Q/DQ pair writes."""
+    dequantize = None if value is None else producer(value)
+    if dequantize is None or not is_op(dequantize, "DequantizeLinear"):
+        return None
+    integers = operand(dequantize, 0)
+    found = None if integers is None else producer(integers)
+    return found if found is not None and is_op(found, "QuantizeLinear") else None
+
+
+def _is_signed(quantize: ir.Node) -> bool:
+    return quantize.outputs[0].dtype != ir.DataType.UINT8

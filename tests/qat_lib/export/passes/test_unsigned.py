@@ -182,3 +182,12 @@ def test_remove_redundant_clamps_leaves(lab, text):
 def test_remove_redundant_clamps_takes_a_scale_of_one_element(lab):
     model = lab.formula(pair("Relu(x)", "s1", "u1"), X, **CONSTANTS)
     assert lab.results(passes.remove_redundant_clamps(model)) == [pair("x", "s1", "u1")]
+
+
+def test_quantize_unsigned_keeps_one_type_per_concat(lab):
+    mixed = f"Concat<axis = 0>({pair('Relu(x)')}, {pair('x')})"
+    lowered = lab.check(lab.formula(mixed, X, **CONSTANTS), passes.quantize_unsigned, X)
+    assert not any(node.op_type == "Clip" for node in lowered.graph)
+    equal = f"Concat<axis = 0>({pair('Relu(x)')}, {pair('Sigmoid(x)')})"
+    lowered = lab.check(lab.formula(equal, X, **CONSTANTS), passes.quantize_unsigned, X)
+    assert sum(node.op_type == "Clip" for node in lowered.graph) == 2
