@@ -97,7 +97,8 @@ def float_outputs(graph: CallGraph) -> dict[str, str]:
 
     From each output, the walk goes back to the first weighted layers. If no normalization or
     activation lies between, their errors reach the output in full: they are output layers. A layer
-    that other weights read as well is none, nor is a shared one unless all its calls are.
+    that other weights read as well is none, nor is a shared one unless all its calls are. Output
+    layers inside a composite are ``"<layer>/<path>"``.
     """
     last: dict[str, str] = {}
     waiting, seen = [(tensor, tensor) for tensor in graph.outputs], set[str]()
@@ -111,21 +112,26 @@ def float_outputs(graph: CallGraph) -> dict[str, str]:
         if traits.is_weighted:
             if traits.own_activation is None:
                 last[call.name] = output
+        elif call.layer in graph.composites:
+            if graph.composites[call.layer].last:
+                last[call.name] = output
         elif not _rescales(traits):
             waiting += [(source, output) for source in call.inputs]
     found: dict[str, str] = {}
     for name, output in last.items():
         behind = _behind(graph, graph.by_name[name])
-        if not any(call.traits.is_weighted for call in behind):
+        if not any(call.traits.is_weighted or call.layer in graph.composites for call in behind):
             found[name] = f"a float output layer: no activation between it and the output {output}"
             for call in behind:
                 found.setdefault(call.name, f"behind the float output layer {name}")
-    layers = {graph.by_name[name].layer: reason for name, reason in found.items()}
-    return {
-        layer: reason
-        for layer, reason in layers.items()
-        if all(call.name in found for call in graph.calls_of(layer))
-    }
+    layers: dict[str, str] = {}
+    for name, reason in found.items():
+        layer = graph.by_name[name].layer
+        if all(call.name in found for call in graph.calls_of(layer)):
+            composite = graph.composites.get(layer)
+            inner = () if composite is None else composite.last
+            layers |= {f"{layer}/{path}": reason for path in inner} or {layer: reason}
+    return layers
 
 
 def _rescales(traits: Traits) -> bool:

@@ -72,7 +72,7 @@ class _Placement:
     def __init__(
         self, graph: CallGraph, qspec: QuantizationSpec, floats: Mapping[str, str]
     ) -> None:
-        self.graph, self.floats = graph, floats
+        self.graph, self.floats = graph, dict(floats)
         self.existing: dict[str, frozenset[int]] = {}
         """Already quantized inputs, by call."""
         for call in graph.calls:
@@ -82,6 +82,11 @@ class _Placement:
         self.int8: set[str] = set()
         self.calls: dict[str, list[GraphCall]] = {}
         selector = Selector("full", qspec, graph.catalog)
+        for name, composite in graph.composites.items():
+            # The user's decision about a composite comes before those about its inner layers.
+            if not check_is_quantizable_by_layer_name(qspec, name):
+                for path in composite.last:
+                    self.floats.pop(f"{name}/{path}", None)
         for call in graph.calls:
             self.calls.setdefault(call.layer, []).append(call)
             self._add(call, selector)
@@ -116,7 +121,9 @@ class _Placement:
         if (composite := self.graph.composites.get(call.layer)) is not None and decision is None:
             # The planner quantizes a composite's inner layers by default, and with them these
             # inputs.
-            self.edges[call.name] |= composite.inputs.keys()
+            for index, paths in composite.inputs.items():
+                if not all(f"{call.layer}/{path}" in self.floats for path in paths):
+                    self.edges[call.name] |= {index}
         if decision is None or not decision.config.quantize_input:
             return
         chosen = decision.config.inputs
@@ -129,8 +136,8 @@ class _Placement:
         """Return the remaining candidates as a spec, with the pruned average pools switched off."""
         found = QuantizationSpec()
         for layer, reason in self.floats.items():
-            has_support = self.calls[layer][0].traits.support is not None
-            if has_support or layer in self.graph.composites:
+            # Without calls it is a layer inside a composite.
+            if layer not in self.calls or self.calls[layer][0].traits.support is not None:
                 found.add(layer, quantize_input=False, quantize_weight=False, reason=reason)
         for layer, indices in self.candidates.items():
             if indices:

@@ -50,12 +50,15 @@ class Composite:
         inputs: numbers of the composite's inputs, each with the paths of its inner readers.
         groups: paths of inner layers that share an inner input tensor; each path is in one group.
         opaque: paths of inner layers with an unquantizable input, each with the reason.
+        last: paths of the inner layers that write the composite's outputs, without an activation or
+            a normalization behind them.
     """
 
     layers: Mapping[str, Traits]
     inputs: Mapping[int, tuple[str, ...]]
     groups: tuple[tuple[str, ...], ...]
     opaque: Mapping[str, str]
+    last: tuple[str, ...] = ()
 
 
 class CallGraph(ABC):

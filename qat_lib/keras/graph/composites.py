@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -22,6 +22,9 @@ logger = logging.getLogger("qat_lib")
 MOVERS = tensorflow_operators("range preserving") | tensorflow_operators("identity") | {"Cast"}
 """TensorFlow operators that only move values or change the data type."""
 
+_JOINERS = frozenset({"ConcatV2", "Pack", "Add", "AddV2", "AddN", "Sub"})
+"""Operators behind an output layer; a product may be part of a normalization."""
+
 
 def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, str]) -> Composite:
     """Return the inputs of the inner layers of a composite in one call.
@@ -34,8 +37,10 @@ def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, s
     layer = call.operation
     inner = inner_layers(layer)
     reads: dict[str, list[Any]] = {path: [] for path in inner}
+    writes: dict[str, list[Any]] = {path: [] for path in inner}
     specs = [tf.TensorSpec(shapes[name], dtypes[name]) for name in call.inputs]
     graphs: list[Any] = []
+    outputs: list[Any] = []
     inputs: dict[str, int] = {}
 
     def forward(*tensors: Any) -> Any:
@@ -43,8 +48,10 @@ def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, s
         inputs.update({tensor.name: i for i, tensor in enumerate(tensors)})
         args, kwargs = call.fill(lambda index: tensors[index])
         # The scope discards the losses and assignments of this call.
-        with _listening(inner, reads), keras.StatelessScope(collect_losses=True):
-            return [x for x in keras.tree.flatten(layer(*args, **kwargs)) if tf.is_tensor(x)]
+        with _listening(inner, reads, writes), keras.StatelessScope(collect_losses=True):
+            found = keras.tree.flatten(layer(*args, **kwargs))
+        outputs.extend(x for x in found if tf.is_tensor(x))
+        return outputs
 
     eager = tf.config.functions_run_eagerly()
     # Trace inner functions, such as that of a grouped convolution, in place.
@@ -62,12 +69,14 @@ def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, s
     sources: dict[str, list[Any]] = {}
     for path, found in reads.items():
         sources[path] = [_source(x, graphs[0], inputs) for x in found]
-    return _composite(inner, sources)
+    return replace(_composite(inner, sources), last=_last(inner, reads, writes, outputs))
 
 
 @contextmanager
-def _listening(inner: Mapping[str, Any], reads: Mapping[str, list[Any]]) -> Iterator[None]:
-    """Record the inputs of each inner layer within the block."""
+def _listening(
+    inner: Mapping[str, Any], reads: Mapping[str, list[Any]], writes: Mapping[str, list[Any]]
+) -> Iterator[None]:
+    """Record the inputs and outputs of each inner layer within the block."""
     for path, layer in inner.items():
 
         def listen(
@@ -75,10 +84,12 @@ def _listening(inner: Mapping[str, Any], reads: Mapping[str, list[Any]]) -> Iter
             *args: Any,
             _call: Any = layer.call,
             _found: Any = reads[path],
+            _written: Any = writes[path],
             **kwargs: Any,
         ) -> Any:
             _found.append(inputs)
-            return _call(inputs, *args, **kwargs)
+            _written.append(_call(inputs, *args, **kwargs))
+            return _written[-1]
 
         # Bypass Keras's attribute tracking; an instance attribute hides the method of the class.
         object.__setattr__(layer, "call", listen)
@@ -100,6 +111,36 @@ def _source(x: Any, graph: Any, inputs: Mapping[str, int]) -> int | str | None:
     while x.op.type in MOVERS and x.op.inputs[0].dtype.is_floating:
         x = x.op.inputs[0]
     return inputs.get(x.name, str(x.name))
+
+
+def _last(
+    inner: Mapping[str, Any],
+    reads: Mapping[str, list[Any]],
+    writes: Mapping[str, list[Any]],
+    outputs: list[Any],
+) -> tuple[str, ...]:
+    """Return the paths of ``Composite.last``."""
+    paths = {id(x): path for path, found in writes.items() for x in found}
+    found, waiting, seen = set(), list(outputs), set()
+    while waiting:
+        x = waiting.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        if (path := paths.get(id(x))) is not None:
+            if traits_of(inner[path], 1).own_activation is None:
+                found.add(path)
+        elif x.op.type in MOVERS | _JOINERS:
+            waiting += x.op.inputs
+    # Layers with other weights behind them are in the middle.
+    waiting, seen = [x for each in reads.values() for x in each if hasattr(x, "op")], set()
+    while waiting and found:
+        x = waiting.pop()
+        if id(x) not in seen:
+            seen.add(id(x))
+            found.discard(paths.get(id(x), ""))
+            waiting += x.op.inputs
+    return tuple(path for path in inner if path in found)
 
 
 @dataclass

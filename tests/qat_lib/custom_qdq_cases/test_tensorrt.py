@@ -557,6 +557,46 @@ def test_float_outputs_leave_layers_that_others_read() -> None:
     assert set(float_plan(keras.Model(x, [features, scores])).wrapped) == {"features", "scores"}
 
 
+class Head(layers.Layer):
+    """A tower with an output convolution, and with another one behind that."""
+
+    def __init__(self, *, deep: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.tower, self.boxes = layers.Conv2D(4, 3, padding="same"), layers.Conv2D(3, 1)
+        self.refined = layers.Conv2D(3, 1) if deep else None
+
+    def build(self, shape: Any) -> None:
+        self.tower.build(shape)
+        self.boxes.build((*shape[:-1], 4))
+        if self.refined is not None:
+            self.refined.build((*shape[:-1], 3))
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        boxes = self.boxes(keras.ops.relu(self.tower(x)))
+        if self.refined is None:
+            return keras.ops.reshape(boxes, (-1, 3)) + 1.0
+        return [boxes, self.refined(keras.ops.tanh(boxes)) + boxes]
+
+
+@pytest.mark.parametrize(("deep", "last"), [(False, "boxes"), (True, "refined")])
+def test_float_outputs_inside_a_composite(deep: bool, last: str) -> None:
+    x = keras.Input(SHAPE, name="x")
+    model = keras.Model(x, Head(deep=deep, name="head")(conv(x, "stem")))
+    weights = {entry.tensor for entry in float_plan(model).by_kind("weight")}
+    everything = {entry.tensor for entry in plan_of(model).by_kind("weight")}
+    assert everything - weights == {f"head/{last}/kernel"}
+    named = float_plan(model, QuantizationSpec().add("head"))
+    assert {entry.tensor for entry in named.by_kind("weight")} == everything
+
+
+def test_float_outputs_leave_a_composite_with_an_activation() -> None:
+    x = keras.Input(SHAPE, name="x")
+    scores = layers.ReLU()(Head(name="head")(conv(x, "stem")))
+    model = keras.Model(x, scores)
+    assert float_plan(model).by_kind("weight") == plan_of(model).by_kind("weight")
+
+
 def test_float_outputs_of_a_shared_head() -> None:
     shared = layers.Dense(3, name="shared")
     x = keras.Input((6, 4), name="x")
