@@ -1,8 +1,8 @@
-"""Run keras.applications networks and keras_hub backbones through the whole library.
+"""Run networks of keras.applications and keras_hub through the whole library.
 
 The case is TensorRTQDQCase. For each builder, with random weights: plan, apply, calibrate, all
 quantizers off (bit-identical to the original), save and load, clone, one training step, export,
-parity with ONNX Runtime, analysis.
+parity with ONNX Runtime, analysis. Detectors and segmenters are also built by OpenVINO.
 
     uv run python benchmarks/applications.py                      # all of them, two hours or so on two cores
     uv run python benchmarks/applications.py --only ResNet50 --only VGG16
@@ -28,6 +28,8 @@ from typing import Any
 
 from applications_case import Case, run_stages
 from applications_hub import HUB, case_of
+from applications_maps import MAPS, SIZES, map_case
+from applications_maps import SAMPLES as FEW
 from applications_table import problems, write_results
 
 RESULTS = Path(__file__).resolve().parent / "results" / "applications.json"
@@ -38,8 +40,10 @@ SAMPLES = 64
 def image_size(name: str) -> int:
     """Return a network's image side, 64 or 96 pixels.
 
-    It is 96 where the builder asks for 75 pixels or so.
+    It is 96 where the builder asks for 75 pixels or so. ``SIZES`` has exceptions.
     """
+    if name in SIZES:
+        return SIZES[name]
     return 96 if name.startswith(LARGER) else 64
 
 
@@ -56,7 +60,7 @@ def builders() -> dict[str, Callable[..., Any]]:
 
 def networks() -> list[str]:
     """Return the names of all networks of the table."""
-    return [*builders(), *HUB]
+    return [*builders(), *HUB, *MAPS]
 
 
 def run_case(name: str) -> dict[str, Any]:
@@ -64,6 +68,8 @@ def run_case(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         if name in HUB:
             case = case_of(name)(Path(folder), HUB[name], image_size(name), SAMPLES)
+        elif name in MAPS:
+            case = map_case(name)(Path(folder), MAPS[name], image_size(name), FEW)
         else:
             builder = builders()[name]
             case = Case(

@@ -30,6 +30,9 @@ class Case:
         samples: number of random images, and of photographs where they are at hand.
     """
 
+    stages: Sequence[str] = ()
+    """Stages other than ``STAGES``."""
+
     def __init__(
         self, folder: Path, make: Callable[[tuple[int, int, int]], Any], size: int, samples: int
     ) -> None:
@@ -81,10 +84,14 @@ class Case:
 
     def plan(self) -> dict[str, Any]:
         """Plan with TensorRTQDQCase."""
+        return self.planned(float_outputs=False)
+
+    def planned(self, *, float_outputs: bool) -> dict[str, Any]:
+        """Plan with TensorRTQDQCase."""
         from qat_lib import TensorRTQDQCase, plan_quantization
 
-        self.quantization_plan = plan_quantization(self.model, custom_qdq_cases=[TensorRTQDQCase()])
-        plan = self.quantization_plan
+        case = TensorRTQDQCase(float_outputs=float_outputs)
+        self.quantization_plan = plan = plan_quantization(self.model, custom_qdq_cases=[case])
         return {
             "quantizers": dict(Counter(entry.kind for entry in plan.quantizers)),
             "groups": len({entry.group for entry in plan.quantizers} - {None}),
@@ -111,13 +118,17 @@ class Case:
         wrapper = self.quantized.get_layer(f"quant_{head.name}")
         found = features(self.quantized, wrapper.input, np.concatenate(known))
         fit_head([head, wrapper.layer], found, logit=30)
-        self.expected = self.model(self.images[:8], training=False).numpy()
-        self.quantized_output = self.quantized(self.images[:8], training=False).numpy()
+        self.expected = self.answers(self.model)
+        self.quantized_output = self.answers(self.quantized)
         return {
             "quantization_changes_output": bool(
                 not np.array_equal(self.quantized_output, self.expected)
             )
         }
+
+    def answers(self, model: Any) -> np.ndarray:
+        """Return a model's outputs for eight images."""
+        return np.asarray(model(self.images[:8], training=False))
 
     def off(self) -> dict[str, Any]:
         """Compare with the original while every quantizer is off."""
@@ -126,7 +137,7 @@ class Case:
         quantizers = model_quantizers(self.quantized).values()
         for quantizer in quantizers:
             quantizer.disable()
-        received = self.quantized(self.images[:8], training=False).numpy()
+        received = self.answers(self.quantized)
         for quantizer in quantizers:
             quantizer.enable()
         return {"off_identical": bool(np.array_equal(received, self.expected))}
@@ -153,7 +164,7 @@ class Case:
         return {"clone_difference": self._difference(copy)}
 
     def _difference(self, model: Any) -> float:
-        received = model(self.images[:8], training=False).numpy()
+        received = self.answers(model)
         return float(np.abs(received.astype(np.float64) - self.quantized_output).max())
 
     def export(self) -> dict[str, Any]:
@@ -192,9 +203,15 @@ class Case:
 
         The loss is finite and every trainable weight gets a finite gradient.
         """
-        return figures.training_step(
-            self.quantized, self.images[:4], np.arange(4) % self.expected.shape[1]
-        )
+        import keras
+
+        labels = np.arange(4) % self.expected.shape[1]
+
+        def loss(outputs: Any) -> Any:
+            losses = keras.losses.sparse_categorical_crossentropy(labels, outputs)
+            return keras.ops.mean(losses)
+
+        return figures.training_step(self.quantized, self.images[:4], loss)
 
 
 STAGES = (
@@ -203,14 +220,14 @@ STAGES = (
 )
 
 
-def run_stages(case: Case, stages: Sequence[str] = STAGES) -> dict[str, Any]:
+def run_stages(case: Case, stages: Sequence[str] = ()) -> dict[str, Any]:
     """Return the stages' results for a network.
 
     A stage that fails is the last, and its error is in the row. ``seconds`` are CPU seconds of each
     stage, which say the same on a busy machine.
     """
     row: dict[str, Any] = {"seconds": {}}
-    for stage in stages:
+    for stage in stages or case.stages or STAGES:
         started = time.process_time()
         try:
             row.update(getattr(case, stage)())

@@ -9,6 +9,7 @@ rounding.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,18 @@ def analysis(report: Any) -> dict[str, Any]:
     }
 
 
-def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Return a training step's loss and the weights without finite gradient."""
+def training_step(model: Any, images: Any, loss_of: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a training step's loss and the weights without finite gradient.
+
+    Args:
+        model: the quantized model.
+        images: its inputs.
+        loss_of: returns the loss of its outputs.
+    """
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
-        output = model(images, training=True)
-        loss = tf.reduce_mean(tf.keras.losses.sparse_categorical_crossentropy(labels, output))
+        loss = loss_of(model(images, training=True))
     variables = model.trainable_variables
     gradients = tape.gradient(loss, [v.value for v in variables])
     missing = [

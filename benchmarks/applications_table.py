@@ -66,6 +66,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     equal = ", ".join(
         f"{p['labels_equal']}/{p['samples']}" + (f" ({p['ties']} ties)" if p["ties"] else "")
         for p in parity.values()
+        if p["labels_equal"] is not None
     )
     return [
         row["name"],
