@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from applications_maps import KNOWN
 from record import versions
 
 
@@ -55,10 +56,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for row in rows:
         if "error" in row:
-            lines.append(f"| {row['name']} |" + " |" * (len(head) - 2) + f" {row['error'][:200]} |")
+            verdict = "; ".join(_reasons(row)) or row["error"][:200]
+            lines.append(f"| {row['name']} |" + " |" * (len(head) - 2) + f" {verdict} |")
         else:
             lines.append("| " + " | ".join(_cells(row)) + " |")
     return "\n".join(lines)
+
+
+def _reasons(row: dict[str, Any]) -> list[str]:
+    """Return the known reason of a row's problems, if it has any."""
+    return [KNOWN[row["name"]]] if row["name"] in KNOWN and problems(row) else []
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -84,7 +91,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{max(p['difference_of_keras_alone'] for p in parity.values()):.1e}",
         f"{row['onnx_bytes'] / row['float_bytes']:.2f}",
         f"{row['seconds']['plan'] + row['seconds']['apply']:.1f}",
-        "; ".join(problems(row)) or "ok",
+        "; ".join([*problems(row), *_reasons(row)]) or "ok",
     ]
 
 
@@ -120,7 +127,9 @@ def write_results(rows: list[dict[str, Any]], path: Path) -> None:
         "step with a finite loss and a gradient for every trainable weight; the exported file verified against the\n"
         "plan; ONNX Runtime and Keras agree on every label but ties, of the original and of the quantized network; no\n"
         "finding that is an error or a warning. The largest difference is that of two class probabilities, on all\n"
-        "images; beside it stands that of Keras alone, when its inputs move by a millionth of their value.\n\n"
+        "images; beside it stands that of Keras alone, when its inputs move by a millionth of their value.\n"
+        "Detectors and segmenters have no labels to compare: their outputs differ by no more than rounding\n"
+        "explains, and OpenVINO builds their engine.\n\n"
         f"Made with {', '.join(f'{name} {version}' for name, version in versions().items() if name != 'nncf')}.\n\n"
         f"{table(rows)}\n\n## Layers not quantized, by reason, and findings by code\n\n{skipped_table(rows)}\n"
     )
