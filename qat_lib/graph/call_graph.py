@@ -131,6 +131,18 @@ class CallGraph(ABC):
             found.update(dict.fromkeys(call.outputs, index))
         return found
 
+    @cached_property
+    def live(self) -> frozenset[str]:
+        """Layers with an effect on the outputs; others exist in nested models with unused outputs."""
+        waiting, seen, layers = list(self.outputs), set[str](), set[str]()
+        while waiting:
+            call = self.producer(waiting.pop())
+            if call.name not in seen:
+                seen.add(call.name)
+                layers.add(call.layer)
+                waiting += call.inputs
+        return frozenset(layers)
+
     def producer(self, tensor: str) -> GraphCall:
         """Return the call that computes ``tensor``."""
         return self._producers[tensor]

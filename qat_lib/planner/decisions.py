@@ -24,6 +24,16 @@ def decide(graph: CallGraph, selector: Selector) -> Decided:
         layer, traits = call.layer, call.traits
         if traits.is_input:
             continue
+        if layer not in graph.live:
+            skipped.append(
+                SkippedLayer(
+                    layer=layer,
+                    class_name=traits.class_name,
+                    reason="not quantizable",
+                    detail="no output of the model depends on it",
+                )
+            )
+            continue
         decision = selector.decide(layer, traits)
         if (composite := graph.composites.get(layer)) is not None and not _excludes(decision):
             found, left = decide_inside(layer, composite, selector, decision)

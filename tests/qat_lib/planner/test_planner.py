@@ -423,3 +423,15 @@ def test_apply_plan_refuses_plan_of_another_model(model: keras.Model) -> None:
     other = keras.Model(x, layers.Conv2D(2, 3, name="conv_z")(x))
     with pytest.raises(PlanError, match="does not have"):
         apply_plan(other, plan)
+
+
+def test_plan_leaves_layers_without_effect_on_the_outputs() -> None:
+    x = keras.Input((4,), name="x")
+    first = layers.Dense(4, activation="relu", name="first")(x)
+    inner = keras.Model(x, [first, layers.Dense(3, name="unused")(first)], name="inner")
+    y = keras.Input((4,), name="y")
+    model = keras.Model(y, layers.Dense(2, name="last")(inner(y)[0]))
+    plan = plan_quantization(model, custom_qdq_cases="auto")
+    assert set(plan.wrapped) == {"first", "last"}
+    (left,) = (skipped for skipped in plan.skipped if skipped.layer == "unused")
+    assert left.detail == "no output of the model depends on it"
