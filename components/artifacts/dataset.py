@@ -16,7 +16,7 @@ class Dataset(StepFolder):
     """A prepared data set.
 
     The inputs of a part are arrays, a list of image files, or shards with an index; its targets are
-    an array.
+    an array, as are the sample weights of the training part, if any.
     """
 
     STEP: ClassVar[str] = "prepare_data"
@@ -52,6 +52,10 @@ class Dataset(StepFolder):
     def targets_file(self, split: str) -> Path:
         """Return the array of a part's targets."""
         return self.file(f"{split}_y.npy")
+
+    def weights_file(self, split: str) -> Path:
+        """Return the array of a part's sample weights, which only a training part may have."""
+        return self.file(f"{split}_w.npy")
 
     def listing_file(self, split: str) -> Path:
         """Return the JSON list of a part's image files."""

@@ -26,15 +26,21 @@ INPUT_NAME = re.compile(r"\w[\w.-]*")
 class Part:
     """Inputs by name, each ``(samples, ...)``, uint8 or floating, and targets ``(samples, ...)``.
 
-    Arrays may be memory-mapped.
+    Arrays may be memory-mapped. Weights are float32 ``(samples,)``, or None.
     """
 
     inputs: Mapping[str, Array]
     targets: Array
+    weights: Array | None = None
 
 
-def check_part(name: str, inputs: Array | Mapping[str, Array], targets: Array) -> Part:
-    """Check shape, data type and length of one part's arrays.
+def check_part(
+    name: str,
+    inputs: Array | Mapping[str, Array],
+    targets: Array,
+    weights: Array | None = None,
+) -> Part:
+    """Check shape, data type and length of one part's arrays, and the values of its weights.
 
     A uint8 input ``(samples, height, width)`` gets an axis of channels.
 
@@ -58,7 +64,29 @@ def check_part(name: str, inputs: Array | Mapping[str, Array], targets: Array) -
             )
     if not checked:
         raise DataError(f"{name}: expected at least one input, received none")
-    return Part(inputs=checked, targets=targets)
+    if weights is not None:
+        weights = _check_weights(f"{name} weights", weights, samples)
+    return Part(inputs=checked, targets=targets, weights=weights)
+
+
+def _check_weights(what: str, weights: Array, samples: int) -> Array:
+    """Return the weights of samples as float32."""
+    if weights.shape == (samples, 1):
+        weights = weights[:, 0]
+    if weights.ndim != 1 or weights.dtype.kind not in "biuf":
+        raise DataError(
+            f"{what}: expected one number per sample, ({samples},); received {weights.dtype} "
+            f"{weights.shape}"
+        )
+    if len(weights) != samples:
+        raise DataError(f"{what}: {len(weights)} weights but {samples} targets; expected the same")
+    found = weights.astype(np.float32)
+    if (bad := ~(np.isfinite(found) & (found >= 0))).any():
+        index = int(bad.argmax())
+        raise DataError(
+            f"{what}: expected finite numbers from 0, received {weights[index]} for sample {index}"
+        )
+    return found
 
 
 def _title(part: str, key: str, count: int) -> str:
@@ -126,7 +154,8 @@ def _kind(x: Array) -> tuple[Any, tuple[int, ...]]:
 def first_samples(part: Part, count: int) -> Part:
     """Return the first samples of a part."""
     inputs = {key: x[:count] for key, x in part.inputs.items()}
-    return Part(inputs=inputs, targets=part.targets[:count])
+    weights = None if part.weights is None else part.weights[:count]
+    return Part(inputs=inputs, targets=part.targets[:count], weights=weights)
 
 
 def check_finite(name: str, part: Part, sample: Callable[[str, int], str] | None = None) -> None:

@@ -52,6 +52,11 @@ class ArraySource:
         return {name: part.targets for name, part in self.parts.items()}
 
     @property
+    def weights(self) -> Array | None:
+        """Weights of the training samples."""
+        return self.parts["train"].weights
+
+    @property
     def inputs(self) -> Mapping[str, InputInfo]:
         """Shape after resizing, and data type of each input."""
         return {name: self._info(x) for name, x in self.parts["train"].inputs.items()}
@@ -105,6 +110,8 @@ class ArraySource:
                     digest.update(np.ascontiguousarray(chunk).data)
             for _, chunk in chunks(part.targets):
                 digest.update(np.ascontiguousarray(chunk).data)
+            if part.weights is not None:
+                digest.update(b"weights" + part.weights.tobytes())
         return digest.hexdigest()
 
     def write(

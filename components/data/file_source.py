@@ -38,11 +38,13 @@ class FilePart:
         paths: path of each image below the source's folder.
         targets: target of each image, ``(images, ...)``; possibly memory-mapped.
         digests: SHA-256 of the content of each file.
+        weights: weight of each image in the training, float32 ``(images,)``; None for no weights.
     """
 
     paths: Sequence[str]
     targets: Array
     digests: Sequence[bytes]
+    weights: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,11 @@ class FileSource:
     def targets(self) -> Mapping[str, Array]:
         """Targets of each part."""
         return {name: part.targets for name, part in self.parts.items()}
+
+    @property
+    def weights(self) -> Array | None:
+        """Weights of the training images."""
+        return self.parts["train"].weights
 
     @property
     def inputs(self) -> Mapping[str, InputInfo]:
@@ -110,6 +117,8 @@ class FileSource:
                 digest.update(f"{path}\0".encode() + content)
             for _, chunk in chunks(part.targets):
                 digest.update(np.ascontiguousarray(chunk).data)
+            if part.weights is not None:
+                digest.update(b"weights" + part.weights.tobytes())
         return digest.hexdigest()
 
     def write(

@@ -212,6 +212,7 @@ def make_source(
     *,
     sizes: Mapping[str, int],
     location: str = "",
+    weights: Array | None = None,
 ) -> FileSource:
     """Return a source of the readable images of a list.
 
@@ -224,6 +225,7 @@ def make_source(
         settings: size and storage of the images.
         sizes: number of images of each part.
         location: origin of the images, for display.
+        weights: sample weights of the readable images, float32 ``(images,)``; None for none.
 
     Raises:
         DataError: a part has no readable image.
@@ -237,6 +239,7 @@ def make_source(
             paths=[paths[index] for index in checked.kept[first:last]],
             targets=targets[first:last],
             digests=checked.digests[first:last],
+            weights=None if weights is None else weights[first:last],
         )
         start += count
     return FileSource(

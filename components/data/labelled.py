@@ -29,10 +29,12 @@ class Labelled:
     Attributes:
         x: an array, or several by the names of the model's inputs.
         targets: the targets.
+        weights: weights of the samples in a training, float32 ``(samples,)``; None for no weights.
     """
 
     x: Array | Mapping[str, Array]
     targets: Array
+    weights: Array | None = None
 
     def inputs(self, indices: Indices | slice) -> Batch:
         """Return the inputs of some samples."""
@@ -49,7 +51,9 @@ class Labelled:
 
     def rows(self, indices: Indices) -> Labelled:
         """Return some samples."""
-        return Labelled(x=self.inputs(indices), targets=np.asarray(self.targets[indices]))
+        weights = None if self.weights is None else self.weights[indices]
+        targets = np.asarray(self.targets[indices])
+        return Labelled(x=self.inputs(indices), targets=targets, weights=weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ Batch = Any
 Shape = tuple[int, ...]
 
 Augment = str | Callable[[Any, Any, Any], Any]
-"""An augmentation by name, or a function of inputs, targets and seed that returns a batch."""
+"""An augmentation by name, or a function of inputs, targets and seed that returns both."""
 
 
 class Split(Protocol):
@@ -29,6 +29,10 @@ class Split(Protocol):
     @property
     def targets(self) -> Array:
         """Targets ``(samples, ...)``, such as int64 class indices; possibly memory-mapped."""
+
+    @property
+    def weights(self) -> Array | None:
+        """Weights of the samples in a training, float32 ``(samples,)``; None for no weights."""
 
     def inputs(self, indices: Indices) -> Batch:
         """Return raw inputs ``(len(indices), ...)``."""

@@ -31,7 +31,7 @@ def read_python(
     optionally ``classes``, a list of names; or the training part alone. A part is ``(x, y)``, with
     ``x`` an array or a mapping of arrays by input; or batches ``(x, y)``, such as a
     ``tf.data.Dataset``, a ``keras.utils.PyDataset`` or a PyTorch ``DataLoader``. Batches are written
-    to disk one after another.
+    to disk one after another. Both forms may have sample weights: ``(x, y, weights)``.
 
     Args:
         settings: the function, its options, class names and image size.
@@ -45,8 +45,8 @@ def read_python(
     """
     reference = settings.name or ""
     function = import_callable("data.name", reference)
-    found = call("data.name", reference, function, **settings.options)
-    given = dict(found) if isinstance(found, Mapping) else {"train": found}
+    returned = call("data.name", reference, function, **settings.options)
+    given = dict(returned) if isinstance(returned, Mapping) else {"train": returned}
     classes = tuple(settings.classes or map(str, given.pop(_CLASSES, ())))
     parts: dict[str, Part] = {}
     for key, value in given.items():
@@ -56,8 +56,8 @@ def read_python(
                 f"{reference}: expected the parts train, val and test, each once; received "
                 f"{', '.join(map(str, given))}"
             )
-        x, y = _arrays(value, name, reference, scratch, progress, 1 if head else None)
-        parts[name] = check_part(name, x, y)
+        found = _arrays(value, name, reference, scratch, progress, 1 if head else None)
+        parts[name] = check_part(name, *found)
     if "train" not in parts:
         raise DataError(
             f"{reference}: expected the part train, received {', '.join(map(str, given)) or 'none'}"
@@ -70,24 +70,26 @@ def read_python(
 
 def _arrays(
     value: Any, part: str, reference: str, scratch: Path, progress: Progress, batches: int | None
-) -> tuple[Array | dict[str, Array], Array]:
-    """Return inputs and targets of a part; batches are written to disk."""
-    if isinstance(value, tuple) and len(value) == 2:
-        x, y = value
+) -> tuple[Array | dict[str, Array], Array, Array | None]:
+    """Return inputs, targets and weights of a part; batches are written to disk."""
+    if isinstance(value, tuple) and len(value) in (2, 3):
+        x, y, *weights = value
         inputs = (
             {str(n): as_array(v) for n, v in x.items()} if isinstance(x, Mapping) else as_array(x)
         )
-        return inputs, as_array(y)
+        return inputs, as_array(y), as_array(weights[0]) if weights else None
     folder = scratch / part
     folder.mkdir()
     writer = ArrayWriter(folder, f"{reference}, {part} part")
     try:
         for number, batch in enumerate(islice(_batches(value, reference, part), batches)):
             where = f"{writer.where}, batch {number}"
-            if not isinstance(batch, tuple | list) or len(batch) != 2:
-                raise DataError(f"{where}: expected (x, y), received {_kind(batch)}")
-            x, y = batch
-            writer.add(x, y, where)
+            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+                raise DataError(
+                    f"{where}: expected (x, y) or (x, y, weights), received {_kind(batch)}"
+                )
+            x, y, *weights = batch
+            writer.add(x, y, where, *weights)
             progress.update(f"reading {part}", number + 1, number + 1)
     except QatlineError:
         raise

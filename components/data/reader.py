@@ -24,7 +24,7 @@ from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.data.images import load_image
 from qatline.components.data.part import Array, Augment, Batch, Indices, Split
 from qatline.components.data.shards import ShardSplit
-from qatline.components.data.stored_arrays import load_array, read_targets
+from qatline.components.data.stored_arrays import load_array, read_targets, read_weights
 
 # The list of a million images has about 50 MiB.
 _LISTING_BYTES = 1 << 30
@@ -64,6 +64,7 @@ class ArraySplit:
                 "one for each. Run prepare_data again."
             )
         self.targets = read_targets(dataset, split, info, samples.pop())
+        self.weights = read_weights(dataset, split, len(self.targets))
 
     def inputs(self, indices: Indices) -> Batch:
         """Return raw inputs, copied from disk."""
@@ -86,6 +87,7 @@ class FileSplit:
             max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode"
         )
         self.targets = read_targets(dataset, split, info, len(self._paths))
+        self.weights = read_weights(dataset, split, len(self.targets))
 
     def inputs(self, indices: Indices) -> Array:
         """Return raw images, decoded from their files.
@@ -186,7 +188,7 @@ def tf_dataset(
     repeat: bool = False,
     worker: tuple[int, int] = (0, 1),
 ) -> Any:
-    """Return one part as a ``tf.data.Dataset`` of ``(x, y)``.
+    """Return one part as a ``tf.data.Dataset`` of ``(x, y)``, or ``(x, y, weights)``.
 
     See ``qatline.components.data.tf_pipeline``.
     """

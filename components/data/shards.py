@@ -29,7 +29,7 @@ from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.data.images import decode_image
 from qatline.components.data.part import Indices
-from qatline.components.data.stored_arrays import read_targets
+from qatline.components.data.stored_arrays import read_targets, read_weights
 
 SHARD_BYTES = 1 << 30
 # The index of a million images has about 60 MiB.
@@ -100,6 +100,7 @@ class ShardSplit:
             max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode"
         )
         self.targets = read_targets(dataset, split, info, len(self._entries))
+        self.weights = read_weights(dataset, split, len(self.targets))
 
     def inputs(self, indices: Indices) -> npt.NDArray[Any]:
         """Return raw images, decoded from their shards.

@@ -36,6 +36,10 @@ class Source(Protocol):
         """Targets of each part as read, ``(samples, ...)``; possibly memory-mapped."""
 
     @property
+    def weights(self) -> Array | None:
+        """Weights of the samples of the part ``train``, float32 ``(samples,)``; None for none."""
+
+    @property
     def inputs(self) -> Mapping[str, InputInfo]:
         """Shape and data type of each input as written."""
 

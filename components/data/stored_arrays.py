@@ -43,6 +43,24 @@ def read_targets(dataset: Dataset, split: str, info: DatasetInfo, samples: int) 
     return np.array(targets) if targets.nbytes <= CHUNK_BYTES else targets
 
 
+def read_weights(dataset: Dataset, split: str, samples: int) -> Array | None:
+    """Return a part's sample weights, float32 ``(samples,)``; None without such a file.
+
+    Raises:
+        DataError: the file is damaged, or its shape or type is wrong.
+    """
+    path = dataset.weights_file(split)
+    if not path.is_file():
+        return None
+    weights = load_array(path)
+    if weights.shape != (samples,) or weights.dtype != np.float32:
+        raise DataError(
+            f"{path} holds {weights.dtype} {weights.shape}, expected float32 ({samples},). Run "
+            "prepare_data again."
+        )
+    return np.array(weights)
+
+
 def write_targets(
     dataset: Dataset,
     split: str,

@@ -19,7 +19,7 @@ from qatline.components.data.array_checks import INPUT_NAME, ONLY_INPUT, Array
 
 @dataclass
 class _Column:
-    """One input or the targets on disk."""
+    """One input, the targets or the weights on disk."""
 
     stream: BinaryIO
     path: Path
@@ -34,7 +34,7 @@ class _Column:
 
 @dataclass
 class ArrayWriter:
-    """Appends batches to one file per input and one for the targets.
+    """Appends batches to one file per input and one each for targets and weights.
 
     Args:
         folder: existing folder for the files.
@@ -48,13 +48,14 @@ class ArrayWriter:
     _columns: dict[str, _Column] = field(default_factory=dict)
     _is_mapping: bool = False
 
-    def add(self, x: Any, y: Any, where: str) -> None:
+    def add(self, x: Any, y: Any, where: str, weights: Any = None) -> None:
         """Write a batch.
 
         Args:
             x: inputs ``(samples, ...)``, or several by name; arrays or tensors of any framework.
             y: targets ``(samples, ...)``.
             where: origin of the batch, for messages.
+            weights: weights of the samples ``(samples,)``; None for no weights.
 
         Raises:
             DataError: the batch is empty, or differs from the first batch.
@@ -70,9 +71,11 @@ class ArrayWriter:
                     f"{name!r:.100}"
                 )
         arrays = {f"x {name}": array for name, array in arrays.items()} | {"y": as_array(y)}
+        if weights is not None:
+            arrays["weights"] = as_array(weights)
         if self.batches and set(arrays) != set(self._columns):
             raise DataError(
-                f"{where}: expected the inputs {', '.join(self._columns)}, received "
+                f"{where}: expected {', '.join(self._columns)} as in the first batch, received "
                 f"{', '.join(arrays)}"
             )
         samples = {len(array) if array.ndim else 0 for array in arrays.values()}
@@ -106,8 +109,8 @@ class ArrayWriter:
         for column in self._columns.values():
             column.stream.close()
 
-    def arrays(self) -> tuple[Array | dict[str, Array], Array]:
-        """Return inputs and targets, memory-mapped.
+    def arrays(self) -> tuple[Array | dict[str, Array], Array, Array | None]:
+        """Return inputs, targets and weights, memory-mapped; None without weights.
 
         Raises:
             DataError: there was no batch.
@@ -117,10 +120,15 @@ class ArrayWriter:
         inputs = {
             name.removeprefix("x "): column.array(self.samples)
             for name, column in self._columns.items()
-            if name != "y"
+            if name.startswith("x ")
         }
         targets = self._columns["y"].array(self.samples)
-        return (inputs if self._is_mapping else inputs[ONLY_INPUT]), targets
+        weights = self._columns.get("weights")
+        return (
+            inputs if self._is_mapping else inputs[ONLY_INPUT],
+            targets,
+            None if weights is None else weights.array(self.samples),
+        )
 
 
 def as_array(value: Any) -> Array:

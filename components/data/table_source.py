@@ -42,7 +42,8 @@ def read_table(
 
     Features become one float32 vector. With ``data.image_column`` the inputs are images instead.
     Target columns of integers are class indices, of other numbers numbers to predict, and of text
-    class names. Several target columns give one vector per row.
+    class names. Several target columns give one vector per row. ``data.weight_column`` contains
+    the weights of the rows in the training.
 
     Args:
         path: the table.
@@ -79,7 +80,12 @@ def read_table(
             targets = {name: values[:head] for name, values in targets.items()}
         return _images(path, ordered, targets, classes, settings, progress)
     found = {
-        name: check_part(name, np.concatenate(rows.features), targets[name])
+        name: check_part(
+            name,
+            np.concatenate(rows.features),
+            targets[name],
+            np.concatenate(rows.weights) if rows.weights else None,
+        )
         for name, rows in ordered.items()
     }
     check_together(found)
@@ -107,9 +113,21 @@ def _images(
     listed = [image for rows in parts.values() for image in rows.images]
     checked = check_images(path.parent, listed, settings, progress)
     values = np.concatenate([targets[name] for name in parts])[checked.kept]
+    weights = None
+    if settings.weight_column is not None:
+        of_parts = [np.concatenate(rows.weights)[: len(rows.images)] for rows in parts.values()]
+        weights = np.concatenate(of_parts)[checked.kept]
     sizes = {name: len(rows.images) for name, rows in parts.items()}
     return make_source(
-        path.parent, listed, values, classes, checked, settings, sizes=sizes, location=str(path)
+        path.parent,
+        listed,
+        values,
+        classes,
+        checked,
+        settings,
+        sizes=sizes,
+        location=str(path),
+        weights=weights,
     )
 
 
@@ -121,6 +139,7 @@ class _Rows:
     images: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     targets: dict[str, list[Any]] = field(default_factory=dict)
+    weights: list[Array] = field(default_factory=list)
 
 
 class _Columns:
@@ -134,11 +153,14 @@ class _Columns:
         self._path = path
         self._targets = settings.target_columns or []
         self._split, self._image = settings.split_column, settings.image_column
-        apart = {*self._targets, self._split, self._image}
+        self._weight = settings.weight_column
+        apart = {*self._targets, self._split, self._image, self._weight}
         self._features = settings.feature_columns or [n for n in present if n not in apart]
         named = {"target_columns": self._targets, "feature_columns": self._features}
         if self._split is not None:
             named["split_column"] = [self._split]
+        if self._weight is not None:
+            named["weight_column"] = [self._weight]
         if self._image is not None:
             named["image_column"], named["feature_columns"] = [self._image], []
         for key, names in named.items():
@@ -163,6 +185,9 @@ class _Columns:
         if self._image is None:
             columns = [self._numbers(names, name, block[name]) for name in self._features]
             features = np.stack(columns, axis=1)
+        weights = None
+        if self._weight is not None:
+            weights = self._numbers(names, self._weight, block[self._weight], least=0.0)
         for part, places in self._places(names, block).items():
             rows = parts.setdefault(part, _Rows())
             rows.names += [names[place] for place in places]
@@ -170,6 +195,8 @@ class _Columns:
                 rows.features.append(features[places])
             else:
                 rows.images += [str(block[self._image or ""][place]) for place in places]
+            if weights is not None:
+                rows.weights.append(weights[places])
             for name in self._targets:
                 values = block[name]
                 rows.targets.setdefault(name, []).extend(values[place] for place in places)
@@ -191,8 +218,21 @@ class _Columns:
             places.setdefault(part, []).append(place)
         return places
 
-    def _numbers(self, names: Sequence[str], column: str, values: Sequence[Any]) -> Array:
-        return _finite(self._path, names, column, values).astype(np.float32)
+    def _numbers(
+        self,
+        names: Sequence[str],
+        column: str,
+        values: Sequence[Any],
+        least: float = -np.inf,
+    ) -> Array:
+        numbers = _finite(self._path, names, column, values)
+        if (numbers < least).any():
+            place = int(np.argmax(numbers < least))
+            raise DataError(
+                f"{self._path}, {names[place]}: expected a number from {least:g} in the column "
+                f"{column!r}, received {values[place]!r:.100}"
+            )
+        return numbers.astype(np.float32)
 
 
 def _finite(path: Path, names: Sequence[str], column: str, values: Sequence[Any]) -> Array:

@@ -30,9 +30,10 @@ def build_dataset(
     repeat: bool = False,
     worker: tuple[int, int] = (0, 1),
 ) -> Any:
-    """Return a ``tf.data.Dataset`` of ``(x, y)``.
+    """Return a ``tf.data.Dataset`` of ``(x, y)``, of a part with weights ``(x, y, weights)``.
 
-    ``x`` is float32 ``(batch, ...)``, or several by name; ``y`` are the targets ``(batch, ...)``.
+    ``x`` is float32 ``(batch, ...)``, or several by name; ``y`` are the targets ``(batch, ...)``;
+    ``weights`` are float32 ``(batch,)``.
 
     Args:
         split: the part to read.
@@ -56,6 +57,7 @@ def build_dataset(
             f"augment: expected one of {', '.join(AUGMENTATIONS)}; received {augment!r}"
         )
     count, targets, shape = len(split.targets), split.targets, preprocessing.image_shape
+    weights = split.weights
     names = sorted(shape) if isinstance(shape, Mapping) else None
     if own is None and augment != "none" and (isinstance(shape, Mapping) or len(shape) != 3):
         raise DataError(
@@ -67,23 +69,27 @@ def build_dataset(
     def read(indices: Any) -> list[Any]:
         x = preprocessing.apply(split.inputs(indices))
         inputs = [x] if names is None else [x[name] for name in names]
-        return [*inputs, np.asarray(targets[indices])]
+        own_weights = [] if weights is None else [weights[indices]]
+        return [*inputs, np.asarray(targets[indices]), *own_weights]
 
-    def load(indices: Any) -> tuple[Any, Any]:
+    def load(indices: Any, place: Any) -> tuple[Any, ...]:
         kinds = [*(tf.float32 for _ in shapes), tf.as_dtype(targets.dtype)]
-        *inputs, y = tf.numpy_function(read, [indices], kinds)
+        if weights is None:
+            *inputs, y = tf.numpy_function(read, [indices], kinds)
+            own_weights = []
+        else:
+            *inputs, y, read_weights = tf.numpy_function(read, [indices], [*kinds, tf.float32])
+            own_weights = [tf.ensure_shape(read_weights, (None,))]
         inputs = [tf.ensure_shape(x, (None, *s)) for x, s in zip(inputs, shapes, strict=True)]
         x = inputs[0] if names is None else dict(zip(names, inputs, strict=True))
-        return x, tf.ensure_shape(y, (None, *targets.shape[1:]))
+        return x, tf.ensure_shape(y, (None, *targets.shape[1:])), place, *own_weights
 
     # Shuffle indices instead of images: the shuffle buffer covers the whole part.
     order = tf.data.Dataset.range(count)
     if shuffle_seed is not None:
         order = order.shuffle(count, seed=shuffle_seed, reshuffle_each_iteration=True)
     rows = order.batch(batch_size).map(lambda indices: _rows_of(indices, *worker))
-    batches = rows.map(
-        lambda indices, place: (*load(indices), place), num_parallel_calls=2, deterministic=True
-    )
+    batches = rows.map(load, num_parallel_calls=2, deterministic=True)
     if augment != "none":
         seeds = tf.data.Dataset.random(
             seed=shuffle_seed or 0, rerandomize_each_iteration=True
@@ -94,18 +100,21 @@ def build_dataset(
             # One call at a time: random operations without a seed follow the order of the calls.
             # Unconverted: AutoGraph would wrap the function's exceptions.
             convert = tf.autograph.experimental.do_not_convert
-            batches = with_seeds.map(convert(lambda batch, seed: own(batch[0], batch[1], seed)))
+            batches = with_seeds.map(
+                convert(lambda batch, seed: (*own(batch[0], batch[1], seed), *batch[3:]))
+            )
         else:
             batches = with_seeds.map(
                 lambda batch, seed: (
                     _augment(batch[0], batch[2], seed, shapes[0], flip=flip),
                     batch[1],
+                    *batch[3:],
                 ),
                 num_parallel_calls=2,
                 deterministic=True,
             )
     else:
-        batches = batches.map(lambda x, y, _: (x, y))
+        batches = batches.map(lambda x, y, _, *weights: (x, y, *weights))
     if repeat:
         batches = batches.repeat()
     return batches.prefetch(2)

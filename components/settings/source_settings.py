@@ -212,6 +212,13 @@ class DataSettings(Settings):
         None,
         description="Column with each row's part (kind=table): train, val or test. Default: none.",
     )
+    weight_column: str | None = Field(
+        None,
+        description=(
+            "Column with the weight of each row's loss in the training (kind=table), a number "
+            "from 0. Default: equal weights."
+        ),
+    )
     image_size: tuple[Side, Side] | None = Field(
         None,
         description=(

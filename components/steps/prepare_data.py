@@ -19,7 +19,7 @@ from qat_lib.errors import DataError, QatlineError
 from qat_lib.preprocessing import AnyPreprocessing, Preprocessing, PreprocessingByInput
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
-from qatline.components.data.array_checks import check_finite, chunks, first_samples
+from qatline.components.data.array_checks import Array, check_finite, chunks, first_samples
 from qatline.components.data.array_source import ArraySource
 from qatline.components.data.coco_source import read_coco
 from qatline.components.data.file_source import FileSource
@@ -217,8 +217,11 @@ def _write(
     labels = strata or {part: np.zeros(len(y), np.int64) for part, y in source.targets.items()}
     dealt = deal(labels, data, seed=seed, classes=classes)
     counts = {split: len(samples.indices) for split, samples in dealt.items()}
+    weights = training_weights(source, dealt["train"])
     preprocessing = make_preprocessing(source, data, dealt["train"])
     dataset = Dataset(out)
+    if weights is not None:
+        np.save(dataset.weights_file("train"), weights)
     digests = {}
     for split, samples in dealt.items():
         digests[split] = source.write(dataset, split, samples, progress)
@@ -320,6 +323,23 @@ def check_targets(task: Task, source: Source) -> tuple[dict[str, Indices] | None
             strata[part] = np.concatenate(labels).astype(np.int64)
     is_classes = len(strata) == len(source.targets) and bool(task.data.classes)
     return (strata if is_classes else None), shape or ()
+
+
+def training_weights(source: Source, train: Samples) -> Array | None:
+    """Return the weights of the samples of the training part, float32; None for no weights.
+
+    Raises:
+        DataError: all are 0.
+    """
+    if source.weights is None:
+        return None
+    found = source.weights[train.indices]
+    if not found.any():
+        raise DataError(
+            f"train weights: expected a weight above 0, received 0 for all {len(found)} samples of "
+            f"{source.description}"
+        )
+    return found
 
 
 def _name_sample(task: Task, source: Source, part: str, start: int, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qatline.components.data.labelled import AsFloat, Labelled
@@ -54,8 +54,8 @@ class ArrayData:
         )
 
     def validation(self, batch_size: int) -> Any:
-        """Return the batches of the validation part."""
-        return build_dataset(self.validating, self._input, batch_size)
+        """Return the batches of the validation part, without weights."""
+        return build_dataset(replace(self.validating, weights=None), self._input, batch_size)
 
     @property
     def _input(self) -> AsFloat:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from qat_lib.errors import ConfigError
 from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.settings.code_settings import name_and_options
@@ -80,16 +78,18 @@ class NumpyAugmented:
     """Restartable NumPy batches, changed by the user's function.
 
     Args:
-        dataset: ``tf.data.Dataset`` of inputs, targets and seed.
+        dataset: ``tf.data.Dataset`` of inputs, targets, seed and possibly weights.
         augment: the function.
     """
 
     def __init__(self, dataset: Any, augment: UserAugment) -> None:
         self._dataset, self._augment = dataset, augment
 
-    def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         # Not a generator function: the order of an epoch is drawn when its iterator is created.
-        return (self._augment(*batch) for batch in self._dataset.as_numpy_iterator())
+        return (
+            (*self._augment(*batch[:3]), *batch[3:]) for batch in self._dataset.as_numpy_iterator()
+        )
 
 
 def _check_same(where: str, what: str, given: Any, found: Any) -> None:

@@ -312,9 +312,9 @@ def _soft_targets(teacher: Any, source: TrainingData, weight: float) -> Any:
     """Return a function that blends the targets of a batch with the teacher's outputs."""
     loss = source.task.keras_loss(last_activation(teacher), 0.0)
 
-    def blend(x: Any, y: Any) -> tuple[Any, Any]:
+    def blend(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
         # In inference mode: a teacher in training mode would update its statistics.
         outputs = named_outputs(teacher, teacher(x, training=False))
-        return x, loss.soft_targets(y, outputs, weight)
+        return x, loss.soft_targets(y, outputs, weight), *weights
 
     return blend

@@ -53,6 +53,7 @@ class TrainingData(Protocol):
     ) -> Any:
         """Return the ``tf.data.Dataset`` of an epoch; each iteration shuffles it again.
 
+        Its batches are ``(x, y)``, or ``(x, y, weights)`` if the samples have weights.
         With ``worker=(index, workers)`` it contains one worker's rows of each batch; see
         ``qatline.components.data.tf_pipeline.build_dataset``.
         """

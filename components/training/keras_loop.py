@@ -121,7 +121,7 @@ class KerasLoop:
         state = tuple(layer.trainable for layer in layers_of(self._model))
         if state not in self._steps:
             step = tf.function(self._train, reduce_retracing=True, jit_compile=self._compiled())
-            self._steps[state] = tf.function(lambda batches, size: step(*next(batches), size))
+            self._steps[state] = tf.function(lambda batches, size: step(next(batches), size))
         return self._steps[state]
 
     def _compiled(self) -> bool:
@@ -129,24 +129,24 @@ class KerasLoop:
         # XLA requires static shapes; the last part of a batch may be smaller.
         return bool(self._model.jit_compile) and self._part_rows is None
 
-    def _train(self, x: Any, y: Any, size: Any) -> dict[str, Any]:
+    def _train(self, batch: tuple[Any, ...], size: Any) -> dict[str, Any]:
         """Take one step; return loss and score of the epoch so far."""
         weights = self._model.trainable_weights
-        gradients, loss, score = self._workers.run(self._gradients, x, y, size)
+        gradients, loss, score = self._workers.run(self._gradients, batch, size)
         self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return self._figures(tf.cast(size, tf.float32), loss, score)
 
-    def _gradients(self, x: Any, y: Any, size: Any) -> tuple[list[Any], Any, Any]:
+    def _gradients(self, batch: tuple[Any, ...], size: Any) -> tuple[list[Any], Any, Any]:
         """Return gradients, loss and summed score of a batch, over all workers."""
         if self._workers.alone:
             whole = self._part_rows is None
-            return self._own_gradients(x, y) if whole else self._accumulated(x, y)
-        rows = _rows(x)
+            return self._own_gradients(batch) if whole else self._accumulated(batch)
+        rows = _rows(batch)
         of_mean, of_rows = self._workers.shares(rows, size)
         # Keras divides a loss by the number of replicas.
         scale = of_mean * self._workers.count
         with split_batch(self._workers.maximum, of_rows):
-            gradients, loss, score = self._own_gradients(x, y, scale)
+            gradients, loss, score = self._own_gradients(batch, scale)
         score *= of_mean / of_rows
         # ``all_reduce`` accepts no None: sum the existing gradients and restore the gaps below.
         known = [tf.convert_to_tensor(each) for each in gradients if each is not None]
@@ -154,17 +154,17 @@ class KerasLoop:
         found = iter(sums)
         return [None if each is None else next(found) for each in gradients], loss, score
 
-    def _accumulated(self, x: Any, y: Any) -> tuple[list[Any], Any, Any]:
+    def _accumulated(self, batch: tuple[Any, ...]) -> tuple[list[Any], Any, Any]:
         """Return the result of ``_own_gradients``, summed over the parts of the batch."""
-        weights, rows = self._model.trainable_weights, _rows(x)
+        weights, rows = self._model.trainable_weights, _rows(batch)
 
         def add(start: Any, sums: list[Any], loss: Any, score: Any) -> tuple[Any, ...]:
             part = slice(start, tf.minimum(start + self._part_rows, rows))
             share = tf.cast(part.stop - start, tf.float32) / tf.cast(rows, tf.float32)
             # Moving ranges are updated for each part, like batch norms.
             with split_batch(tf.identity, share):
-                inputs, targets = keras.tree.map_structure(lambda each: each[part], (x, y))
-                gradients, lost, scored = self._own_gradients(inputs, targets, share)
+                own = keras.tree.map_structure(lambda each: each[part], batch)
+                gradients, lost, scored = self._own_gradients(own, share)
             added = []
             for total, gradient in zip(sums, gradients, strict=True):
                 added.append(total if gradient is None else total + gradient)
@@ -177,31 +177,34 @@ class KerasLoop:
         return sums, loss, score
 
     def _own_gradients(
-        self, x: Any, y: Any, scale: Any | None = None
+        self, batch: tuple[Any, ...], scale: Any | None = None
     ) -> tuple[list[Any], Any, Any]:
         """Return gradients, loss times ``scale``, and summed score of these rows.
 
         Without ``scale`` the loss is not scaled.
         """
         model, optimizer = self._model, self._model.optimizer
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape() as tape:
             outputs = named_outputs(model, model(x, training=True))
-            loss = self._loss(x, y, outputs)
+            loss = self._loss(x, y, outputs, sample_weight)
             loss = loss if scale is None else loss * tf.cast(scale, loss.dtype)
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, model.trainable_weights)
         score = 0.0 if self._score is None else tf.reduce_sum(self._score(y, outputs))
         return gradients, loss, score
 
-    def _loss(self, x: Any, y: Any, outputs: Any) -> Any:
+    def _loss(self, x: Any, y: Any, outputs: Any, sample_weight: Any) -> Any:
         """Return the mean loss of these rows, with the model's own losses."""
         model = self._model
         if not isinstance(outputs, Mapping):
-            return model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
+            return model.compute_loss(
+                x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=True
+            )
         # For several outputs ``compute_loss`` calls the loss once per output, with its own targets.
         # Keras divides the result by the number of replicas; so must be the model's own losses.
         own = [keras.ops.sum(each) / self._workers.count for each in model.losses]
-        return keras.ops.sum([model.loss(y, outputs), *own])
+        return keras.ops.sum([model.loss(y, outputs, sample_weight), *own])
 
     def _figures(self, samples: Any, loss: Any, score: Any) -> dict[str, Any]:
         sums = self._sums

@@ -146,7 +146,7 @@ def fit_network(
 
 def _batches(
     source: TrainingData, schedule: TrainingSettings | QATSettings, seed: int
-) -> tuple[Any, Iterable[tuple[Any, np.ndarray]]]:
+) -> tuple[Any, Iterable[tuple[Any, ...]]]:
     """Return the ``tf.data.Dataset`` of an epoch, and its batches in NumPy."""
     augment = open_augment(schedule, source.task)
     size = schedule.batch_size
@@ -165,7 +165,7 @@ def _plain_batches(
 
     def batches() -> Iterator[Any]:
         data = source.train(size, shuffle_seed=0, augment="none")
-        for x, y in NumpyBatches(data.take(reestimation_batches(source, size))):
+        for x, y, *_ in NumpyBatches(data.take(reestimation_batches(source, size))):
             if len(y) > 1 or size == 1:  # as in training
                 yield network.tensors(x)
 
@@ -195,7 +195,7 @@ class NumpyBatches:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
-    def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self._dataset.as_numpy_iterator())
 
 
@@ -317,7 +317,7 @@ class Training:
 
     def run_epoch(
         self,
-        batches: Iterable[tuple[Any, np.ndarray]],
+        batches: Iterable[tuple[Any, ...]],
         record: History,
         after_step: Callable[[], None],
     ) -> dict[str, float]:
@@ -327,10 +327,10 @@ class Training:
         """
         seen, loss, score = 0, 0.0, 0.0
         figures: dict[str, float] = {}
-        for index, (x, y) in enumerate(batches):
+        for index, (x, y, *weights) in enumerate(batches):
             # With one sample, a batch norm may have a single value per channel: PyTorch raises.
             if len(y) > 1 or self._batch_size == 1 or not seen:
-                losses, scores = self._step(x, y)
+                losses, scores = self._step(x, y, *weights)
                 after_step()
                 seen, loss, score = seen + len(y), loss + losses, score + scores
                 figures = {"loss": loss / seen}
@@ -339,14 +339,17 @@ class Training:
             record.on_train_batch_end(index, figures)
         return figures
 
-    def _step(self, x: Any, y: np.ndarray) -> tuple[float, float]:
+    def _step(
+        self, x: Any, y: np.ndarray, weights: np.ndarray | None = None
+    ) -> tuple[float, float]:
         """Train on one batch; return its summed loss and score."""
         self._network.module.zero_grad()
         loss, score = 0.0, 0.0
         parts = _parts(len(y), self._part_rows)
         for part in parts:
             inputs = _by_name(itemgetter(part), x)
-            lost, scored = self._add_gradients(inputs, y[part], len(y))
+            own = None if weights is None else weights[part]
+            lost, scored = self._add_gradients(inputs, y[part], own, len(y))
             loss, score = loss + lost, score + scored
         for each in self._ranges if len(parts) > 1 else ():
             # LSQ scales by the root of the number of values: parts have fewer values than a batch.
@@ -355,7 +358,9 @@ class Training:
         self._update()
         return loss, score
 
-    def _add_gradients(self, x: Any, y: np.ndarray, rows: int) -> tuple[float, float]:
+    def _add_gradients(
+        self, x: Any, y: np.ndarray, weights: np.ndarray | None, rows: int
+    ) -> tuple[float, float]:
         """Add the gradients of these rows, weighted for a batch of ``rows``."""
         inputs = self._network.tensors(x)
         targets = torch.from_numpy(np.array(y)).to(self._network.device)
@@ -363,6 +368,8 @@ class Training:
             targets = self._soft.blend(inputs, targets)
         outputs = self._network(inputs)
         losses = _per_sample(self._loss(targets, outputs))
+        if weights is not None:
+            losses = losses * torch.from_numpy(np.array(weights)).to(losses)
         (losses.mean() * (len(y) / rows)).backward()
         score = 0.0 if self._loss.score is None else float(self._loss.score(targets, outputs).sum())
         return float(losses.detach().sum()), score

@@ -38,6 +38,7 @@ from qatline.components.steps.prepare_data import (
     choose_task,
     make_preprocessing,
     open_source,
+    training_weights,
 )
 from qatline.components.storage.storage import existing, local_path, open_storage
 from qatline.components.storage.stored_file import StoredFile, is_archive, split_pattern
@@ -464,6 +465,7 @@ def _check_all_targets(findings: Findings, state: _State) -> None:
             dealt = deal(labels, config.data, seed=config.seed, classes=classes)
             counts = (f"{split} {len(each.indices):,}" for split, each in dealt.items())
             findings.facts["samples"] = ", ".join(counts)
+            training_weights(source, dealt["train"])
 
 
 def _only(source: Any, part: str) -> Any:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from qat_lib.errors import DataError
+from qatline.components.data.labelled import AsFloat, Labelled
 from qatline.components.data.read_errors import as_data_error
 from qatline.components.data.reader import load_split, tf_dataset
+from qatline.components.data.tf_pipeline import build_dataset
 from qatline.components.settings import DataSettings
 from qatline.components.steps.prepare_data import prepare_data_step
 from qatline.components.support.events import NullProgress
@@ -114,6 +116,20 @@ def test_flip_crop_mirrors_about_half(gradient: Path) -> None:
     assert {flipped for _, _, flipped in offsets(x, mirrored=True)} == {True, False}
     left_to_right = (np.diff(x[:, 8, 4:12, 0], axis=1) > 0).all(axis=1).mean()
     assert 0.35 < left_to_right < 0.65
+
+
+@pytest.mark.parametrize("augment", ["none", "shift", lambda x, y, _: (x, y)])
+def test_weights_follow_their_samples(augment: Any) -> None:
+    values = np.arange(20, dtype=np.float32)
+    x = np.broadcast_to(values[:, None, None, None], (20, 2, 2, 1))
+    split = Labelled(x=x, targets=np.arange(20), weights=values / 2)
+    form = AsFloat(image_shape=(2, 2, 1))
+    given: Any = {"shuffle_seed": 1, "augment": augment}
+    for worker in ((0, 1), (1, 2)):
+        batches = build_dataset(split, form, 6, worker=worker, **given).as_numpy_iterator()
+        for inputs, targets, weights in batches:
+            np.testing.assert_array_equal(inputs[:, 0, 0, 0], 2 * weights)
+            np.testing.assert_array_equal(targets, 2 * weights)
 
 
 def test_repeat_goes_on(digits_dataset: Path) -> None:

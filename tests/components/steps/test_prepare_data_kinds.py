@@ -339,6 +339,25 @@ def test_table_of_images(tmp_path: Path, image_folder: Callable[..., Path]) -> N
         prepare(tmp_path / "again", **given)
 
 
+@pytest.mark.parametrize("of_images", [False, True])
+def test_column_of_weights(
+    tmp_path: Path, image_folder: Callable[..., Path], of_images: bool
+) -> None:
+    paths = sorted(image_folder(count=20).rglob("*.png"))
+    lines = [
+        f"{path.relative_to(tmp_path) if of_images else index},{index / 4},{index / 8}"
+        for index, path in enumerate(paths)
+    ]
+    text = "\n".join(["a,y,w", *lines])
+    chosen = {"image_column": "a"} if of_images else {}
+    out = prepare(tmp_path, **table(tmp_path, text, weight_column="w", **chosen))
+    part = open_split(out, "train")
+    np.testing.assert_allclose(part.weights, part.targets[:, 0] / 2)
+    assert part.inputs(np.array([0])).shape[1:] == ((6, 8, 3) if of_images else (1,))
+    assert open_split(out, "calibration").weights is None
+    assert open_split(out, "test").weights is None
+
+
 def test_key_of_a_table_covers_its_images(
     tmp_path: Path, image_folder: Callable[..., Path]
 ) -> None:
@@ -400,6 +419,22 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
             "line 3: expected train, val or test in the column 'part', received 'dev'",
         ),
         ("a,part,y\n1,test,0.5\n", {"split_column": "part"}, "expected rows with part=train"),
+        (rows(lambda _: 1.5), {"weight_column": "w"}, "weight_column names 'w', .* a, b, y"),
+        (
+            rows(lambda _: 1.5).replace(",4,", ",-4,"),
+            {"weight_column": "b"},
+            "line 4: expected a number from 0 in the column 'b', received '-4'",
+        ),
+        (
+            rows(lambda _: 1.5).replace(",4,", ",nan,"),
+            {"weight_column": "b"},
+            "'b', received 'nan'",
+        ),
+        (
+            rows(lambda _: 0).replace(",0\n", ",1.5,0\n").replace(",y\n", ",y,w\n"),
+            {"weight_column": "w"},
+            "expected a weight above 0, received 0 for all 32 samples",
+        ),
     ],
 )
 def test_a_wrong_table_is_one_message(
@@ -590,6 +625,21 @@ def test_function_returns_what_fit_takes(
     np.testing.assert_array_equal(y[:, 0], x[:, 0] / 8)
 
 
+@pytest.mark.parametrize("body", BATCHES.values(), ids=BATCHES)
+def test_function_returns_weights(tmp_path: Path, module: Callable[[str], str], body: str) -> None:
+    if "torch" in body:
+        pytest.importorskip("torch")
+    body = body.replace("X, Y", "X, Y, Y / 2")
+    body = body.replace("Y[i:i + 7])", "Y[i:i + 7], Y[i:i + 7] / 2)")
+    body = body.replace("Y[i * 10:i * 10 + 10]", "Y[i * 10:i * 10 + 10], Y[i * 10:i * 10 + 10] / 2")
+    body = body.replace("torch.tensor(Y)", "torch.tensor(Y), torch.tensor(Y) / 2")
+    out = prepare(tmp_path, kind="python", name=module(body), fingerprint="1")
+    part = open_split(out, "train")
+    np.testing.assert_array_equal(part.weights, part.targets[:, 0] / 2)
+    assert len(together(out)[0]) == 60
+    assert open_split(out, "test").weights is None
+
+
 def test_function_receives_its_options(tmp_path: Path, module: Callable[[str], str]) -> None:
     body = (
         "n = options['count']\n"
@@ -626,7 +676,13 @@ def test_function_without_fingerprint_is_never_reused(
         ("X[9, 2] = np.nan\nreturn X, Y", DataError, "train inputs: sample 9 holds NaN"),
         ("Y[9] = np.nan\nreturn X, Y", DataError, "expected finite targets, received nan"),
         ("return iter([(X, Y), (X[:, :3], Y)])", DataError, r"batch 1: x x is float32 \(3,\)"),
-        ("return iter([(X, Y), X])", DataError, r"batch 1: expected \(x, y\), received a ndarray"),
+        ("return iter([(X, Y), X])", DataError, r"batch 1: expected \(x, y\) or .* a ndarray"),
+        ("return iter([(X, Y), (X, Y, Y)])", DataError, "batch 1: expected x x, y as in the first"),
+        ("return X, Y, Y[:-1]", DataError, "train weights: 59 weights but 60 targets"),
+        ("return X, Y, X", DataError, r"train weights: expected one number per sample, \(60,\)"),
+        ("return X, Y, -Y", DataError, "train weights: .* received -0.5 for sample 1"),
+        ("return X, Y, np.where(Y > 2, np.inf, 1)", DataError, "received inf for sample 5"),
+        ("return X, Y, Y * 0", DataError, "expected a weight above 0, received 0 for all 32"),
         ("return iter([(X, Y[:3])])", DataError, "batch 0: expected as many inputs as targets"),
         (
             "def parts():\n    yield X, Y\n    raise ValueError('row 61')\nreturn parts()",

@@ -54,11 +54,15 @@ def kernel_of(model: Any) -> np.ndarray:
 
 
 def train(
-    framework: str, settings: TrainingSettings | QATSettings, model: Any = None, **options: Any
+    framework: str,
+    settings: TrainingSettings | QATSettings,
+    model: Any = None,
+    data: ArrayData = DATA,
+    **options: Any,
 ) -> tuple[Any, list[Any]]:
     """Train the classifier; return it with its history."""
     chosen = choose_framework(framework)  # type: ignore[arg-type]
     chosen.make_deterministic(0)
     model = linear(framework) if model is None else model
     given = {"seed": 0, "progress": NullProgress(), **options}
-    return model, chosen.fit(model, DATA, settings, **given)
+    return model, chosen.fit(model, data, settings, **given)

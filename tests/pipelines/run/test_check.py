@@ -108,6 +108,15 @@ def test_targets_of_the_model_and_the_task_are_tried(here: Path) -> None:
     assert keys == [("task.name", "AttributeError"), ("task.name", "NotImplementedError")]
 
 
+def test_column_of_weights_is_looked_for(here: Path) -> None:
+    lines = [f"{index},{index % 3},0" for index in range(60)]
+    (here / "data.csv").write_text("\n".join(["a,y,w", *lines]))
+    given = "data={kind: table, path: data.csv, target_columns: [y], weight_column: %s}"
+    for column, words in (("weight", "names 'weight'"), ("w", "expected a weight above 0")):
+        mistakes = check(None, given % column, "training.augment=none").mistakes
+        assert any(words in each.text for each in mistakes if each.key.startswith("data")), column
+
+
 def test_large_arrays_are_not_read_as_a_whole(here: Path) -> None:
     x = np.zeros((3000, 64, 64, 1), np.float32)
     x[2000] = np.nan
