@@ -244,6 +244,7 @@ def _measure(
     """
     quality = {row: _Quality(task) for row in (*references, *classifiers)}
     expected, total = references[REFERENCE], samples_of(references[REFERENCE])
+    task.observe(expected)
     worst, seen, before = WorstSamples(_WORST), 0, None
     batch_size = min(classifier.largest_batch for classifier in classifiers.values())
     for inputs, targets in numpy_batches(dataset, "test", batch_size):

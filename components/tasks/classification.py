@@ -29,18 +29,21 @@ CALIBRATION = Metric(
 )
 
 _BINS = 15
+_BLOCK = 4096
 _MOST_CLASSES = 5  # a top-5 accuracy needs more
 
 
 class Classification(Task):
     """One class per sample: integer labels ``(samples,)``, outputs ``(samples, classes)``.
 
-    Outputs are logits or probabilities.
+    Outputs are logits, or probabilities if those of each sample of the whole part sum to 1.
     """
 
     name = "classification"
     augmentations: ClassVar[tuple[str, ...]] = ("none", "shift", "flip_crop")
     activations: ClassVar[tuple[str, ...]] = ("softmax",)
+
+    _is_probability: bool | None = None
 
     @property
     def metrics(self) -> Sequence[Metric]:  # type: ignore[override]
@@ -115,6 +118,13 @@ class Classification(Task):
                 f"classes: expected ({count},). Change the last layer, data.classes or task.name."
             )
 
+    def observe(self, outputs: Outputs) -> None:
+        """Decide between logits and probabilities."""
+        values, starts = np.asarray(outputs), range(0, len(outputs), _BLOCK)
+        self._is_probability = all(
+            are_distributions(values[start : start + _BLOCK]).all() for start in starts
+        )
+
     def decode(self, outputs: Outputs) -> Array:
         """Return the class with the largest output, ``(samples,)``."""
         return np.asarray(np.asarray(outputs).argmax(axis=1))
@@ -127,7 +137,10 @@ class Classification(Task):
             "label": targets,
             "prediction": predicted,
             "accuracy": predicted == targets,
-            "confidence": probabilities(values).max(axis=1),
+            # All samples decide which of the two is the probability of the prediction.
+            "largest": values.max(axis=1).astype(np.float64),
+            "softmax": softmax(values).max(axis=1),
+            "is_distribution": are_distributions(values),
         }
         if TOP5 in self.metrics:
             best = np.argpartition(values, -5, axis=1)[:, -5:]
@@ -147,7 +160,11 @@ class Classification(Task):
         """Return the shares of right predictions, and the expected calibration error."""
         shares = [metric.name for metric in self.metrics if metric is not CALIBRATION]
         found = {name: float(samples[name].mean()) for name in shares}
-        error = calibration_error(samples["confidence"], samples["accuracy"])
+        is_probability = self._is_probability
+        if is_probability is None:
+            is_probability = bool(samples["is_distribution"].all())
+        confidence = samples["largest" if is_probability else "softmax"]
+        error = calibration_error(confidence, samples["accuracy"])
         return {**found, CALIBRATION.name: error}
 
     def details(self, samples: Samples) -> dict[str, Any]:
@@ -204,7 +221,13 @@ class Classification(Task):
 
     def differences(self, outputs: Outputs, reference: Outputs) -> Array:
         """Return the largest difference of a probability."""
-        ours, theirs = (probabilities(np.asarray(each)) for each in (outputs, reference))
+        known = self._is_probability
+        if known is None:
+            known = bool(are_distributions(np.asarray(reference)).all())
+        ours, theirs = (
+            np.asarray(each, np.float64) if known else softmax(np.asarray(each))
+            for each in (outputs, reference)
+        )
         return np.asarray(np.abs(ours - theirs).max(axis=1))
 
     def same(self, outputs: Outputs, reference: Outputs) -> Array:
@@ -246,11 +269,24 @@ class Classification(Task):
         return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
+def are_distributions(outputs: Array) -> Array:
+    """Return whether each row ``(samples, classes)`` is non-negative and sums to 1.
+
+    Classes that a network does not have, with the output -inf, do not count.
+    """
+    values = np.where(np.isneginf(outputs), 0.0, outputs.astype(np.float64))
+    return np.asarray((values.min(axis=1) >= 0) & (np.abs(values.sum(axis=1) - 1) <= 1e-3))
+
+
 def probabilities(outputs: Array) -> Array:
-    """Return ``outputs`` unchanged if every row is a distribution, else their softmax."""
+    """Return ``outputs`` in float64 if every row is a distribution, else their softmax."""
+    is_probability = are_distributions(outputs).all()
+    return outputs.astype(np.float64) if is_probability else softmax(outputs)
+
+
+def softmax(outputs: Array) -> Array:
+    """Return the softmax over the classes, float64 ``(samples, classes)``."""
     values = outputs.astype(np.float64)
-    if values.min() >= 0 and np.allclose(values.sum(axis=1), 1, atol=1e-3):
-        return values
     # Subtracting the maximum avoids overflow and does not change the result.
     exponents = np.exp(values - values.max(axis=1, keepdims=True))
     return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))

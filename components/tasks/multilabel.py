@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class MultiLabel(Task):
     """0 or 1 for each class: targets ``(samples, classes)``, outputs of the same shape.
 
-    Outputs are logits, or probabilities if they all lie in [0, 1].
+    Outputs are logits, or probabilities if those of the whole part all lie in [0, 1].
 
     Args:
         threshold: probability above which a class counts as predicted.
@@ -40,6 +40,7 @@ class MultiLabel(Task):
         if not 0 < threshold < 1:
             raise ConfigError(f"task.options: expected 0 < threshold < 1, received {threshold}")
         self._threshold = threshold
+        self._are_chances: bool | None = None
 
     def class_names(self, targets: Mapping[str, Array], given: Sequence[str]) -> tuple[str, ...]:
         """Return the given names, one per column of the targets."""
@@ -95,24 +96,26 @@ class MultiLabel(Task):
     def _classes(self) -> int:
         return int(self.data.target_shape[0])
 
+    def observe(self, outputs: Outputs) -> None:
+        """Decide between logits and probabilities."""
+        self._are_chances = _in_unit_interval(np.asarray(outputs))
+
     def decode(self, outputs: Outputs) -> Array:
-        """Return whether each class is predicted, ``(samples, classes)``."""
-        return np.asarray(chances(np.asarray(outputs)) > self._threshold)
+        """Return whether each class is predicted, ``(samples, classes)``.
+
+        Without a call of ``observe``, these outputs decide between logits and probabilities.
+        """
+        return np.asarray(self._chances(outputs) > self._threshold)
 
     def measure(self, outputs: Outputs, targets: Array) -> Samples:
-        """Return targets, probabilities and the F1 score of each sample."""
-        predicted, true = self.decode(outputs), targets > 0
-        both = 2 * (predicted & true).sum(axis=1)
-        total = predicted.sum(axis=1) + true.sum(axis=1)
-        # Nothing to find and nothing found is right.
-        f1 = np.where(total > 0, both / np.maximum(total, 1), 1.0)
-        return {"target": true, "chance": chances(np.asarray(outputs)), "f1": f1}
+        """Return targets and outputs of each sample: all outputs decide about their meaning."""
+        return {"target": targets > 0, "output": np.asarray(outputs)}
 
     def summarize(self, samples: Samples) -> dict[str, float]:
         """Return mean average precision over the classes with samples, and mean F1 per sample."""
         values = [value for value in self._precisions(samples) if value is not None]
         mean = float(np.mean(values)) if values else float("nan")
-        return {"mean_average_precision": mean, "f1": float(samples["f1"].mean())}
+        return {"mean_average_precision": mean, "f1": float(self._f1(samples).mean())}
 
     def groups(self, samples: Samples) -> list[Group]:
         """Return the average precision of each class, with the number of its samples."""
@@ -127,13 +130,14 @@ class MultiLabel(Task):
         from sklearn.metrics import average_precision_score
 
         found: list[float | None] = []
-        for true, chance in zip(samples["target"].T, samples["chance"].T, strict=True):
+        values = self._chances(samples["output"])
+        for true, chance in zip(samples["target"].T, values.T, strict=True):
             found.append(float(average_precision_score(true, chance)) if true.any() else None)
         return found
 
     def compare(self, candidate: Samples, champion: Samples) -> PairedTest:
         """Test the F1 scores by Wilcoxon's signed-rank test: average precision has no scores."""
-        test = wilcoxon_test(candidate["f1"], champion["f1"], self.metrics[1])
+        test = wilcoxon_test(self._f1(candidate), self._f1(champion), self.metrics[1])
         return test.model_copy(update={"name": f"{test.name} of F1"})
 
     def compare_with_chance(self, samples: Samples, shuffled: Samples) -> ChanceTest:
@@ -142,7 +146,7 @@ class MultiLabel(Task):
         A bootstrap of average precisions would take a minute.
         """
         ours, theirs = (
-            ((2 * each["target"] - 1.0) * each["chance"]).sum(axis=1)
+            ((2 * each["target"] - 1.0) * self._chances(each["output"])).sum(axis=1)
             for each in (samples, shuffled)
         )
         test = wilcoxon_test(ours, theirs, self.primary)
@@ -150,7 +154,7 @@ class MultiLabel(Task):
 
     def differences(self, outputs: Outputs, reference: Outputs) -> Array:
         """Return the largest difference of a probability."""
-        ours, theirs = (chances(np.asarray(each)) for each in (outputs, reference))
+        ours, theirs = (self._chances(each) for each in (outputs, reference))
         return np.asarray(np.abs(ours - theirs).max(axis=1))
 
     def same(self, outputs: Outputs, reference: Outputs) -> Array:
@@ -166,14 +170,26 @@ class MultiLabel(Task):
         """Return the names of the classes."""
         return self._names(target > 0)
 
+    def _chances(self, outputs: Outputs) -> Array:
+        """Return probabilities in float64."""
+        values = np.asarray(outputs).astype(np.float64)
+        known = self._are_chances
+        if _in_unit_interval(values) if known is None else known:
+            return values
+        return np.asarray(0.5 * (1 + np.tanh(values / 2)))
+
+    def _f1(self, samples: Samples) -> Array:
+        """Return the F1 score of each sample."""
+        predicted, true = self.decode(samples["output"]), samples["target"]
+        both = 2 * (predicted & true).sum(axis=1)
+        total = predicted.sum(axis=1) + true.sum(axis=1)
+        # Nothing to find and nothing found is right.
+        return np.where(total > 0, both / np.maximum(total, 1), 1.0)
+
     def _names(self, present: Array) -> str:
         names = self.data.classes or tuple(map(str, range(self._classes)))
         return ", ".join(names[index] for index in np.flatnonzero(present)) or "none"
 
 
-def chances(outputs: Array) -> Array:
-    """Return ``outputs`` unchanged if all lie in [0, 1], else their sigmoid."""
-    values = outputs.astype(np.float64)
-    if values.min() >= 0 and values.max() <= 1:
-        return values
-    return np.asarray(0.5 * (1 + np.tanh(values / 2)))
+def _in_unit_interval(values: Array) -> bool:
+    return bool(values.min() >= 0 and values.max() <= 1)

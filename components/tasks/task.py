@@ -243,6 +243,13 @@ class Task:
         """Return the score of each sample, ``(samples,)``, or several by metric."""
         raise NotImplementedError
 
+    def observe(self, outputs: Outputs) -> None:
+        """Receive the outputs of a network for a whole part, before those of its batches.
+
+        A property of the network, such as probabilities instead of logits, is decided here once: a
+        single batch may not show it. Default: nothing to decide.
+        """
+
     def measure(self, outputs: Outputs, targets: Array) -> Samples:
         """Return the statistics of each sample of a batch. Default: its scores."""
         scores = self.score(self.decode(outputs), targets)

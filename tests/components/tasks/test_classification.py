@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from qat_lib.errors import DataError, UnsupportedModelError
-from qatline.components.tasks import Task, check_numbers, task_for
-from qatline.components.tasks.classification import calibration_error, probabilities
+from qatline.components.tasks import Task, check_numbers, joined, task_for
+from qatline.components.tasks.classification import (
+    are_distributions,
+    calibration_error,
+    probabilities,
+    softmax,
+)
 
 LABELS = np.array([0, 1, 1, 2])
 OUTPUTS = np.array([[3.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 5.0, 1.0], [0.0, 1.0, 0.5]])
@@ -46,10 +51,41 @@ def test_groups_are_classes_and_absent_ones_have_no_value() -> None:
     ]  # fmt: skip
 
 
-def test_probabilities_pass_through_and_logits_become_them() -> None:
-    chances = np.array([[0.25, 0.75], [1.0, 0.0]])
-    np.testing.assert_array_equal(probabilities(chances), chances)
+def test_distributions_have_a_sum_of_one() -> None:
+    outputs = np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.6], [-0.5, 1.5], [1.0, -np.inf]])
+    assert are_distributions(outputs).tolist() == [True, True, False, False, True]
+    np.testing.assert_array_equal(probabilities(outputs[:2]), outputs[:2])
     np.testing.assert_allclose(probabilities(np.array([[1000.0, 1000.0]])), [[0.5, 0.5]])
+
+
+@pytest.mark.parametrize("name", ["classification", "multilabel"])
+def test_one_batch_does_not_decide_about_probabilities(name: str) -> None:
+    """The first batch of these logits looks like probabilities."""
+    logits = np.array([[0.2, 0.8], [0.9, 0.1], [-3.0, 2.0], [4.0, -1.0]])
+    targets = np.array([1, 0, 1, 0])
+    if name == "multilabel":
+        targets = np.eye(2)[targets]
+    task = task_for(name, classes=("a", "b"), target_shape=targets.shape[1:])
+    whole = task.summarize(task.measure(logits, targets))
+    batches = [slice(0, 2), slice(2, 4)]
+    parts = [task.measure(logits[rows], targets[rows]) for rows in batches]
+    assert task.summarize(joined(parts)) == whole
+    shifted = logits + 0.01
+    differences = task.differences(shifted, logits)
+    same = task.same(shifted, logits)
+    task.observe(logits)
+    found = [task.differences(shifted[rows], logits[rows]) for rows in batches]
+    np.testing.assert_allclose(np.concatenate(found), differences)
+    np.testing.assert_array_equal(
+        np.concatenate([task.same(shifted[rows], logits[rows]) for rows in batches]), same
+    )
+    probabilities = 1 / (1 + np.exp(-logits))
+    if name == "classification":
+        probabilities = softmax(logits)
+    again = task_for(name, classes=("a", "b"), target_shape=targets.shape[1:])
+    again.observe(probabilities)
+    expected = pytest.approx(list(whole.values()))
+    assert list(again.summarize(again.measure(probabilities, targets)).values()) == expected
 
 
 def test_calibration_error_of_known_confidences() -> None:
