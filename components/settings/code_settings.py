@@ -117,14 +117,15 @@ class CustomTraining(Settings):
             )
         return self
 
-    def references(self) -> Iterator[tuple[str, str]]:
-        """Yield key and ``module:attribute`` of all code that is not built in."""
+    def references(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Yield key, ``module:attribute`` and options of all code that is not built in."""
         for callback in self.callbacks:
-            yield "callbacks", callback_reference(name_and_options(callback)[0])
+            name, options = name_and_options(callback)
+            yield "callbacks", callback_reference(name), options
         for key in _BUILT_IN:
             code: Code | None = getattr(self, key, None)
-            if code is not None and ":" in (name := name_and_options(code)[0]):
-                yield key, name
+            if code is not None and ":" in name_and_options(code)[0]:
+                yield key, *name_and_options(code)
 
     def keras_callbacks(self) -> list[str]:
         """Return the callbacks that are named without a module."""

@@ -5,6 +5,7 @@ User code may fail in any way.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import os
@@ -96,6 +97,56 @@ def call(setting: str, reference: str, function: Any, **arguments: Any) -> Any:
         raise
     except Exception as error:  # the user's own code
         raise ConfigError(f"{setting}: {reference!r} failed: {_reason(error)}.") from error
+
+
+def check_options(
+    setting: str,
+    reference: str,
+    function: Any,
+    options: Mapping[str, Any],
+    *,
+    given: Iterable[str] = (),
+    positional: int = 0,
+) -> None:
+    """Check that a function or class takes the options, without calling it.
+
+    Options of ``**kwargs`` are known for classes of Keras only, which refuse or ignore others.
+
+    Args:
+        setting: key of the config, for the message.
+        reference: name of the function, for the message.
+        function: the function or class.
+        options: keyword arguments.
+        given: names of further keyword arguments that it receives if it has them.
+        positional: number of positional arguments that it receives.
+
+    Raises:
+        ConfigError: it has no such option, or needs another one.
+    """
+    try:
+        accepted = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    named = {
+        one.name: one.default is one.empty
+        for one in accepted[positional:]
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    }
+    is_of_keras = getattr(function, "__module__", "").startswith("keras.")
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in accepted) and not is_of_keras
+    for name in options:
+        if name not in named and not takes_any:
+            near = difflib.get_close_matches(name, named, n=1)
+            hint = (
+                f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(named) or 'none'}."
+            )
+            raise ConfigError(f"{setting}: {reference!r} has no option {name!r}. {hint}")
+    for name, is_needed in named.items():
+        if is_needed and name not in options and name not in given:
+            raise ConfigError(
+                f"{setting}: {reference!r} needs the option {name!r}, received "
+                f"{', '.join(options) or 'none'}"
+            )
 
 
 def call_with(

@@ -122,7 +122,7 @@ def named_modules(config: RunConfig) -> dict[str, str]:
         "quantization.cases": config.quantization.cases,
     }
     for section in (config.training, config.qat):
-        for key, reference in section.references():
+        for key, reference, _ in section.references():
             references.setdefault(f"{section.section}.{key}", []).append(reference)
     found: dict[str, str] = {}
     for key, names in references.items():

@@ -45,7 +45,7 @@ from qatline.components.storage.stored_file import StoredFile, is_archive, split
 from qatline.components.store.step_store import STORE_VARIABLE
 from qatline.components.support.credentials import scrub
 from qatline.components.support.events import NullProgress
-from qatline.components.support.user_code import import_callable
+from qatline.components.support.user_code import check_options, import_callable
 from qatline.components.tasks import check_numbers
 from qatline.components.tracking.database import database_path, has_content
 from qatline.components.tracking.store import open_client, probe, translated
@@ -147,6 +147,7 @@ def _checks(state: _State, pool: ThreadPoolExecutor, scratch: Path, *, store: bo
     return [
         check("stores", _ask_stores, after=(PACKAGES,), pool=pool),
         check("import of user code", _import_code, after=(PACKAGES,)),
+        check("options of user code", _check_options, after=(PACKAGES,)),
         check("cases", _open_cases, after=(PACKAGES,)),
         check("data", _read_data, reads=_DATA_KEYS, after=(PACKAGES, DATA), scratch=scratch),
         check("task", _choose_task, reads=("task", "data.classes"), after=("data",)),
@@ -336,6 +337,29 @@ def _import_code(findings: Findings, state: _State) -> None:  # noqa: ARG001
                 findings.broken.add(reference)
                 import_callable(key, reference)
                 findings.broken.discard(reference)
+
+
+def _check_options(findings: Findings, state: _State) -> None:  # noqa: ARG001
+    """Compare the options of callbacks, optimizers, schedules and augmentations with signatures."""
+    config = findings.config
+    given = {
+        "optimizer": ("learning_rate",) if config.model.framework == "keras" else ("params", "lr"),
+        "schedule": ("learning_rate", "steps"),
+        "augment": ("seed",),
+    }
+    for section in (config.training, config.qat):
+        for key, reference, options in section.references():
+            full = f"{section.section}.{key}"
+            if reference not in findings.broken:
+                with findings.of(full, blocks=False):
+                    check_options(
+                        full,
+                        reference,
+                        import_callable(full, reference),
+                        options,
+                        given=given.get(key, ()),
+                        positional=2 if key == "augment" else 0,
+                    )
 
 
 def _open_cases(findings: Findings, state: _State) -> None:

@@ -61,7 +61,7 @@ def references(config: RunConfig) -> Iterator[tuple[str, str]]:
         if ":" in case:
             yield "quantization.cases", case
     for section in (config.training, config.qat):
-        for key, reference in section.references():
+        for key, reference, _ in section.references():
             yield f"{section.section}.{key}", reference
 
 

@@ -21,11 +21,11 @@ def test_references_name_all_code(kind: Any) -> None:
         augment="mine.images:mix",
     )
     assert list(given.references()) == [
-        ("callbacks", "keras.callbacks:TerminateOnNaN"),
-        ("callbacks", "mine:Log"),
-        ("optimizer", "mine:lion"),
-        ("schedule", "mine:warmup"),
-        ("augment", "mine.images:mix"),
+        ("callbacks", "keras.callbacks:TerminateOnNaN", {}),
+        ("callbacks", "mine:Log", {"every": 2}),
+        ("optimizer", "mine:lion", {}),
+        ("schedule", "mine:warmup", {}),
+        ("augment", "mine.images:mix", {}),
     ]
     assert given.keras_callbacks() == ["TerminateOnNaN"]
     assert list(kind().references()) == []

@@ -117,6 +117,52 @@ def test_column_of_weights_is_looked_for(here: Path) -> None:
         assert any(words in each.text for each in mistakes if each.key.startswith("data")), column
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "training.callbacks=[{name: EarlyStopping, options: {patiense: 3}}]",
+            "training.callbacks: 'keras.callbacks:EarlyStopping' has no option 'patiense'. Did you "
+            "mean 'patience'?",
+        ),
+        ("training.callbacks=[{name: ReduceLROnPlateau, options: {patiense: 3}}]", "'patience'?"),
+        (
+            "training.callbacks=[LearningRateScheduler]",
+            "needs the option 'schedule', received none",
+        ),
+        (
+            "training.optimizer={name: 'keras.optimizers:Lion', options: {beta_3: 1}}",
+            "Did you mean 'beta_2'?",
+        ),
+        (
+            "qat.schedule={name: 'planted_options:warmup', options: {fist: 3}}",
+            "qat.schedule: 'planted_options:warmup' has no option 'fist'. Did you mean 'first'?",
+        ),
+        ("training.schedule=planted_options:warmup", "needs the option 'first'"),
+        (
+            "training.augment={name: 'planted_options:noise', options: {inputs: 1}}",
+            "has no option 'inputs'. It has: seed, scale.",
+        ),
+    ],
+)
+def test_options_of_user_code_are_compared(here: Path, override: str, words: str) -> None:
+    (here / "planted_options.py").write_text(
+        "def warmup(learning_rate, first): ...\n"
+        "def noise(inputs, targets, seed, scale=0.1): ...\n"
+        "def anything(learning_rate, **options): ...\n"
+    )
+    (mistake,) = check(None, override).mistakes
+    assert words in mistake.text
+    right = (
+        "training.callbacks=[TerminateOnNaN, {name: EarlyStopping, options: {patience: 3}}]",
+        "training.schedule={name: 'planted_options:warmup', options: {first: 3}}",
+        "training.augment={name: 'planted_options:noise', options: {scale: 1}}",
+        "training.optimizer={name: 'planted_options:anything', options: {beta: 1}}",
+    )
+    if override.startswith("qat"):
+        assert check(None, *right).mistakes == []
+
+
 def test_large_arrays_are_not_read_as_a_whole(here: Path) -> None:
     x = np.zeros((3000, 64, 64, 1), np.float32)
     x[2000] = np.nan
