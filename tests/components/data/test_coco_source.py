@@ -62,7 +62,7 @@ def prepare(root: Path, *, progress: Any = None, **data: Any) -> Path:
     out.mkdir()
     prepare_data_step(
         out,
-        data=DataSettings(kind="coco", path=str(root), **data),
+        data=DataSettings(**{"kind": "coco", "path": str(root), **data}),
         task=TaskSettings(),
         seed=0,
         progress=progress or NullProgress(),
@@ -97,6 +97,27 @@ def test_boxes_stay_with_their_images(tmp_path: Path, storage: str) -> None:
     # Classes are sorted by the ids of the categories.
     assert (info.task, info.classes, info.target_shape) == ("detection", ("cat", "dog"), (2, 6))
     check_boxes(out, 30)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_boxes_are_fetched_from_s3(
+    tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch, archive: bool
+) -> None:
+    monkeypatch.setenv("QATLINE_CACHE", str(tmp_path / "cache"))
+    names = {f"annotations/instances_{part}2017.json": 20 for part in ("train", "val")}
+    root = coco(tmp_path, names, "{}")
+    if archive:
+        s3.upload_file(shutil.make_archive(str(root), "tar", root), "data", "scenes.tar")
+    else:
+        for path in filter(Path.is_file, root.rglob("*")):
+            s3.upload_file(str(path), "data", f"scenes/{path.relative_to(root)}")
+    shutil.rmtree(root)
+    location = "s3://data/scenes.tar" if archive else "s3://data/scenes"
+    out = prepare(tmp_path / "scenes", path=location)
+    shutil.rmtree(tmp_path / "cache")
+    info = Dataset(out).info()
+    assert (info.source, info.root, info.splits["validation"]) == (location, None, 20)
+    check_boxes(out, 40)
 
 
 def test_boxes_are_scaled_with_their_images(tmp_path: Path) -> None:

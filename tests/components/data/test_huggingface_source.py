@@ -72,6 +72,28 @@ def together(out: Path) -> tuple[Any, np.ndarray]:
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
+@pytest.mark.parametrize("archive", [False, True])
+def test_read_huggingface_fetches_from_s3(
+    tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch, archive: bool
+) -> None:
+    monkeypatch.setenv("QATLINE_CACHE", str(tmp_path / "cache"))
+    parts = datasets.DatasetDict({"train": data_set(), "test": data_set(signals(12))})
+    root = saved(tmp_path, parts)
+    if archive:
+        s3.upload_file(shutil.make_archive(str(root), "tar", root), "data", "saved.tar")
+    else:
+        for path in filter(Path.is_file, root.rglob("*")):
+            s3.upload_file(str(path), "data", f"saved/{path.relative_to(root)}")
+    shutil.rmtree(root)
+    location = "s3://data/saved.tar" if archive else "s3://data/saved"
+    out = prepare(tmp_path, path=location)
+    shutil.rmtree(tmp_path / "cache")
+    info = Dataset(out).info()
+    assert (info.source, info.splits["test"]) == (location, 12)
+    x, y = together(out)
+    np.testing.assert_array_equal(y, x[:, 0, 0].astype(int) % 3)
+
+
 def test_read_huggingface_keeps_class_names(tmp_path: Path) -> None:
     out = prepare(tmp_path, path=str(saved(tmp_path, data_set())))
     info = Dataset(out).info()
