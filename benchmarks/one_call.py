@@ -1,0 +1,258 @@
+"""One call of ``qat_lib.optimize`` for models of many kinds, each with its line of result.
+
+    uv run python benchmarks/one_call.py                         # all models, about 15 minutes on two cores
+    uv run python benchmarks/one_call.py --only resnet20 --json one_call.json
+
+Weights are random but for resnet20, which is trained on CIFAR-10 and measured on its test images:
+of the others the line shows that the call works, what it runs in INT8, and how closely both engines
+agree. A model that can't be quantized must end with a message. Latency is the median of a request
+of one sample, both engines in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import record
+from applications_images import SHARED
+
+from qat_lib import optimize
+from qat_lib.errors import QatlineError
+
+RANDOM = np.random.default_rng(0)
+Given = dict[str, Any]
+"""Arguments of ``optimize``, with ``model`` and ``data``."""
+
+
+def normal(*shape: int) -> np.ndarray:
+    """Return normal random numbers in float32."""
+    return RANDOM.standard_normal(shape, dtype=np.float32)
+
+
+def resnet20() -> Given:
+    """Return the trained ResNet-20, and photographs with labels."""
+    from qat_lib.models import resnet20_cifar10
+    from qat_lib.models.weights import load_weights
+
+    model = resnet20_cifar10()
+    load_weights(model, str(SHARED / "resnet20_cifar10.npz"))
+    with np.load(SHARED / "cifar10_jpeg_subset.npz") as arrays:
+        mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+        x = {
+            part: ((arrays[f"x_{part}"][:1000] / 255 - mean) / std).astype(np.float32)
+            for part in ("train", "test")
+        }
+        labels = arrays["y_test"][:1000].astype(np.int64)
+    return {"model": model, "data": x["train"][:256], "test_data": x["test"], "labels": labels}
+
+
+def keras_file() -> Given:
+    """Return MobileNetV3 from a file."""
+    import keras
+
+    import qat_lib
+
+    model = keras.applications.MobileNetV3Small((96, 96, 3), weights=None, classes=10)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.keras")
+        return {"model": qat_lib.load_model(f"{folder}/model.keras"), "data": normal(32, 96, 96, 3)}
+
+
+def _maps(outputs: int) -> Given:
+    """Return a fully convolutional network with maps of one or several sizes."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((192, 256, 3))
+    found = []
+    for channels in (32, 64, 96):
+        x = layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+        found.append(layers.Conv2D(7, 1)(x))
+    if outputs == 1:
+        x = layers.UpSampling2D(2)(x)
+        x = layers.Concatenate()([x, layers.Conv2D(32, 1)(found[1])])
+        found = [layers.UpSampling2D(4)(layers.Conv2D(11, 1)(x))]
+    return {"model": keras.Model(inputs, found[:outputs]), "data": normal(16, 192, 256, 3)}
+
+
+def detector() -> Given:
+    """Return a detector with three maps of scores and boxes."""
+    return _maps(3)
+
+
+def segmenter() -> Given:
+    """Return a segmenter with a class for each pixel."""
+    return _maps(1)
+
+
+def regressor() -> Given:
+    """Return a regression of a vector."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((32,))
+    for units in (1024, 1024):
+        x = layers.Dense(units, "relu")(x)
+    return {"model": keras.Model(inputs, layers.Dense(1)(x)), "data": normal(256, 32)}
+
+
+def two_inputs() -> Given:
+    """Return a network of an image and a vector."""
+    import keras
+    from keras import layers
+
+    image, vector = keras.Input((96, 96, 3), name="image"), keras.Input((8,), name="vector")
+    x = layers.Conv2D(32, 3, 2, activation="relu")(image)
+    x = layers.GlobalAveragePooling2D()(layers.Conv2D(64, 3, activation="relu")(x))
+    x = layers.Concatenate()([x, layers.Dense(16, "relu")(vector)])
+    model = keras.Model([image, vector], layers.Dense(2)(x))
+    return {"model": model, "data": {"image": normal(64, 96, 96, 3), "vector": normal(64, 8)}}
+
+
+def signals() -> Given:
+    """Return a network of one-dimensional signals."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((2048, 4))
+    for channels in (32, 64, 64):
+        x = layers.Conv1D(channels, 5, strides=2, padding="same", activation="relu")(x)
+    x = layers.Dense(6)(layers.GlobalAveragePooling1D()(x))
+    return {"model": keras.Model(inputs, x), "data": normal(32, 2048, 4)}
+
+
+def keras_hub_resnet() -> Given:
+    """Return a backbone of keras_hub."""
+    import keras_hub
+
+    model = keras_hub.models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[7],
+        stackwise_num_filters=[64, 128],
+        stackwise_num_blocks=[1, 1],
+        stackwise_num_strides=[1, 2],
+        block_type="basic_block",
+        image_shape=(64, 64, 3),
+    )
+    return {"model": model, "data": normal(32, 64, 64, 3)}
+
+
+def mixed_precision() -> Given:
+    """Return a network that computes in float16."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((96, 96, 3))
+    for channels in (32, 64, 96):
+        x = layers.Conv2D(channels, 3, activation="relu", dtype="mixed_float16")(x)
+    x = layers.GlobalAveragePooling2D(dtype="mixed_float16")(x)
+    x = layers.Dense(10, dtype="float32")(x)
+    return {"model": keras.Model(inputs, x), "data": normal(64, 96, 96, 3)}
+
+
+def torch_module() -> Given:
+    """Return a residual PyTorch module, with data in batches."""
+    import torch
+    from torch_twins import Residual
+
+    torch.manual_seed(0)
+    batches = [torch.from_numpy(normal(16, 3, 32, 32)) for _ in range(4)]
+    return {"model": Residual().eval(), "data": batches}
+
+
+def torchvision_ssdlite() -> Given:
+    """Return the backbone and heads of torchvision's SSDlite."""
+    import torch
+    from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+
+    model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
+    backbone, head = model.backbone, model.head
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone, self.head = backbone, head
+
+        def forward(self, x: Any) -> Any:
+            return self.head(list(self.backbone(x).values()))
+
+    return {"model": Network().eval(), "data": normal(16, 3, 320, 320)}
+
+
+def nothing_to_quantize() -> Given:
+    """Return a model without a layer that INT8 would make faster."""
+    import keras
+    from keras import layers
+
+    inputs = keras.Input((16,))
+    return {"model": keras.Model(inputs, layers.Softmax()(inputs)), "data": normal(8, 16)}
+
+
+MODELS: tuple[Callable[[], Given], ...] = (
+    resnet20,
+    keras_file,
+    detector,
+    segmenter,
+    regressor,
+    two_inputs,
+    signals,
+    keras_hub_resnet,
+    mixed_precision,
+    torch_module,
+    torchvision_ssdlite,
+    nothing_to_quantize,
+)
+
+
+def measure(make: Callable[[], Given], seconds: float) -> dict[str, Any]:
+    """Return the row of a model."""
+    row: dict[str, Any] = {"name": make.__name__}
+    try:
+        given = make()
+    except (ImportError, OSError) as error:
+        return {**row, "skipped": str(error)}
+    if "labels" not in given:
+        given["metric"] = "fidelity"  # the classes of untrained networks are near chance
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = optimize(
+                given.pop("model"), given.pop("data"), folder, seconds=seconds, **given
+            )
+            row |= {"line": str(found), "speedup": found.speedup, "value": found.value}
+            row |= {"float_value": found.float_value, "metric": found.metric}
+            row |= {"int8_layers": found.int8_layers, "weighted_layers": found.weighted_layers}
+        except QatlineError as error:
+            row["error"] = f"{type(error).__name__}: {error}"
+    return {**row, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def main() -> None:
+    """Run the models and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [make.__name__ for make in MODELS]
+    parser.add_argument("--only", action="append", choices=names, help="model (repeatable)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each engine")
+    parser.add_argument("--json", type=Path, help="file of the results")
+    arguments = parser.parse_args()
+    rows = []
+    for make in MODELS:
+        if arguments.only and make.__name__ not in arguments.only:
+            continue
+        row = measure(make, arguments.seconds)
+        rows.append(row)
+        text = row.get("line") or row.get("error") or f"skipped: {row['skipped']}"
+        print(f"{row['name']:20} {row.get('seconds', 0):6.1f} s  {text}", flush=True)
+    if arguments.json:
+        record.write(arguments.json, {"models": rows})
+
+
+if __name__ == "__main__":
+    main()
