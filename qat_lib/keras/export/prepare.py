@@ -32,6 +32,8 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
         elif node.op in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
             _with_constant_size(result, node)
     _keep_padding(result)
+    for function in result.library.function:
+        _with_erf_inside(function)
     return result
 
 
@@ -91,6 +93,28 @@ def _with_erf(graph_def: Any, node: Any) -> None:
     node.op = "AddV2" if negated else "Sub"
     del node.input[:]
     node.input.extend([one.name, erf.name])
+
+
+def _with_erf_inside(function: Any) -> None:
+    """Replace ``erfc(x)`` by ``1 - erf(x)`` in a branch, whose tensors are ``node:argument:0``."""
+    import tensorflow as tf
+
+    for node in [node for node in function.node_def if node.op == "Erfc"]:
+        dtype = node.attr["T"]
+        erf = function.node_def.add(name=f"{node.name}/erf", op="Erf", input=list(node.input))
+        one = function.node_def.add(name=f"{node.name}/one", op="Const")
+        for made in (erf, one):
+            made.attr["dtype" if made is one else "T"].CopyFrom(dtype)
+        one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0, dtype=dtype.type))
+        node.op = "Sub"
+        del node.input[:]
+        node.input.extend([f"{one.name}:output:0", f"{erf.name}:y:0"])
+        old, new = f"{node.name}:y:0", f"{node.name}:z:0"
+        for reader in function.node_def:
+            reader.input[:] = [new if name == old else name for name in reader.input]
+        for name, tensor in list(function.ret.items()):
+            if tensor == old:
+                function.ret[name] = new
 
 
 def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:

@@ -111,6 +111,23 @@ def test_prepare_graph_writes_every_erfc() -> None:
     np.testing.assert_allclose(run(prepared, x=X), ERFC(X) + ERFC(-2 * X), atol=1e-6)
 
 
+def test_prepare_graph_writes_erfc_in_branches() -> None:
+    """A branch that returns erfc, and one that computes with it."""
+    before = graph_of(
+        lambda x: tf.cond(
+            tf.reduce_sum(x) > 0, lambda: tf.math.erfc(x), lambda: 2.0 * tf.math.erfc(-x)
+        ),
+        (2, 3),
+    )
+    prepared = prepare_graph(before)
+    inside = [each.op for function in prepared.library.function for each in function.node_def]
+    assert "Erfc" not in inside
+    assert inside.count("Erf") == 2
+    for sign, expected in ((1, ERFC(np.abs(X))), (-1, 2 * ERFC(np.abs(X)))):
+        x = sign * np.abs(X)
+        np.testing.assert_allclose(run(prepared, x=x), expected, atol=1e-6)
+
+
 def transposed(x: Any, kernel: Any = (2, 2, 1, 3), rows: Any = 8) -> Any:
     size = tf.stack([tf.shape(x)[0], rows, 6, 1])
     y = tf.nn.conv2d_transpose(x, tf.ones(kernel), size, 2, "SAME")
