@@ -41,7 +41,7 @@ def optimize_file(
             "model takes them."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+    output: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write.")],
     labels: LabelsOption = None,
     task: TaskOption = None,
     max_drop: Annotated[
@@ -72,6 +72,8 @@ def optimize_file(
 
     Ends with exit code 1 where the float engine is the better choice.
     """
+    # First: without Keras it names the package to install.
+    network = _open(model)
     from qat_lib import PtqRecipe, QuantizationSpec, optimize
     from qat_lib.files.output_files import check_output
     from qat_lib.optimization.metrics import parse_drop
@@ -81,7 +83,6 @@ def optimize_file(
     bound = None if max_drop is None else parse_drop(max_drop)
     if data.is_file():
         check_output(output / "model.onnx", inputs=[data])
-    network = _open(model)
     with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
         parts = _read(network, data, labels, task, Path(scratch), seed)
         with build_progress() as on_progress:

@@ -22,6 +22,8 @@ NEEDS = {
     "promote": "pipeline",
     "rollback": "pipeline",
     "ui": "pipeline",
+    "optimize": "keras",
+    "predict": "keras",
     "quantize": "keras",
     "export": "keras",
     "finetune": "keras",
