@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -218,6 +218,12 @@ def optimize(
     began = time.perf_counter()
     if max_drop is not None and not 0 <= max_drop <= 1:
         raise ConfigError(f"Expected max_drop from 0 to 1 (100 %). Received: {max_drop!r}.")
+    for each in (data, test_data):
+        if isinstance(each, Iterator):
+            raise ConfigError(
+                "Expected data that can be read several times: arrays, a list, a tf.data.Dataset or "
+                f"a DataLoader. Received: {type(each).__name__}."
+            )
     folder = _make_folder(Path(output))
     recipe = recipe or PtqRecipe()
     place = recipe.deployment
@@ -228,7 +234,7 @@ def optimize(
     trial = EngineTrial(
         folder=folder,
         backend=place.backend,
-        example=next(read_arrays(testing, names, 2)),
+        example=_first_batch(testing, names),
         max_batch_size=max_batch_size,
         seconds=seconds,
     )
@@ -370,6 +376,13 @@ class _Run:
                 float_layers=floats,
             )
         )
+
+
+def _first_batch(data: Any, names: Sequence[str]) -> list[np.ndarray]:
+    first = next(read_arrays(data, names, 2), None)
+    if first is None:
+        raise ConfigError("Expected at least one sample of test data. Received none.")
+    return first
 
 
 def _floats(spec: QuantizationSpec) -> tuple[str, ...]:

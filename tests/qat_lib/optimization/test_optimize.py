@@ -149,6 +149,10 @@ def test_optimize_refuses(tmp_path: Path) -> None:
         optimize(model, IMAGES, tmp_path, max_drop=1.5)
     with pytest.raises(ConfigError, match=r"a label for each sample .*\(48\)"):
         optimize(model, IMAGES, tmp_path, labels=[0], **QUICK)
+    with pytest.raises(ConfigError, match="can be read several times"):
+        optimize(model, iter([IMAGES]), tmp_path)
+    with pytest.raises(ConfigError, match="at least one sample of test data"):
+        optimize(model, IMAGES, tmp_path, test_data=IMAGES[:0])
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="Expected a folder to write to"):
         optimize(model, IMAGES, tmp_path / "file")
