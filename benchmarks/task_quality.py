@@ -231,6 +231,12 @@ class Trial:
         row |= {"engine": self.metrics(found), "precision": str(precision), "file": str(onnx)}
         return row if reference is None else row | {"divergence": divergence(found, reference)}
 
+    def measure_variant(
+        self, variant: Variant, name: str, reference: list[Outputs]
+    ) -> dict[str, Any]:
+        """Return the metrics and divergence of a variant without training."""
+        return self.measure(self.quantized(variant), name, reference)
+
     def measure_nncf(self, accurate: bool, reference: list[Outputs]) -> dict[str, Any]:
         """Return the metrics and divergence of NNCF's quantization of the FP32 network."""
         path = self.file("nncf accurate" if accurate else "nncf").with_suffix(".xml")
@@ -264,8 +270,7 @@ class Trial:
         reference = list(answers(self.file("FP32"), FP32, self.test()))
         for name, variant in self.study.variants.items():
             row = f"PTQ, {name}" if name else "PTQ"
-            make = partial(self.quantized, variant)
-            add(row, lambda m=make, r=row: self.measure(m(), r, reference))  # type: ignore[misc]
+            add(row, partial(self.measure_variant, variant, row, reference))
         if "nncf" not in without:
             for row, accurate in (("NNCF", False), ("NNCF, accurate bias correction", True)):
                 add(row, partial(self.measure_nncf, accurate, reference))
@@ -307,7 +312,8 @@ def divergence(outputs: list[Outputs], reference: list[Outputs]) -> float:
 
 def latencies(rows: Mapping[str, Mapping[str, Any]], shape: tuple[int, ...], turns: int) -> Any:
     """Return the median milliseconds of one image in OpenVINO, by row; the rows take turns."""
-    engines, times = {}, {}
+    engines: dict[str, Any] = {}
+    times: dict[str, list[float]] = {}
     for name, row in rows.items():
         options = FP32 if name.startswith("FP32") else INT8
         model = openvino.Core().read_model(row["file"])
@@ -315,7 +321,7 @@ def latencies(rows: Mapping[str, Mapping[str, Any]], shape: tuple[int, ...], tur
         engine = openvino.Core().compile_model(
             model, "CPU", {**options, "INFERENCE_NUM_THREADS": 1}
         )
-        engines[name], times[name] = engine.create_infer_request(), [0.0][:0]
+        engines[name], times[name] = engine.create_infer_request(), []
     x, draw = np.random.default_rng(0).normal(size=(1, *shape)).astype(np.float32), random.Random(0)
     for turn in range(turns + 3):
         for name in draw.sample([*engines], len(engines)):

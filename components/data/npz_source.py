@@ -92,6 +92,8 @@ def read_npz(
 
 def holds_pairs(path: Path) -> bool:
     """Return whether a ``.npz`` file has arrays of known names, or can't be read."""
+    if not path.is_file():
+        return True
     try:
         with zipfile.ZipFile(path) as archive:
             return any(map(_is_known, archive.namelist()))

@@ -86,7 +86,7 @@ def losses_of(
 ) -> tuple[Loss, Loss]:
     """Return the losses of the training and of the validation part.
 
-    As in Keras, only the training has class weights. Those of samples are part of its batches.
+    As in Keras, only the training has class weights. Sample weights come with its batches.
 
     Raises:
         ConfigError: the task has no class weights, or the data no such class.

@@ -321,7 +321,7 @@ def show_optimized(found: Optimized) -> None:
 
 
 def show_predictions(rows: Sequence[Mapping[str, Any]], outputs: Mapping[str, Any]) -> None:
-    """Show class and probability of samples; the outputs of models that are no classifiers."""
+    """Show class and probability of samples, or without classes a summary of the outputs."""
     console = _console()
     if rows:
         table = plain_table("sample", "class", "probability", text=True)

@@ -181,9 +181,9 @@ def _training(
     """Return a function that fine-tunes a quantized Keras model with the defaults."""
     from qat_lib.graph.reading import is_module
 
-    if parts.training is None or parts.metric is None or is_module(network):
+    training, metric = parts.training, parts.metric
+    if training is None or metric is None or is_module(network):
         return None
-    metric = parts.metric
 
     def train(quantized: Any) -> None:
         from qatline.components.settings import QATSettings
@@ -191,10 +191,9 @@ def _training(
         from qatline.components.training.finetuning import finetune
         from qatline.pipelines.cli.finetune import Bars
 
-        assert parts.training is not None
         first, second = (
             replace(part, targets=metric.task.check_targets(part.targets, "targets"))
-            for part in parts.training
+            for part in training
         )
         arrays = ArrayData(training=first, validating=second, task=metric.task)
         finetune(
@@ -225,15 +224,19 @@ def _output_shapes(network: Any, part: Labelled) -> tuple[dict[str, Sequence[int
         return dict(output_shapes(network)), False
     import torch
 
+    from qat_lib.torch.inference import in_inference
     from qatline.components.training.torch_network import torch_outputs
 
     given = part.inputs(slice(0, 2))
-    with torch.no_grad():
+    device = next((parameter.device for parameter in network.parameters()), None)
+    # In inference mode: batch norms in training mode would change their statistics.
+    with in_inference(network), torch.no_grad():
         if isinstance(given, Mapping):
-            tensors = {name: torch.tensor(x, dtype=torch.float32) for name, x in given.items()}
-            found = network(**tensors)
+            found = network(
+                **{name: torch.tensor(x).float().to(device) for name, x in given.items()}
+            )
         else:
-            found = network(torch.tensor(given, dtype=torch.float32))
+            found = network(torch.tensor(given).float().to(device))
     outputs = torch_outputs(found)
     named = outputs if isinstance(outputs, Mapping) else {"output": outputs}
     return {name: tuple(x.shape[1:]) for name, x in named.items()}, True

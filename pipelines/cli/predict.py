@@ -177,7 +177,7 @@ def _numbers(outputs: Arrays) -> list[str]:
 def _classified(
     names: Sequence[str], outputs: Arrays, classes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return class and probability of each sample; nothing for models that are no classifiers."""
+    """Return class and probability of each sample of a classifier; nothing for other models."""
     from qatline.components.tasks.classification import probabilities
 
     (values, *more) = outputs.values()

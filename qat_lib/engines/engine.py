@@ -99,11 +99,14 @@ class Engine(ABC):
             One array per output name, with as many samples as ``batch``.
 
         Raises:
-            EngineError, EngineBusyError, EngineLoadError: see ``infer``.
+            EngineError: there are no samples, or see ``infer``.
+            EngineBusyError, EngineLoadError: see ``infer``.
         """
         arrays = batch if isinstance(batch, Mapping) else {self.inputs[0].name: batch}
         smallest, largest = self.batch_sizes
         samples = len(next(iter(arrays.values())))
+        if not samples:
+            raise EngineError("Expected at least one sample. Received none.")
         parts: list[dict[str, Array]] = []
         for start in range(0, samples, largest):
             part = {name: x[start : start + largest] for name, x in arrays.items()}

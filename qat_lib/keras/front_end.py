@@ -32,7 +32,7 @@ prepare = choose_equalization
 def export_like(
     model: Any, path: Path, _example: Sequence[np.ndarray], **options: Any
 ) -> ExportReport:
-    """Export a model, whose inputs have known shapes."""
+    """Export a model. Its inputs have known shapes: the example is not needed."""
     return export_onnx(model, path, **options)
 
 

@@ -229,6 +229,7 @@ def optimize(
     place = recipe.deployment
     front_end = front_end_of(model)
     prepared = recipe.prepare(model, data, spec)
+    _planned(recipe, prepared.model, spec)  # refuses before it builds anything
     names = front_end.input_names(model)
     testing = data if test_data is None else test_data
     trial = EngineTrial(
@@ -339,13 +340,7 @@ class _Run:
         """Quantize, calibrate and correct a float model, and build and measure its engine."""
         began = time.perf_counter()
         self.report(method, 0, 1)
-        self.plan = self.recipe.plan(model, spec)
-        if not self.plan.quantizers:
-            skipped = "; ".join(f"{each.layer}: {each.reason}" for each in self.plan.skipped)
-            raise UnsupportedModelError(
-                f"Expected a model with layers to quantize. {self.plan.model} has none"
-                f"{f': {skipped}' if skipped else ''}."
-            )
+        self.plan = _planned(self.recipe, model, spec)
         quantized = self.recipe.apply(model, self.plan)
         self.recipe.finish(quantized, self.data)
         floats = () if method == "calibration" or spec is None else _floats(spec)
@@ -376,6 +371,17 @@ class _Run:
                 float_layers=floats,
             )
         )
+
+
+def _planned(recipe: PtqRecipe, model: Any, spec: QuantizationSpec | None) -> QuantizationPlan:
+    plan = recipe.plan(model, spec)
+    if not plan.quantizers:
+        skipped = "; ".join(f"{each.layer}: {each.reason}" for each in plan.skipped)
+        raise UnsupportedModelError(
+            f"Expected a model with layers to quantize. {plan.model} has none"
+            f"{f': {skipped}' if skipped else ''}."
+        )
+    return plan
 
 
 def _first_batch(data: Any, names: Sequence[str]) -> list[np.ndarray]:

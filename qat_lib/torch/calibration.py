@@ -105,7 +105,7 @@ class _Histograms(Histograms):
 
 
 def as_tensor(data: Any) -> torch.Tensor:
-    """Return a tensor; a copy of an array, which may be read-only."""
+    """Return a tensor as it is, or a copy of an array: arrays may be read-only."""
     return data if isinstance(data, torch.Tensor) else torch.from_numpy(np.array(data))
 
 

@@ -40,6 +40,19 @@ def test_engine_answers_like_the_reference(built: EngineArtifact, int8_onnx: Pat
             assert difference([received], [expected]) <= bound_of(built.manifest, half=False)
 
 
+def test_infer_many_takes_any_number_of_samples(built: EngineArtifact) -> None:
+    with load_engine(built.path) as engine:
+        smallest, largest = engine.batch_sizes
+        batch = engine.random_batch(largest, seed=1)["input"]
+        images = np.concatenate([batch, batch[:3]])
+        found = engine.infer_many(images)["logits"]
+        assert smallest == 1
+        np.testing.assert_array_equal(found[:largest], engine.infer(batch)["logits"])
+        np.testing.assert_array_equal(found[largest:], engine.infer(images[largest:])["logits"])
+        with pytest.raises(EngineError, match="at least one sample"):
+            engine.infer_many(images[:0])
+
+
 def test_fp32_engine_equals_the_reference(
     cpu_backend: str, fp32_onnx: Path, tmp_path: Path
 ) -> None:

@@ -159,7 +159,8 @@ def test_optimize_refuses(tmp_path: Path) -> None:
     x = keras.Input((4,))
     plain = keras.Model(x, layers.Softmax()(x), name="plain")
     with pytest.raises(UnsupportedModelError, match="plain has none"):
-        optimize(plain, IMAGES[:, 0, 0, :4], tmp_path, **QUICK)
+        optimize(plain, IMAGES[:, 0, 0, :4], tmp_path / "plain", **QUICK)
+    assert list((tmp_path / "plain").iterdir()) == []
     outputs = keras.Input((8, 8, 5))
     mask = keras.Model(outputs, layers.Conv2D(2, 3)(outputs))
     with pytest.raises(ConfigError, match="a metric of your own"):
