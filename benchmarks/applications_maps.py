@@ -16,7 +16,7 @@ from applications_weights import randomize
 KNOWN: dict[str, str] = {
     "keras_hub RetinaNet": "its feature pyramid is one layer, and Adds inside of a layer get no Q/DQ",
     "keras_hub D-FINE": "Keras cannot load the saved model: its config contains a tensor",
-    "keras_hub SAM": "tf2onnx has no Erfc, which the exact GELU in a branch of its prompts uses",
+    "keras_hub SAM": "its prompts have open sizes, and the engine of this row is built without shapes",
     "keras_hub SAM3": "SAM3Attention of the original fails in LogicalAnd on the prompts of this row",
 }
 """Reasons of the networks whose rows have problems."""
