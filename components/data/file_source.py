@@ -20,8 +20,8 @@ from qat_lib.errors import DataError
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import InputInfo
 from qatline.components.data.array_checks import ONLY_INPUT, Array, chunks
+from qatline.components.data.image_split import write_shards
 from qatline.components.data.images import decode_image, read_image, room_for_file
-from qatline.components.data.shards import write_shards
 from qatline.components.data.source import Samples
 from qatline.components.data.splits import Indices
 from qatline.components.settings import DataSettings

@@ -7,27 +7,19 @@ training.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qat_lib.errors import DataError
-from qat_lib.files.text_files import read_json
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
-from qatline.components.data.images import load_image
+from qatline.components.data.image_split import FileSplit, ShardSplit
 from qatline.components.data.part import Array, Augment, Batch, Indices, Split
-from qatline.components.data.shards import ShardSplit
 from qatline.components.data.stored_arrays import load_array, read_targets, read_weights
-
-# The list of a million images has about 50 MiB.
-_LISTING_BYTES = 1 << 30
 
 __all__ = [
     "ArraySplit",
@@ -70,44 +62,6 @@ class ArraySplit:
         """Return raw inputs, copied from disk."""
         found = {name: np.asarray(x[indices]) for name, x in self._arrays.items()}
         return next(iter(found.values())) if self._only else found
-
-
-class FileSplit:
-    """A part stored as image files, decoded by a few threads."""
-
-    def __init__(
-        self, dataset: Dataset, split: str, info: DatasetInfo, preprocessing: Preprocessing
-    ) -> None:
-        self._paths = _load_files(dataset.listing_file(split))
-        self._root = Path(info.root or "")
-        self._color = preprocessing.color
-        self._shape = info.image_shape
-        self._size = (self._shape[0], self._shape[1]) if preprocessing.resize else None
-        self._pool = ThreadPoolExecutor(
-            max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode"
-        )
-        self.targets = read_targets(dataset, split, info, len(self._paths))
-        self.weights = read_weights(dataset, split, len(self.targets))
-
-    def inputs(self, indices: Indices) -> Array:
-        """Return raw images, decoded from their files.
-
-        Raises:
-            DataError: an image is missing, broken or of another size since the data set was
-                prepared.
-        """
-        images = list(self._pool.map(self._load, indices))
-        return np.stack(images) if images else np.empty((0, *self._shape), np.uint8)
-
-    def _load(self, index: int) -> npt.NDArray[np.uint8]:
-        path = self._root / self._paths[index]
-        image = load_image(path, self._color, self._size)
-        if image.shape != self._shape:
-            raise DataError(
-                f"the image {path} is {image.shape} now, expected {self._shape}: run prepare_data "
-                "again"
-            )
-        return image
 
 
 def open_split(dataset: Path, split: str) -> Split:
@@ -203,13 +157,3 @@ def tf_dataset(
         repeat=repeat,
         worker=worker,
     )
-
-
-def _load_files(path: Path) -> list[str]:
-    listed = read_json(path, what="a list of images", error=DataError, limit=_LISTING_BYTES)
-    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise DataError(
-            f"{path} can't be read: expected a list of paths, received {listed!r:.100}. Run "
-            "prepare_data again."
-        )
-    return listed

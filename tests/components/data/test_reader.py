@@ -11,7 +11,7 @@ import pytest
 
 from qat_lib.errors import DataError
 from qatline.components.artifacts import Dataset
-from qatline.components.data import reader
+from qatline.components.data import image_split
 from qatline.components.data.reader import (
     load_split,
     numpy_batches,
@@ -235,9 +235,9 @@ def test_files_are_decoded_by_eight_threads_at_most(
     threads: int,
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(reader.os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(image_split.os, "cpu_count", lambda: processors)
     monkeypatch.setattr(
-        reader, "ThreadPoolExecutor", lambda *, max_workers, **_: asked.append(max_workers)
+        image_split, "ThreadPoolExecutor", lambda *, max_workers, **_: asked.append(max_workers)
     )
     open_split(files(digits, tmp_path, []), "test")
     assert asked == [threads]
@@ -247,7 +247,9 @@ def test_a_list_of_files_may_have_a_gibibyte(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(reader, "read_json", lambda path, *, limit, **_: asked.append(limit) or [])
+    monkeypatch.setattr(
+        image_split, "read_json", lambda path, *, limit, **_: asked.append(limit) or []
+    )
     open_split(files(digits, tmp_path, []), "test")
     assert asked == [2**30]
 

@@ -12,8 +12,8 @@ import pytest
 
 from qat_lib.errors import DataError
 from qatline.components.artifacts import Dataset
+from qatline.components.data.image_split import ShardSplit, write_shards
 from qatline.components.data.reader import load_split, open_split
-from qatline.components.data.shards import ShardSplit, write_shards
 from qatline.components.settings import DataSettings
 from qatline.components.steps.prepare_data import prepare_data_step
 from qatline.components.support.events import NullProgress

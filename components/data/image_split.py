@@ -1,7 +1,8 @@
-"""Parts stored as shards: tar files of the original images, and an index.
+"""Parts of images: a list of the original files, or shards.
 
-Any tool can read the tar files. The index contains the position of each image, so that images are
-read in any order without unpacking, on any machine with access to the data set's directory.
+Shards are tar files of the original images, for any tool to read, and an index. The index contains
+the position of each image, so that images are read in any order without unpacking, on any machine
+with access to the data set's directory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import stat
 import tarfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qat_lib.errors import DataError
 from qat_lib.files import limits
@@ -27,12 +28,12 @@ from qat_lib.files.text_files import read_json
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
-from qatline.components.data.images import decode_image
+from qatline.components.data.images import Pixels, decode_image, load_image
 from qatline.components.data.part import Indices
 from qatline.components.data.stored_arrays import read_targets, read_weights
 
 SHARD_BYTES = 1 << 30
-# The index of a million images has about 60 MiB.
+# The index of a million images has about 60 MiB, and the list of as many files 50 MiB.
 _INDEX_BYTES = 1 << 30
 
 Entry = tuple[int, int, int, str]
@@ -83,43 +84,80 @@ def _append(tar: tarfile.TarFile, name: str, content: bytes) -> int:
     return tar.offset - blocks * tarfile.BLOCKSIZE
 
 
-class ShardSplit:
-    """A part stored in shards, decoded by a few threads."""
+class _ImageSplit(ABC):
+    """A part of images, decoded by a few threads."""
 
     def __init__(
-        self, dataset: Dataset, split: str, info: DatasetInfo, preprocessing: Preprocessing
+        self, dataset: Dataset, split: str, info: DatasetInfo, form: Preprocessing, images: int
     ) -> None:
-        path = dataset.shards_file(split)
-        names, self._entries = _read_index(path)
-        self._files = [_Shard(dataset.file(name)) for name in names]
-        self._check(path)
-        self._color = preprocessing.color
+        self._color = form.color
         self._shape = info.image_shape
-        self._size = (self._shape[0], self._shape[1]) if preprocessing.resize else None
-        self._pool = ThreadPoolExecutor(
-            max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode"
-        )
-        self.targets = read_targets(dataset, split, info, len(self._entries))
-        self.weights = read_weights(dataset, split, len(self.targets))
+        self._size = (self._shape[0], self._shape[1]) if form.resize else None
+        self._threads = min(8, os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="decode")
+        self.targets = read_targets(dataset, split, info, images)
+        self.weights = read_weights(dataset, split, images)
 
-    def inputs(self, indices: Indices) -> npt.NDArray[Any]:
-        """Return raw images, decoded from their shards.
+    def inputs(self, indices: Indices) -> Pixels:
+        """Return raw images, decoded from their files.
 
         Raises:
-            DataError: a shard is damaged.
+            DataError: an image is missing, broken or of another size since the data set was
+                prepared.
         """
-        images = list(self._pool.map(self._load, indices))
-        return np.stack(images) if images else np.empty((0, *self._shape), np.uint8)
+        images = np.empty((len(indices), *self._shape), np.uint8)
 
-    def _load(self, index: int) -> npt.NDArray[np.uint8]:
-        shard, offset, size, name = self._entries[index]
-        content = self._files[shard].read(offset, size)
-        image = decode_image(content, self._color, self._size, name=name)
+        def load(thread: int) -> None:
+            for place in range(thread, len(indices), self._threads):
+                images[place] = self._checked(indices[place])
+
+        list(self._pool.map(load, range(self._threads)))
+        return images
+
+    def _checked(self, index: int) -> Pixels:
+        name, image = self._load(index)
         if image.shape != self._shape:
             raise DataError(
                 f"the image {name} is {image.shape}, expected {self._shape}: run prepare_data again"
             )
         return image
+
+    @abstractmethod
+    def _load(self, index: int) -> tuple[str, Pixels]:
+        """Return the name of an image for messages, and its pixels."""
+
+
+class FileSplit(_ImageSplit):
+    """A part stored as a list of image files."""
+
+    def __init__(
+        self, dataset: Dataset, split: str, info: DatasetInfo, form: Preprocessing
+    ) -> None:
+        self._paths = _read_listing(dataset.listing_file(split))
+        self._root = Path(info.root or "")
+        super().__init__(dataset, split, info, form, len(self._paths))
+
+    def _load(self, index: int) -> tuple[str, Pixels]:
+        path = self._root / self._paths[index]
+        return str(path), load_image(path, self._color, self._size)
+
+
+class ShardSplit(_ImageSplit):
+    """A part stored in shards."""
+
+    def __init__(
+        self, dataset: Dataset, split: str, info: DatasetInfo, form: Preprocessing
+    ) -> None:
+        path = dataset.shards_file(split)
+        names, self._entries = _read_index(path)
+        self._files = [_Shard(dataset.file(name)) for name in names]
+        self._check(path)
+        super().__init__(dataset, split, info, form, len(self._entries))
+
+    def _load(self, index: int) -> tuple[str, Pixels]:
+        shard, offset, size, name = self._entries[index]
+        content = self._files[shard].read(offset, size)
+        return name, decode_image(content, self._color, self._size, name=name)
 
     def _check(self, index: Path) -> None:
         largest = 4 * limits.image_pixels() + (1 << 20)
@@ -153,6 +191,16 @@ class _Shard:
             return os.pread(self._descriptor, size, offset)
         except OSError as error:
             raise DataError(f"{self._path} can't be read: {error.strerror}.") from error
+
+
+def _read_listing(path: Path) -> list[str]:
+    listed = read_json(path, what="a list of images", error=DataError, limit=_INDEX_BYTES)
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise DataError(
+            f"{path} can't be read: expected a list of paths, received {listed!r:.100}. Run "
+            "prepare_data again."
+        )
+    return listed
 
 
 def _read_index(path: Path) -> tuple[list[str], list[Entry]]:
