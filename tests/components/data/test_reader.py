@@ -207,7 +207,7 @@ def test_files_of_another_size_are_told(digits: Path, image_folder: Any) -> None
     assert part.inputs(np.array([], np.int64)).shape == (0, 6, 8, 3)
     for shape in ((6, 9, 3), (6, 7, 3)):
         files(digits, root, ["cat/000.png"], [1], shape)
-        with pytest.raises(DataError, match=r"is \(6, 8, 3\) now, expected"):
+        with pytest.raises(DataError, match=r"is \(6, 8, 3\), expected"):
             open_split(digits, "test").inputs(np.array([0]))
 
 
