@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from qatline.components.artifacts import Baseline, Quantized
 from qatline.components.artifacts.comparison import ChampionComparison, ChanceTest
 from qatline.components.artifacts.evaluation import FileCheck, GroupQuality, ResultRow
 from qatline.components.artifacts.exported import FindingRecord
@@ -373,4 +374,29 @@ def _findings(
         expected=expected,
         received=f"{len(findings)} {plural}",
         message=f"{label}: {first.message}{more}".removeprefix(": "),
+    )
+
+
+def ptq_suffices(
+    baseline: Baseline, calibrated: Quantized, metric: Metric, gate: GateSettings
+) -> str:
+    """Return the reason for skipping fine-tuning; empty if fine-tuning is required.
+
+    The test part is not used: the gate judges the engine on it later.
+
+    Args:
+        baseline: the FP32 model.
+        calibrated: the calibrated model.
+        metric: primary metric of the task.
+        gate: settings with the maximum drop of the metric.
+    """
+    before, after = (each.validation_value(metric.name) for each in (baseline, calibrated))
+    if before is None or after is None:
+        return ""
+    allowed, bound = drop_allowed(after, before, metric, gate)
+    if not allowed:
+        return ""
+    return (
+        f"the calibrated model has {metric.text(after)} on the validation part against "
+        f"{metric.text(before)} in FP32; the gate allows {bound} FP32"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qat_lib.errors import MissingPackageError, QatlineError
+from qat_lib.errors import DataError, MissingPackageError, QatlineError
 from qat_lib.support.extras import missing_hint
-from qatline.components.data.read_errors import as_data_error
 from qatline.components.support.disk_errors import as_storage_error, is_disk_full
 from qatline.components.support.events import emit
 
@@ -49,3 +49,18 @@ def _translated(error: Exception, output: Path) -> Exception:
     if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
         return MissingPackageError(hint)
     return as_data_error(error) or error
+
+
+_RAISED_IN_PYTHON = re.compile(r"\bDataError: (?P<message>[^\n]+)")
+
+
+def as_data_error(error: BaseException) -> DataError | None:
+    """Return the DataError wrapped in a TensorFlow error, or None.
+
+    TensorFlow keeps only the text of an exception in ``tf.numpy_function``: class name, message and
+    traceback.
+    """
+    if not type(error).__module__.startswith("tensorflow"):
+        return None
+    found = _RAISED_IN_PYTHON.search(str(error))
+    return DataError(found["message"]) if found else None

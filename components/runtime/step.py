@@ -52,8 +52,8 @@ from qatline.components.support.scrubbed_output import scrub_output
 from qatline.components.support.user_code import find_user_modules
 from qatline.components.tracking.step_run import step_run
 from qatline.components.tracking.tracked import log_outputs, log_settings
-from qatline.components.workers.step_workers import step_workers
 from qatline.components.workers.worker_config import read_worker_config
+from qatline.components.workers.worker_group import step_workers
 
 
 def run_component(

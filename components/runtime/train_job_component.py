@@ -19,11 +19,11 @@ from typing import Any
 
 from qat_lib.errors import ConfigError, StorageError
 from qatline.components.runtime.failures import reported_failure
-from qatline.components.runtime.pod_log import log_to_pod
 from qatline.components.runtime.shown_outputs import MetricsArtifact, show_metrics
 from qatline.components.runtime.steps import load_step
 from qatline.components.store.directories import read_step_manifest, verify_directory
 from qatline.components.store.remote_directories import fetch_artifact, object_location
+from qatline.components.support.scrubbed_output import log_to_pod
 from qatline.components.tracking.tracker import PIPELINE_RUN_VARIABLE
 from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
 from qatline.components.trainjob.launcher import Launcher

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from qat_lib.errors import QatlineError
-from qatline.components.runtime.pod_log import log_to_pod
 from qatline.components.runtime.step import run_component
 from qatline.components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
 from qatline.components.store.remote_directories import (
@@ -22,6 +21,7 @@ from qatline.components.store.remote_directories import (
     object_location,
     store_artifact,
 )
+from qatline.components.support.scrubbed_output import log_to_pod
 from qatline.components.trainjob.checkpoint_mirror import mirrored_checkpoints
 from qatline.components.trainjob.task import TASK_VARIABLE, WorkerTask, read_variable
 from qatline.components.trainjob.tf_config import (

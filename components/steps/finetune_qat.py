@@ -51,13 +51,13 @@ def finetune_qat_step(
         control, if any), and the epoch of the kept weights (0: the calibrated model, see
         ``qatline.components.training.history.is_clear_gain``).
     """
+    from qatline.components.evaluation.gate import ptq_suffices
     from qatline.components.tasks import open_task
     from qatline.components.training.checkpoints import open_checkpoint
     from qatline.components.training.control import choose_teacher, train_control
     from qatline.components.training.finetuning import final_epoch, finetune
     from qatline.components.training.framework import Oscillation, framework_of
     from qatline.components.training.prepared_data import measure_model
-    from qatline.components.training.ptq_choice import ptq_suffices
     from qatline.components.training.ranges import describe_ranges, with_oscillation
 
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)

@@ -5,6 +5,7 @@ Libraries print to logs that are kept.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -50,3 +51,10 @@ def scrub_output(stdout: Callable[[str], str] = scrub) -> None:
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, ScrubbedStream):
             setattr(sys, name, ScrubbedStream(stream, clean))
+
+
+def log_to_pod() -> None:
+    """Log qatline's messages from INFO and libraries' from WARNING; mask secrets."""
+    scrub_output()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("qatline").setLevel(logging.INFO)

@@ -38,7 +38,6 @@ from qatline.components.training.recipe import losses_of, recipe_of, reestimatio
 from qatline.components.training.torch_network import TorchNetwork, to_numpy, torch_activation
 from qatline.components.training.torch_optimizers import make_optimizer
 from qatline.components.training.torch_recipe import TorchTrainingRecipe
-from qatline.components.training.torch_state import to_arrays, to_tensors
 from qatline.components.training.user_callbacks import UserCallbacks
 
 CALLED = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
@@ -449,3 +448,27 @@ def _parts(rows: int, size: int | None) -> list[slice]:
     if ends and size != 1 and rows - ends[-1] == 1:
         ends.pop()
     return [slice(*part) for part in itertools.pairwise([0, *ends, rows])]
+
+
+def to_arrays(state: Any) -> Any:
+    """Return a copy of a state with arrays in place of its tensors.
+
+    NumPy has no bfloat16: such tensors become float32, without loss.
+    """
+    if isinstance(state, torch.Tensor):
+        kept = state.float() if state.dtype == torch.bfloat16 else state
+        return kept.detach().cpu().clone().numpy()
+    if isinstance(state, dict):
+        return {name: to_arrays(value) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [to_arrays(value) for value in state]
+    return state
+
+
+def to_tensors(state: Any) -> Any:
+    """Return a state with tensors in place of the arrays of ``to_arrays``."""
+    if isinstance(state, dict):
+        return {name: to_tensors(value) for name, value in state.items()}
+    if isinstance(state, list):
+        return [to_tensors(value) for value in state]
+    return torch.from_numpy(state) if hasattr(state, "__array__") else state

@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import StepError
+from qatline.components.settings import Settings
 from qatline.components.store.checkpoint_folder import CHECKPOINTS_VARIABLE
 from qatline.components.store.step_store import STORE_VARIABLE
 from qatline.components.support.events import EVENTS_VARIABLE, emit
@@ -162,3 +164,30 @@ def _free_ports(count: int) -> list[int]:
             listener.bind(("127.0.0.1", 0))
             ports.append(int(listener.getsockname()[1]))
     return ports
+
+
+@contextmanager
+def step_workers(
+    step: str, *, sections: Mapping[str, Settings], seed: int, inputs: Mapping[str, Path]
+) -> Iterator[None]:
+    """Connect the workers of a training step within the block.
+
+    Args:
+        step: name of the step.
+        sections: its settings.
+        seed: seed of the run.
+        inputs: its input directories.
+
+    Raises:
+        StepError: a worker ended, or the workers cannot be connected.
+    """
+    # Imported late: other steps need neither these modules nor their import time.
+    from qatline.components.workers.workers import current_workers, lost_workers_named
+
+    counts = [getattr(section, "workers", 1) or 1 for section in sections.values()]
+    plain = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    paths = {name: str(path.absolute()) for name, path in inputs.items()}
+    call = {"settings": plain, "seed": seed, "inputs": paths}
+    with local_workers(step, max(counts), call), lost_workers_named():
+        current_workers()
+        yield

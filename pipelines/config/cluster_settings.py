@@ -6,7 +6,7 @@ neither a parameter of the pipeline nor part of a cache key, and local runs igno
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
@@ -21,7 +21,6 @@ from qatline.pipelines.config.kubernetes_values import (
     WebAddress,
 )
 from qatline.pipelines.config.pod_settings import StepResources, check_pod
-from qatline.pipelines.config.train_job_settings import TrainJobSettings
 
 _OVERRIDES: dict[str, Any] = {
     step.name: (StepResources | None, Field(None, description=step.help or None)) for step in STEPS
@@ -62,6 +61,28 @@ class ImageSettings(Settings):
                     f"expected names of top-level modules, such as my_networks, received {name!r}"
                 )
         return modules
+
+
+class TrainJobSettings(Settings):
+    """TrainJobs of Kubeflow Trainer, one for each training step with several workers."""
+
+    runtime: ObjectName = Field(
+        "qatline-tensorflow", description="Name of the training runtime (qatline cluster runtime)."
+    )
+    runtime_kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] = Field(
+        "ClusterTrainingRuntime",
+        description="Kind of the runtime: of the cluster, or of the run's namespace.",
+    )
+    service_account: ObjectName | None = Field(
+        None, description="Service account of the workers. Default: the namespace's."
+    )
+    labels: dict[str, str] = Field(
+        default_factory=dict,
+        description="Labels of the TrainJobs, such as kueue.x-k8s.io/queue-name.",
+    )
+    keep: Literal["failed", "always", "never"] = Field(
+        "failed", description="Ended TrainJobs that stay in the cluster."
+    )
 
 
 class ClusterSettings(StepResources):

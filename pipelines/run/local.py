@@ -26,7 +26,6 @@ from qatline.components.support.disk_errors import as_storage_error, is_disk_ful
 from qatline.pipelines.config.run_config import RunConfig
 from qatline.pipelines.run.event_tail import EventTail, file_size
 from qatline.pipelines.run.folder import RunFolder
-from qatline.pipelines.run.processes import end_group
 from qatline.pipelines.run.progress import RunProgress
 from qatline.pipelines.run.progress_view import ProgressView
 from qatline.pipelines.run.record import read_record
@@ -259,3 +258,21 @@ def _log_tail(path: Path, start: int) -> str:
         place for place, line in enumerate(lines) if "Traceback (most recent call last)" in line
     ]
     return "\n".join(lines[traces[-1] :][:_LOG_TAIL] if traces else lines[-_LOG_TAIL:])
+
+
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL of a process group
+
+
+def end_group(process: subprocess.Popen[bytes], grace: float = _GRACE) -> None:
+    """Terminate a child and its process group; kill them after ``grace`` seconds."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(grace)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            # Even after the child's exit: its own children may still run.
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -23,7 +23,6 @@ from qatline.components.tracking.tracker import (
     URI_VARIABLE,
 )
 from qatline.pipelines.config.run_config import RunConfig
-from qatline.pipelines.run.dead_runs import FOLDER_TAG, close_dead_runs
 from qatline.pipelines.run.folder import RunFolder
 from qatline.pipelines.run.record import TrackingRecord, read_tracking, write_json
 from qatline.pipelines.run.result import RunResult
@@ -232,3 +231,18 @@ def _description(config: RunConfig) -> str:
     """Return a description of the run before it has results."""
     data = config.data.path or config.data.name or config.data.kind
     return f"{config.model.name} on {data}, seed {config.seed}."
+
+
+FOLDER_TAG = "qatline.run_dir"
+"""Tag of an MLflow run with the run's folder on its machine."""
+
+
+def close_dead_runs(client: Any, experiment: str) -> None:
+    """Close an experiment's runs with status RUNNING and a terminated process."""
+    wanted = f"attributes.status = 'RUNNING' and tags.`{FOLDER_TAG}` LIKE '/%'"
+    for run in client.search_runs([experiment], filter_string=wanted, max_results=1000):
+        folder = RunFolder(path=Path(run.data.tags[FOLDER_TAG]))
+        # Folders of other machines do not exist here: their runs are left alone.
+        if folder.record_file.is_file() and folder.settle().status != "running":
+            close_children(client, experiment, run.info.run_id, "KILLED")
+            client.set_terminated(run.info.run_id, "KILLED")

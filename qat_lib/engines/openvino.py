@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, EngineBackend
@@ -29,10 +30,10 @@ from qat_lib.engines.environment import (
     cpu_refusal,
     is_limited,
 )
-from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
-from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.onnx_graph import GraphSummary, bounded
+from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.openvino_forms import SoundForm, keep_time_axes, sound_form
 from qat_lib.engines.openvino_layers import read_execution_graph
 from qat_lib.engines.request_pool import RequestLimits
@@ -45,6 +46,7 @@ from qat_lib.errors import (
     EngineError,
     EngineLoadError,
 )
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.support.mappings import map_values
 
 logger = logging.getLogger(__name__)
@@ -290,3 +292,35 @@ def _reason(error: RuntimeError) -> str:
         if line.strip() and not line.strip().startswith("Exception from"):
             return line.strip().lstrip("- ").rstrip(".")
     return "no reason given"
+
+
+_LOOPS = onnx_operators("loop")
+
+
+def advise(onnx: Path, graph: GraphSummary, library: str) -> str:
+    """Return a remedy for an ONNX file that ``library`` can't compile.
+
+    The advice depends on whether ONNX Runtime accepts the file.
+
+    Args:
+        onnx: the ONNX file.
+        graph: its summary.
+        library: name of the library, for the text.
+    """
+    try:
+        reference_session(onnx)
+    except EngineBuildError as error:
+        return f"{error} Verify the graph first (qatline verify)."
+    except BackendUnavailableError:
+        return "Verify the graph first (qatline verify)."
+    right = f"The graph itself is right: ONNX Runtime takes it, and {library} does not."
+    if any(operator in _LOOPS for _, operator in graph.order):
+        return (
+            f"{right} The graph steps through time in a Loop, which is how GRU, SimpleRNN, "
+            "ConvLSTM, and layers with a mask are exported. Build with backend='onnxruntime', or "
+            "make the layers with unroll=True and export again."
+        )
+    quantized = ", or leave the layer out of quantization" if graph.weights is not None else ""
+    return (
+        f"{right} Build with backend='onnxruntime'{quantized}, or replace the layer that is named."
+    )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from qat_lib.core.plan import Consumer, QuantizerEntry
 from qat_lib.core.selection import Decision
 from qat_lib.core.spec import LayerConfig
 from qat_lib.graph.call_graph import CallGraph, GraphCall
+from qat_lib.graph.roles import activation_functions
 from qat_lib.planner.agreement import agreed
-from qat_lib.planner.maxima import maximum_behind
-from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
 
@@ -161,3 +160,63 @@ def _free_name(tensor: str, taken: set[str]) -> str:
         name, suffix = f"{base}_quantizer_{suffix}", suffix + 1
     taken.add(name)
     return name
+
+
+NON_NEGATIVE = activation_functions("non-negative")
+
+
+def non_negative_tensors(graph: CallGraph) -> frozenset[str]:
+    """Return the tensors that are non-negative by their layers, for any weights."""
+    found: set[str] = set()
+    for call in graph.calls:
+        if _is_non_negative(call, [tensor in found for tensor in call.inputs]):
+            found.update(call.outputs)
+    return frozenset(found)
+
+
+def _is_non_negative(call: GraphCall, inputs: list[bool]) -> bool:
+    """Return whether a call's outputs are non-negative.
+
+    Args:
+        call: the call.
+        inputs: whether each input is non-negative.
+    """
+    traits = call.traits
+    if traits.is_input:
+        return False
+    if "non-negative" in traits.roles or traits.own_activation in NON_NEGATIVE:
+        return True
+    if traits.is_quantizer:
+        return traits.quantizer.unsigned or inputs[0]
+    # One non-negative operand bounds the maximum from below.
+    if traits.kind == "Maximum" and any(inputs):
+        return True
+    return bool(inputs) and all(inputs) and _keeps_sign(call)
+
+
+def _keeps_sign(call: GraphCall) -> bool:
+    """Return whether non-negative inputs give non-negative outputs."""
+    roles = call.traits.roles
+    # With one tensor, the other operand is a constant, of any sign.
+    if "merge" in roles:
+        return "sign preserving" in roles and len(call.inputs) > 1
+    return "sign preserving" in roles or "range preserving" in roles
+
+
+def maximum_behind(graph: CallGraph, consumers: Iterable[Consumer]) -> str | None:
+    """Return the wide maximum that reads a quantized tensor, or None.
+
+    A percentile clips few of a tensor's values, but most of the maxima over many values.
+
+    Args:
+        graph: the model.
+        consumers: readers of the quantized tensor; range-preserving readers are followed.
+    """
+    open_calls = [graph.by_name[consumer.layer] for consumer in consumers]
+    while open_calls:
+        call = open_calls.pop()
+        if "wide maximum" in call.traits.roles:
+            return call.name
+        if call.traits.preserves_range:
+            open_calls += [reader for reader, _ in graph.consumers(call.outputs[0])]
+    return None

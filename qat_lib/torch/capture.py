@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from qat_lib.errors import ExportError, UnsupportedModelError
-from qat_lib.export.quiet import quiet
+from qat_lib.export.conversion import quiet
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.export_mode import export_mode
 from qat_lib.torch.inference import in_inference

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from qat_lib.errors import ExportError
-from qat_lib.export.marked_pairs import insert_pairs
-from qat_lib.export.opset import change_opset
+from qat_lib.export.conversion import change_opset, insert_pairs
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.passes.fold_constants import fold_constants
 from qat_lib.export.passes.static_shapes import fix_reshape_targets, infer_shapes

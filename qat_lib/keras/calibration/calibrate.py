@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,12 @@ from qat_lib.calibrators.batches import BatchReader
 from qat_lib.calibrators.calibration import Calibration
 from qat_lib.calibrators.methods import chosen_method
 from qat_lib.calibrators.report import CalibrationReport
-from qat_lib.errors import CalibrationError
+from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.keras.calibration.kernels import keras_gains
-from qat_lib.keras.calibration.limits import channel_limits
 from qat_lib.keras.calibration.observing import ModelCalls, TensorHistograms
+from qat_lib.keras.graph.layer_graph import LayerGraph
 from qat_lib.keras.quantizers import model_quantizers
+from qat_lib.keras.quantizers.channel_relu import ChannelReLU
 
 
 def calibrate(
@@ -76,3 +78,25 @@ def calibrate(
 
 def _is_array(data: Any) -> bool:
     return isinstance(data, np.ndarray) or bool(tf.is_tensor(data))
+
+
+def channel_limits(model: Any) -> dict[str, float]:
+    """Return the smallest bound of the ``ChannelReLU`` before each quantizer, by quantizer name.
+
+    A range up to this limit makes the bounds redundant. Otherwise, the exported graph would need a
+    minimum with a constant per channel, and no engine fuses it into the preceding convolution.
+    ``equalize`` sets the smallest bound at or above all observed values, so the limit clips only
+    outliers. Quantizers of several tensors have no limit.
+    """
+    try:
+        graph = LayerGraph(model)
+    except UnsupportedModelError:
+        return {}
+    limits: dict[str, float] = {}
+    for call in graph.calls:
+        if not isinstance(call.core, ChannelReLU):
+            continue
+        for reader, _ in graph.consumers(call.outputs[0]):
+            if reader.traits.is_quantizer and len(graph.calls_of(reader.layer)) == 1:
+                limits[reader.layer] = min(*call.core.bounds, limits.get(reader.layer, math.inf))
+    return limits

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.errors import ExportError
+from qat_lib.export.conversion import change_opset, insert_pairs, quiet
 from qat_lib.export.graph import (
     BATCH_NORM,
     LAYER,
@@ -21,10 +22,7 @@ from qat_lib.export.graph import (
     border_dimension,
     is_op,
 )
-from qat_lib.export.marked_pairs import insert_pairs
-from qat_lib.export.opset import change_opset
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
-from qat_lib.export.quiet import quiet
 from qat_lib.keras.export.precision import float32_array
 from qat_lib.keras.export.prepare import freezable, prepare_graph
 from qat_lib.keras.export.trace import Trace, trace_model

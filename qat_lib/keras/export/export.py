@@ -15,10 +15,9 @@ from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.export.self_check import ModelInput
 from qat_lib.keras.export.convert import convert
-from qat_lib.keras.export.keras_quantizers import built_quantizers
 from qat_lib.keras.export.keras_reference import KerasReference
 from qat_lib.keras.export.precision import OTHER_FLOATS
-from qat_lib.keras.structure import functional_of
+from qat_lib.keras.structure import functional_of, layers_of
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.preprocessing import AnyPreprocessing
 
@@ -138,3 +137,11 @@ class KerasSource:
     def reference(self, layers: list[str]) -> KerasReference:
         """Return the reference for a parity check."""
         return KerasReference(self.model, layers)
+
+
+def built_quantizers(model: Any) -> list[RangeOwner]:
+    """Return the built quantizers of a Keras model, including those inside wrappers."""
+    from qat_lib.keras.quantizers import TensorQuantizer
+
+    layers = layers_of(model)
+    return [layer for layer in layers if isinstance(layer, TensorQuantizer) and layer.built]

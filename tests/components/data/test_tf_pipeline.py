@@ -10,9 +10,9 @@ import pytest
 
 from qat_lib.errors import DataError
 from qatline.components.data.labelled import AsFloat, Labelled
-from qatline.components.data.read_errors import as_data_error
 from qatline.components.data.reader import load_split, tf_dataset
 from qatline.components.data.tf_pipeline import build_dataset
+from qatline.components.runtime.failures import as_data_error
 from qatline.components.settings import DataSettings
 from qatline.components.steps.prepare_data import prepare_data_step
 from qatline.components.support.events import NullProgress

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qatline.components.artifacts import ResultRow, Verdict
+from qatline.components.artifacts import Baseline, Quantized, ResultRow, Verdict
 from qatline.components.artifacts.comparison import ChanceTest
 from qatline.components.artifacts.evaluation import FileCheck, GroupQuality
 from qatline.components.artifacts.exported import FindingRecord
+from qatline.components.artifacts.metric import ACCURACY
 from qatline.components.artifacts.promotion import Reason
-from qatline.components.evaluation.gate import judge, speedup
+from qatline.components.evaluation.gate import judge, ptq_suffices, speedup
 from qatline.components.settings import GateSettings
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -342,3 +344,32 @@ def test_lost_class_is_named_without_a_floor() -> None:
 def test_class_floor_without_classes_rejects() -> None:
     rows = {name: ResultRow.model_validate(row) for name, row in GOOD.items()}
     assert failed(judge(rows, settings(required_per_class=0.1), **SOUND)) == ["group_quality"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "skips"),
+    [(0.95, 0.945, True), (0.95, 0.939, False), (0.95, 0.97, True), (None, 0.9, False)],
+)
+def test_ptq_suffices_within_the_bound_of_the_gate(
+    tmp_path: Path, before: float | None, after: float, skips: bool
+) -> None:
+    for name in ("baseline", "ptq"):
+        (tmp_path / name).mkdir()
+    if before is not None:
+        Baseline(tmp_path / "baseline").write_metrics({"validation_accuracy": before})
+    # The test part says the opposite, and decides nothing.
+    Quantized(tmp_path / "ptq").write_metrics({"validation_accuracy": after, "test_accuracy": 0.1})
+    reason = ptq_suffices(
+        Baseline(tmp_path / "baseline"), Quantized(tmp_path / "ptq"), ACCURACY, GateSettings()
+    )
+    assert bool(reason) is skips
+
+
+def test_reason_names_both_accuracies(tmp_path: Path) -> None:
+    for name in ("baseline", "ptq"):
+        (tmp_path / name).mkdir()
+        Baseline(tmp_path / name).write_metrics({"validation_accuracy": 0.95})
+    reason = ptq_suffices(
+        Baseline(tmp_path / "baseline"), Quantized(tmp_path / "ptq"), ACCURACY, GateSettings()
+    )
+    assert "95.00% on the validation part against 95.00% in FP32" in reason

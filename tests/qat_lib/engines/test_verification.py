@@ -15,10 +15,9 @@ from recurrent_networks import FEATURES, STEPS, write_loop, write_stacked
 
 from qat_lib.engines import BuildSpec, build_engine, load_engine, parse_shapes, read_manifest
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.import_advice import advise
 from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.onnxruntime import OnnxRuntimeEngine
-from qat_lib.engines.openvino import OpenVINOEngine
+from qat_lib.engines.openvino import OpenVINOEngine, advise
 from qat_lib.engines.tensorrt import backend as tensorrt_backend
 from qat_lib.engines.tensorrt.runtime import TensorRTEngine
 from qat_lib.errors import EngineBuildError

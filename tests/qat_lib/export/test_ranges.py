@@ -8,7 +8,7 @@ import pytest
 
 from qat_lib.errors import ExportError
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
-from qat_lib.keras.export.keras_quantizers import built_quantizers
+from qat_lib.keras.export.export import built_quantizers
 
 
 @pytest.mark.parametrize(

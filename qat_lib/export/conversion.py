@@ -1,12 +1,16 @@
-"""Replacement of the quantizers' markers in a converted graph by Q/DQ pairs."""
+"""Steps of the conversion to ONNX that both front ends share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from qat_lib.errors import ExportError
 from qat_lib.export.graph import (
     QUANTIZER,
     add_constant,
@@ -50,3 +54,41 @@ def insert_pairs(model: ir.Model, markers: Mapping[str, str]) -> None:
         for half in (quantize, dequantize):
             half.meta[QUANTIZER] = quantizer
         graph.remove(node, safe=True)
+
+
+def change_opset(proto: Any, opset: int, written: int) -> Any:
+    """Return a model of operator set ``written`` converted to ``opset``.
+
+    Raises:
+        ExportError: the converter does not support an operator in ``opset``.
+    """
+    import onnx
+
+    del proto.opset_import[:]
+    proto.opset_import.append(onnx.helper.make_opsetid("", written))
+    older = opset < written
+    try:
+        return onnx.version_converter.convert_version(proto, opset)
+    except (RuntimeError, ValueError) as error:
+        raise ExportError(
+            f"ONNX's version converter could not {'lower' if older else 'raise'} the graph to "
+            f"operator set {opset}: {error}. "
+            f"Export with operator set {written} or {'newer' if older else 'older'}."
+        ) from error
+
+
+@contextmanager
+def quiet(*names: str) -> Iterator[None]:
+    """Silence the logs of libraries within the block.
+
+    The libraries raise the errors that they log, so no information is lost.
+    """
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
