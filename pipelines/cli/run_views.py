@@ -44,6 +44,7 @@ from qatline.pipelines.run.result_table import (
 
 if TYPE_CHECKING:
     from qatline.pipelines.comparison.find_runs import RunChoice
+    from qatline.pipelines.run.removal import Removal
 
 _STYLES = {
     "finished": "green",
@@ -83,6 +84,22 @@ def show_runs(runs: Sequence[RunSummary], folder: Path, console: Console | None 
     for run in runs:
         if run.problem is not None:
             console.print(Text(f"{run.run_id}: {run.problem}"), soft_wrap=True)
+
+
+def show_removal(
+    removal: Removal, folder: Path, *, delete: bool, console: Console | None = None
+) -> None:
+    """Print the runs and cached results that are removed, or would be."""
+    console = console or Console(highlight=False)
+    if removal.runs:
+        show_runs(removal.runs, folder, console)
+    for run_id, reason in removal.kept.items():
+        console.print(Text(f"{run_id} stays: {reason}."), soft_wrap=True)
+    runs, results = len(removal.runs), len(removal.results)
+    what = f"{runs} run{'s' * (runs != 1)} and {results} cached result{'s' * (results != 1)}"
+    console.print(f"{what}, {numbers.size(removal.freed)}.")
+    if not delete and (runs or results):
+        console.print("Nothing is removed yet: add --delete.")
 
 
 def show_details(details: RunDetails) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from qat_lib.errors import ConfigError
 from qatline.pipelines.cli.command import command
 from qatline.pipelines.cli.options import CommandLine, JsonOption, RunsDirOption, print_json
 
-app = CommandLine(no_args_is_help=True, help="List runs, show one, or read its log.")
+app = CommandLine(
+    no_args_is_help=True, help="List runs, show one, read its log, or remove old ones."
+)
 
 RunOrLatest = Annotated[
     str | None,
@@ -72,3 +76,66 @@ def log_of_run(
     from qatline.pipelines.run.folder import find_or_latest
 
     print_log(find_or_latest(runs_dir or Path("runs"), run), step=step, follow=follow)
+
+
+@app.command("gc")
+@command
+def remove_runs(
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Only runs started so long ago: 12h, 30d."),
+    ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="Only runs with this status, such as failed; repeatable."),
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Only the oldest, until the folder has this size: 20GiB."
+        ),
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove them, instead of showing them.")
+    ] = False,
+    runs_dir: RunsDirOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Remove runs, and cached results that no other run has.
+
+    Runs in progress stay, and runs that made a champion or its predecessor. The records in MLflow
+    and the registered models stay, too.
+    """
+    from pydantic import ByteSize, TypeAdapter
+
+    from qatline.pipelines.cli.run_views import show_removal
+    from qatline.pipelines.config.kubernetes_values import parse_seconds
+    from qatline.pipelines.run.removal import plan_removal, remove
+
+    folder = (runs_dir or Path("runs")).absolute()
+    removal = plan_removal(
+        folder,
+        seconds=_parsed(older_than, parse_seconds, "--older-than", "an age such as 12h or 30d"),
+        statuses=status or (),
+        most_bytes=_parsed(
+            max_size,
+            TypeAdapter(ByteSize).validate_python,
+            "--max-size",
+            "a size such as 500MB or 20GiB",
+        ),
+    )
+    if json_:
+        print_json({**removal.to_dict(), "deleted": delete})
+    else:
+        show_removal(removal, folder, delete=delete)
+    if delete:
+        remove(removal, folder)
+
+
+def _parsed(
+    text: str | None, parse: Callable[[str], int], option: str, expected: str
+) -> int | None:
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: expected {expected}, received {text!r}.") from error

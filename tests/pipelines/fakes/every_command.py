@@ -87,6 +87,7 @@ COMMANDS = {
     "runs list": [],
     "runs show": ["r"],
     "runs logs": ["r"],
+    "runs gc": ["--status", "failed"],
     "optimize": ["m.keras", "--data", "d.npz", "-o", "out"],
     "quantize": ["m.keras"],
     "export": ["m.keras", "-o", "x.onnx"],
