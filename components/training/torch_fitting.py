@@ -40,7 +40,14 @@ from qatline.components.training.torch_optimizers import make_optimizer
 from qatline.components.training.torch_recipe import TorchTrainingRecipe
 from qatline.components.training.user_callbacks import UserCallbacks
 
-CALLED = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
+CALLED = (
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_epoch_end",
+    "on_train_end",
+)
 """Methods of callbacks that are called in PyTorch."""
 
 ADAMW_DECAY = 0.004
@@ -130,7 +137,7 @@ def fit_network(
         record.on_epoch_begin()
         user.notify("on_epoch_begin", epoch)
         recipe.begin_epoch(epoch)
-        figures = training.run_epoch(start_epoch(batches), record, recipe.end_step)
+        figures = training.run_epoch(start_epoch(batches), record, user, recipe.end_step)
         record.on_epoch_end(epoch, figures)
         user.notify("on_epoch_end", epoch, figures)
         saved.end_epoch(epoch + 1)
@@ -318,15 +325,17 @@ class Training:
         self,
         batches: Iterable[tuple[Any, ...]],
         record: History,
+        user: TorchCallbacks,
         after_step: Callable[[], None],
     ) -> dict[str, float]:
-        """Train on every batch once; return the epoch's loss and score.
+        """Train on every batch once, or until a callback stops; return the epoch's loss and score.
 
         A last batch of a single sample is skipped.
         """
         seen, loss, score = 0, 0.0, 0.0
         figures: dict[str, float] = {}
         for index, (x, y, *weights) in enumerate(batches):
+            user.notify("on_train_batch_begin", index)
             # With one sample, a batch norm may have a single value per channel: PyTorch raises.
             if len(y) > 1 or self._batch_size == 1 or not seen:
                 losses, scores = self._step(x, y, *weights)
@@ -336,6 +345,9 @@ class Training:
                 if self._loss.score is not None:
                     figures[self._score_name] = score / seen
             record.on_train_batch_end(index, figures)
+            user.notify("on_train_batch_end", index, figures)
+            if user.stop_training:
+                break
         return figures
 
     def _step(
@@ -388,8 +400,8 @@ class Training:
 class TorchCallbacks(UserCallbacks):
     """Callbacks of a PyTorch training: objects with methods of Keras's callbacks.
 
-    All methods are optional; those of batches are not called. The module is the attribute
-    ``model`` of each callback, and ``model.stop_training = True`` ends the training.
+    All methods are optional. The module is the attribute ``model`` of each callback, and
+    ``model.stop_training = True`` ends the training, as in Keras after the batch or epoch.
 
     Args:
         schedule: the settings.

@@ -41,6 +41,17 @@ class Recorder(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+class Batches(Recorder):
+    """Records the calls of batches, and ends the training in the second epoch's second batch."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.logs.append({"begin": batch})
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.logs.append({"end": batch, "loss": float(logs["loss"])})
+        self.model.stop_training = self.epochs == 1 and batch == 1
+
+
 class Remembering(Recorder):
     """Continues its count after an interruption."""
 
@@ -73,6 +84,19 @@ def test_callbacks_see_and_end_epochs(framework: str, kind: Any) -> None:
     assert last["loss"] == pytest.approx(row.loss)
     assert (last["val_loss"], last["val_accuracy"]) == (row.val_loss, row.val_accuracy)
     assert row.epoch == 2
+
+
+@pytest.mark.parametrize("framework", BOTH)
+def test_callbacks_see_and_end_batches(framework: str) -> None:
+    _, rows = train(framework, settings("Batches"))
+    first, second = (index for index, log in enumerate(Batches.logs) if "epoch" in log)
+    batches = [next(iter(log.items())) for log in Batches.logs if "epoch" not in log]
+    assert batches[:first] == [
+        (name, batch) for batch in range(first // 2) for name in ("begin", "end")
+    ]
+    assert batches[first:] == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]
+    assert Batches.logs[first - 1]["loss"] == pytest.approx(rows[0].loss)
+    assert (second, rows[-1].epoch) == (first + 5, 2)
 
 
 @pytest.mark.parametrize("framework", BOTH)
