@@ -19,7 +19,7 @@ from qatline.components.tasks.task import Outputs, Task, joined, rows_of, sample
 
 
 def check_task(task: Task, outputs: Outputs, targets: Any) -> None:
-    """Check that a task does all that the pipeline asks of it.
+    """Check that a task fulfils the pipeline's interface.
 
     Args:
         task: the task, with ``data`` set if it uses it.

@@ -44,7 +44,7 @@ def component_of(step: Step, *, launched: bool = False) -> Any:
 
 
 def make_component(step: Step, definition: StepDefinition, *, launched: bool = False) -> Any:
-    """Return the component of a step by what its function declares."""
+    """Return the component of a step, generated from its function."""
     source = component_source(step, definition, launched=launched)
     file = f"<{'launcher' if launched else 'component'} of {step.name}>"
     return component_from(source, f"{step.name}_component", file=file, image=_IMAGES[step.image])

@@ -10,7 +10,7 @@
     │   └── ShapeChangedError         a calibrator's tensors changed their channels (torch.calib)
     ├── DataError                     a data set is missing, broken or inconsistent
     ├── ExportError                   the ONNX export failed, or an ONNX file can't be used
-    │   └── VerificationError         the exported graph is not what the plan says
+    │   └── VerificationError         the exported graph deviates from the plan
     ├── EngineError                   anything about engines
     │   ├── BackendUnavailableError   the backend's library, driver or device is not there
     │   ├── EngineBuildError          the build failed
@@ -73,7 +73,7 @@ class ExportError(QatlineError, RuntimeError):
 
 
 class VerificationError(ExportError):
-    """The exported graph is not what the plan says."""
+    """The exported graph deviates from the plan."""
 
 
 class EngineError(QatlineError, RuntimeError):

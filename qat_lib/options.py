@@ -23,7 +23,7 @@ CpuChoice: TypeAlias = Literal["auto", Cpu]
 """A kind of CPU, or that of this machine."""
 
 Framework: TypeAlias = Literal["keras", "torch"]
-"""What a model is made and trained with."""
+"""Framework of a model."""
 
 Mode: TypeAlias = Literal["full", "partial"]
 """Whether all layers are quantized or only those that a spec or a case names."""

@@ -150,7 +150,7 @@ class QuantizationSettings(Settings):
     )
     percentile: float = Field(99.99, gt=50, le=100)
     range_policy: RangePolicy = Field(
-        "frozen", description="What happens to activation ranges during fine-tuning."
+        "frozen", description="Change of the activation ranges during fine-tuning."
     )
     unsigned: Switch = Field(
         "auto",

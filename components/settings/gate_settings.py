@@ -12,10 +12,10 @@ _NAME_CHARACTERS = frozenset("/:%\"'")
 
 
 class ChampionSettings(Settings):
-    """What a candidate must be to take the champion's place.
+    """Conditions for the promotion of a candidate.
 
-    Both are measured on the same test part, by engines built on the same machine. A bound that is
-    absolute and one that is relative hold both where both are set.
+    Candidate and champion are measured on the same test part, by engines built on the same machine.
+    Absolute and relative bounds apply together.
     """
 
     require: Literal["better", "not_worse"] = Field(
@@ -136,7 +136,7 @@ class GateSettings(Settings):
 
 
 class RegistrySettings(Settings):
-    """The registered model whose champion a run may replace."""
+    """Registered model of the candidates and their champion."""
 
     name: str | None = Field(
         None,

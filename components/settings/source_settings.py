@@ -340,7 +340,7 @@ def reads_images(data: DataSettings) -> bool:
 
 
 class TaskSettings(Settings):
-    """What the targets mean, and how models are trained and scored on them."""
+    """Meaning of the targets, with loss and metrics."""
 
     name: str | None = Field(
         None,
@@ -371,7 +371,7 @@ class ModelSettings(Settings):
 
     framework: Framework = Field(
         "keras",
-        description="What the network is made and trained with; torch needs qatline[torch].",
+        description="Framework of the network; torch needs qatline[torch].",
     )
     name: str = Field(
         "resnet_digits",

@@ -1,4 +1,4 @@
-"""Tasks: what a network's outputs mean, how they are trained, scored and compared.
+"""Tasks: meaning, training, scores and comparison of a network's outputs.
 
 Only this package interprets outputs and targets; the steps, the gate and the report ask it.
 """

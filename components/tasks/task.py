@@ -43,7 +43,7 @@ class Group:
 
 
 class Task:
-    """What a network's outputs mean, how they are trained and scored.
+    """Meaning of a network's outputs, with loss and metrics.
 
     A subclass defines at least ``loss``, ``decode`` and ``score``. Everything else has a default.
     A method ``training_score(targets, outputs)``, which returns the primary metric of each sample of

@@ -15,11 +15,9 @@ from rich.progress import Progress, TaskID
 
 @contextmanager
 def build_progress(console: Console | None = None) -> Iterator[Callable[[str, int, int], None]]:
-    """Give what ``build_engine`` calls with phase, steps done and steps in all.
+    """Show a bar for each phase of a build; the bars disappear at its end.
 
-    One bar for each phase.
-
-    The bars go when the build ends.
+    Yields the ``progress`` argument of ``build_engine``.
 
     Args:
         console: Where to show them. Default: stderr.

@@ -132,7 +132,7 @@ def runtime(
         typer.Option(help="Service account of the runs (pipeline-runner).", show_default=False),
     ] = "",
 ) -> None:
-    """Print what training.workers needs in a cluster, for kubectl apply."""
+    """Print the runtime and role for training.workers, for kubectl apply."""
     from qatline.pipelines.cli.model_views import write_file
     from qatline.pipelines.cluster.runtime import runtime_manifests
 

@@ -1,4 +1,4 @@
-"""``qatline diagnose``: which layers of a quantized model cost accuracy, and why."""
+"""``qatline diagnose``: the layers that cost accuracy, with causes and fixes."""
 
 from __future__ import annotations
 

@@ -200,12 +200,12 @@ def show_analysis(
 
 
 def show_trace(trace: TensorTrace) -> None:
-    """Show what is known about one tensor."""
+    """Show the quantizer, readers and range of one tensor."""
     _console().print(escape(str(trace)), soft_wrap=True)
 
 
 def show_engine(artifact: EngineArtifact) -> None:
-    """Say what was built."""
+    """Show an engine that was built."""
     console, manifest = _console(), artifact.manifest
     console.print(
         f"Wrote {escape(str(artifact.path))}: {numbers.size(manifest.bytes)}, "

@@ -33,7 +33,7 @@ def show_registry(
     runs_dir: RunsDirOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show the versions of a registered model, and who moved its champion when."""
+    """Show the versions of a registered model and the history of its champion."""
     from qatline.pipelines.cli.run_views import registry_content, show_versions
     from qatline.pipelines.run.registered import named_registry
 

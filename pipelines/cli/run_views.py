@@ -212,7 +212,7 @@ def registry_content(registry: Registry) -> dict[str, Any]:
 
 
 def show_versions(content: Mapping[str, Any]) -> None:
-    """Print the versions, then who moved the champion when."""
+    """Print the versions, then the history of the champion."""
     console = Console(highlight=False)
     if not content["versions"]:
         console.print(Text(f"{content['name']} has no versions."), soft_wrap=True)

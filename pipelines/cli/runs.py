@@ -1,4 +1,4 @@
-"""``qatline runs``: what is known about the runs in a folder."""
+"""``qatline runs``: the runs in a folder, their logs and their removal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def log_of_run(
     run: RunOrLatest = None,
     step: Annotated[
         str | None,
-        typer.Option(help="Step whose log to print, such as train_baseline.", show_default=False),
+        typer.Option(help="Only the log of this step, such as train_baseline.", show_default=False),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")

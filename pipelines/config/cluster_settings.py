@@ -109,8 +109,8 @@ class ClusterSettings(StepResources):
     webhook: WebAddress | None = Field(
         None,
         description=(
-            "Address that is told of the end of a run. One that is a secret: secret_env with "
-            "QATLINE_WEBHOOK."
+            "Address for a notification at the end of a run. If it is a secret, set QATLINE_WEBHOOK "
+            "by secret_env instead."
         ),
     )
     steps: ClusterSteps = Field(default_factory=ClusterSteps)

@@ -59,7 +59,7 @@ class Retry(Settings):
 
     limit: int = Field(ge=0, le=100, description="Further attempts.")
     backoff: Seconds = Field(60, description="Wait before the first of them.")
-    factor: float = Field(2.0, ge=1, le=100, description="What each wait is multiplied by.")
+    factor: float = Field(2.0, ge=1, le=100, description="Ratio of each wait to the one before.")
     max_duration: Seconds = Field(
         604_800, description="No attempt starts later than this after the first one."
     )

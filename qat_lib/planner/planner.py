@@ -29,7 +29,7 @@ def plan_quantization(
     unsigned: bool = False,
     cpu: Cpu | None = None,
 ) -> QuantizationPlan:
-    """Decide which tensors and weights of a model to quantize.
+    """Plan the quantizers of a model.
 
     Each decision has a reason; the model is not modified. Without cases, only the default table and
     the spec place quantizers; the command line and the pipeline use the TensorRT case, like
@@ -51,7 +51,7 @@ def plan_quantization(
             (``qat_lib.engines.cpu_kind()`` returns this machine's). For ``"avx2"``, weight ranges
             leave room for sums of two products, because such CPUs compute them in 16 bits, and
             convolutions of images (2 to 4 channels) stay in float by default. None (default):
-            TensorRT, or a CPU whose sums don't overflow.
+            any target without such sums, such as TensorRT.
 
     Returns:
         The plan, for ``qat_lib.apply_plan``.

@@ -29,7 +29,7 @@ def plan_quantization(
     unsigned: bool = False,
     cpu: Cpu | None = None,
 ) -> QuantizationPlan:
-    """Decide which tensors and weights of a module to quantize.
+    """Plan the quantizers of a module.
 
     Each decision has a reason; the module is not changed. The plan uses the same default table,
     cases and placement rules as for Keras. Modules are named by their path, such as

@@ -93,7 +93,7 @@ def range_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 class WeightOscillation:
-    """Measure which quantized weights oscillate; freeze them on request.
+    """Find oscillating quantized weights; freeze them on request.
 
     Call ``step()`` after each step of the optimizer. See ``qat_lib.core.oscillation``.
 
