@@ -103,6 +103,18 @@ def regressor() -> Given:
     return {"model": keras.Model(inputs, layers.Dense(1)(x)), "data": normal(256, 32)}
 
 
+def open_sizes() -> Given:
+    """Return a segmenter for images of any size."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((None, None, 3))
+    for channels in (32, 64, 96):
+        x = layers.Conv2D(channels, 3, strides=2, padding="same", activation="relu")(x)
+    x = layers.UpSampling2D(8)(layers.Conv2D(11, 1)(x))
+    return {"model": keras.Model(inputs, x), "data": normal(16, 192, 256, 3)}
+
+
 def two_inputs() -> Given:
     """Return a network of an image and a vector."""
     import keras
@@ -200,6 +212,7 @@ MODELS: tuple[Callable[[], Given], ...] = (
     keras_file,
     detector,
     segmenter,
+    open_sizes,
     regressor,
     two_inputs,
     signals,

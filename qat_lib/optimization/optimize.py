@@ -174,8 +174,11 @@ def optimize(
     ``report.json`` and ``report.html``. The metric is measured on both engines.
 
     With ``max_drop``, a calibrated engine that loses more is followed by further attempts: first
-    some layers stay in float (Keras models with one input, see ``qat_lib.search``), then
+    some layers stay in float (Keras models with one input of one size, see ``qat_lib.search``), then
     ``train`` fine-tunes the calibrated model.
+
+    Inputs of open sizes, such as ``(None, None, 3)``, get the sizes of the test data: the engines
+    accept those from the smallest to the largest.
 
     Args:
         model: a Functional or Sequential Keras model, or a PyTorch module that torch.fx traces; it
@@ -236,6 +239,7 @@ def optimize(
         folder=folder,
         backend=place.backend,
         example=_first_batch(testing, names),
+        batches=lambda: read_arrays(testing, names, _BATCH),
         max_batch_size=max_batch_size,
         seconds=seconds,
     )
@@ -334,7 +338,7 @@ class _Run:
                 named = zip(names, arrays, strict=True)
                 parts.append(loaded.infer_many({k: x.astype(types[k]) for k, x in named}))
             outputs = [info.name for info in loaded.outputs]
-        return [np.concatenate([part[name] for part in parts]) for name in outputs]
+        return [_joined([part[name] for part in parts], name) for name in outputs]
 
     def attempt(self, method: Method, model: Any, spec: QuantizationSpec | None) -> Any:
         """Quantize, calibrate and correct a float model, and build and measure its engine."""
@@ -391,6 +395,16 @@ def _first_batch(data: Any, names: Sequence[str]) -> list[np.ndarray]:
     return first
 
 
+def _joined(parts: Sequence[np.ndarray], name: str) -> np.ndarray:
+    sizes = {part.shape[1:] for part in parts}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"Expected outputs of one size for all test data. Received {name!r} of "
+            f"{', '.join(map(str, sorted(sizes)))}: give test data of one size."
+        )
+    return np.concatenate(parts)
+
+
 def _floats(spec: QuantizationSpec) -> tuple[str, ...]:
     return tuple(str(entry.name) for entry in spec.layers if entry.quantize_weight is False)
 
@@ -408,7 +422,10 @@ def _search(
     search = getattr(front_end, "search", None)
     if search is None or len(run.names) > 1:
         return None
-    inputs = np.concatenate([arrays[0] for arrays in read_arrays(run.testing, run.names, _BATCH)])
+    batches = [arrays[0] for arrays in read_arrays(run.testing, run.names, _BATCH)]
+    if len({batch.shape[1:] for batch in batches}) > 1:  # the search takes one array
+        return None
+    inputs = np.concatenate(batches)
     found = search(
         model,
         inputs,

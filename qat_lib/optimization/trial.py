@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import numpy as np
 from qat_lib.engines import (
     BuildSpec,
     EngineArtifact,
+    ShapeProfile,
     benchmark_together,
     build_engine,
     choose_backend,
     load_engine,
 )
 from qat_lib.engines.backend import get_backend
+from qat_lib.engines.onnx_graph import read_model, summarize_graph
 from qat_lib.options import Backend, BackendChoice
 from qat_lib.ptq import front_end_of
 
@@ -35,6 +38,8 @@ class EngineTrial:
         folder: folder for ONNX and engine files.
         backend: backend that builds and runs the engines.
         example: the inputs of one batch; only PyTorch modules need them.
+        batches: returns the inputs batch by batch; only models whose inputs have open sizes need
+            them, for the smallest and largest size of a sample.
         batch_size: number of samples per timed request.
         max_batch_size: largest batch of the engines.
         seconds: measuring time for each engine.
@@ -43,6 +48,7 @@ class EngineTrial:
     folder: Path
     backend: Backend
     example: Sequence[np.ndarray] = ()
+    batches: Callable[[], Iterable[Sequence[np.ndarray]]] = tuple
     batch_size: int = 1
     max_batch_size: int = 1
     seconds: float = 2.0
@@ -71,15 +77,15 @@ class EngineTrial:
 
     def build_float(self, model: Any) -> Path:
         """Build the engine of a float model in the best float precision."""
-        spec = self._spec()
         # Backends with typed graphs read FP16 from the ONNX file; others convert during the build.
         own_graph = get_backend(self.backend).supports("typed_graphs")
-        if self.float_precision == "fp16" and not own_graph:
-            spec = replace(spec, float_precision="fp16")
         precision: Any = "fp16" if own_graph else "fp32"
         onnx = self.folder / "float.onnx"
         options = {"target": self.backend, "float_precision": precision}
         front_end_of(model).export_like(model, onnx, self.example, **options)
+        spec = self._spec(onnx)
+        if self.float_precision == "fp16" and not own_graph:
+            spec = replace(spec, float_precision="fp16")
         return build_engine(onnx, spec).path
 
     def build_int8(
@@ -97,10 +103,32 @@ class EngineTrial:
         onnx = self.folder / f"{name}.onnx"
         options["target"] = self.backend
         front_end_of(quantized).export_like(quantized, onnx, self.example, **options)
-        return build_engine(onnx, replace(self._spec(), backend=backend or self.backend))
+        return build_engine(onnx, replace(self._spec(onnx), backend=backend or self.backend))
 
-    def _spec(self) -> BuildSpec:
-        return BuildSpec(backend=self.backend, max_batch_size=self.max_batch_size)
+    def _spec(self, onnx: Path) -> BuildSpec:
+        """Return the build, with the sizes of the samples for inputs of open sizes."""
+        spec = BuildSpec(backend=self.backend, max_batch_size=self.max_batch_size)
+        inputs = summarize_graph(onnx, read_model(onnx)).inputs
+        if all(None not in info.shape[1:] for info in inputs):
+            return spec
+        shapes = {}
+        for info, (smallest, largest) in zip(inputs, self._sizes, strict=True):
+            count = info.shape[0] or self.max_batch_size
+            shapes[info.name] = ShapeProfile(
+                minimum=(info.shape[0] or 1, *smallest),
+                optimum=(count, *largest),
+                maximum=(count, *largest),
+            )
+        return replace(spec, shapes=shapes)
+
+    @cached_property
+    def _sizes(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Smallest and largest shape of a sample of each input."""
+        shapes = [[array.shape[1:] for array in batch] for batch in self.batches()]
+        return [
+            (tuple(map(min, *each, each[0])), tuple(map(max, *each, each[0])))
+            for each in zip(*shapes, strict=True)
+        ]
 
     def compare(self, engines: Mapping[str, Path]) -> dict[str, float]:
         """Return the median latency of each engine in ms, measured in turns."""

@@ -132,6 +132,33 @@ def test_optimize_takes_batches_and_several_inputs(tmp_path: Path) -> None:
         assert found.value > 0.9
 
 
+def test_optimize_takes_open_sizes_from_the_data(tmp_path: Path) -> None:
+    images, steps = keras.Input((None, None, 5), name="image"), keras.Input((None, 5), name="steps")
+    pooled = [
+        layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3)(images)),
+        layers.GlobalAveragePooling1D()(layers.Conv1D(4, 3)(steps)),
+    ]
+    model = keras.Model([images, steps], layers.Dense(2)(layers.Concatenate()(pooled)))
+    batches = [
+        {"image": IMAGES[:16], "steps": IMAGES[:16, 0]},
+        {"image": IMAGES[16:24, :6], "steps": IMAGES[16:24, 0, :5]},
+    ]
+    found = optimize(model, batches, tmp_path / "two", **QUICK)
+    assert (found.samples, found.weighted_layers) == (24, 3)
+    assert found.int8_layers >= 2
+    with load_engine(found.engine) as loaded:
+        assert [info.shape for info in loaded.inputs] == [(None, None, 8, 5), (None, None, 5)]
+        shapes = loaded.manifest.spec["shapes"]
+        assert shapes["image"] == "1x6x8x5,16x8x8x5,16x8x8x5"
+    maps = keras.Model(images, layers.Conv2D(3, 3, name="maps")(images))
+    optimize(maps, IMAGES, tmp_path / "one", **QUICK)
+    with load_engine(tmp_path / "one" / "model.engine") as loaded:
+        assert [info.shape for info in loaded.inputs] == [(None, 8, 8, 5)]
+    sizes = [IMAGES, IMAGES[:, :6]]
+    with pytest.raises(ConfigError, match=r"'maps' of \(4, 6, 3\), \(6, 6, 3\): give test data"):
+        optimize(maps, sizes, tmp_path / "maps", **QUICK)
+
+
 def test_optimize_takes_modules(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch_twins import Residual
