@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -18,6 +20,7 @@ from qatline.components.report.sources import RunData
 _MOST_CLASSES = 60
 _MOST_SAMPLES = 24
 _MOST_BYTES = 400_000
+_COLOR = re.compile("#[0-9a-f]{6}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +181,43 @@ def _data_url(folder: Path, name: str) -> str | None:
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
         return None
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+
+
+def task_curves(run: RunData) -> list[tuple[str, Markup]]:
+    """Return the curves of the task by name, those of FP32 and the INT8 engine in one plot."""
+    rows = ((REFERENCE, "baseline", "FP32"), (CANDIDATE, "qat", "QAT INT8"))
+    found: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
+    for row, class_, title in rows:
+        for curve in run.measurements.details.get(row, {}).get("curves", ()):
+            found.setdefault(str(curve["name"]), []).append((class_, title, curve))
+    charts = []
+    for name, curves in found.items():
+        points = [point for _, _, curve in curves for point in curve["points"]]
+        if not points:
+            continue
+        xs, ys = zip(*points, strict=True)
+        first = curves[0][2]
+        plot = Plot([0.0, *xs], [0.0, *ys], across=str(first["across"]), up=str(first["up"]))
+        lines = []
+        for class_, title, curve in curves:
+            told = [
+                (x, y, f"{title}: {numbers.significant(y)} at {numbers.significant(x)}")
+                for x, y in curve["points"]
+            ]
+            lines.append(plot.line(told, class_=f"series {class_} validation"))
+        label = f"{name}: {first['up']} by {first['across']}"
+        charts.append((name, plot.picture(*lines, label=label)))
+    return charts
+
+
+def picture_legend(run: RunData) -> tuple[list[str], dict[str, str]]:
+    """Return the titles of a picture's parts from left to right, and the colours of the classes."""
+    details = run.measurements.details.get(CANDIDATE, {})
+    panels, given = details.get("panels", ()), details.get("colors", {})
+    found = {str(name): str(color) for name, color in given.items()}
+    return [str(title) for title in panels], {
+        name: color for name, color in found.items() if _COLOR.fullmatch(color)
+    }
 
 
 def draw_scatter(run: RunData) -> Markup:

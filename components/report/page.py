@@ -76,6 +76,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
 
     skipped = attempt("the skipped layers", lambda: plan_table.skipped_rows(run), [])
     activations, weights = attempt("the ranges", lambda: ranges.range_rows(run), ([], []))
+    panels, colors = attempt("the legend", lambda: errors.picture_legend(run), ([], {}))
     view, picture = attempt("the graph", lambda: _graph(run), (GraphView(), None))
     return {
         "reference": reference_title(run.measurements.row(REFERENCE).backend),
@@ -111,6 +112,9 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "confusion": attempt("the confusion matrix", lambda: errors.confusion_rows(run), []),
         "classes": run.classes,
         "scatter": attempt("the predictions", lambda: errors.draw_scatter(run), ""),
+        "task_curves": attempt("the curves of the task", lambda: errors.task_curves(run), []),
+        "panels": panels,
+        "colors": colors,
         "class_rows": attempt("the classes", lambda: errors.class_rows(run), []),
         "worst": attempt("the samples", lambda: errors.samples(run), []),
         "exports": attempt("the exports", lambda: checks.export_rows(run), []),

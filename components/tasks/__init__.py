@@ -31,6 +31,7 @@ from qatline.components.tasks.task import (
     rows_of,
     samples_of,
     shapes_of,
+    shown_image,
 )
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "rows_of",
     "samples_of",
     "shapes_of",
+    "shown_image",
     "task_for",
     "task_of_model",
 ]

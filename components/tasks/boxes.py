@@ -211,6 +211,20 @@ class AveragePrecision:
                 found[index] = _areas(right * weight, wrong * weight, totals[index])
         return found
 
+    def curves(self) -> list[Array]:
+        """Return (recall, precision) of each class at the first threshold, ``(101, 2)``.
+
+        The precision is the best at this recall or a larger one, and 0 beyond the largest recall.
+        """
+        found = []
+        for (_, right, wrong), total in zip(self._ranked, self._boxes.sum(axis=0), strict=True):
+            hits = right[0].cumsum()
+            precision = hits / np.maximum(hits + wrong[0].cumsum(), np.spacing(1))
+            precision = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
+            reached = np.searchsorted(hits / max(total, 1), _RECALLS)
+            found.append(np.stack([_RECALLS, precision[reached]], axis=1))
+        return found
+
     def mean(self, rows: Array | None = None) -> float:
         """Return the mean over the classes with boxes and the thresholds; NaN without boxes."""
         return mean_of(self.by_class(rows))

@@ -26,6 +26,7 @@ from qatline.components.tasks.task import (
     Samples,
     Task,
     arrays_of,
+    color_names,
     colors,
     rows_of,
     shown_image,
@@ -40,6 +41,7 @@ TARGET = 6
 
 _CANDIDATES = 10
 """Candidates of the suppression, as a multiple of ``max_detections``."""
+_SHOWN_CURVES = 12
 _SHOWN_SCORE = 0.3
 _SHOWN_SIDE = 240
 
@@ -212,6 +214,25 @@ class Detection(Task):
             found.append(Group(name=str(name), samples=int(count), value=mean))
         return found
 
+    def details(self, samples: Samples) -> dict[str, Any]:
+        """Return the precision by recall at IoU 0.5 of the most frequent classes, and the legend."""
+        counts = samples["boxes"].sum(axis=0)
+        curves = AveragePrecision(samples).curves()
+        shown = [i for i in np.argsort(-counts, kind="stable")[:_SHOWN_CURVES] if counts[i]]
+        return {
+            "curves": [
+                {
+                    "name": str(self.data.classes[index]),
+                    "across": "recall at IoU 0.5",
+                    "up": "precision",
+                    "points": np.round(curves[index], 4).tolist(),
+                }
+                for index in shown
+            ],
+            "panels": ["target", "FP32", "INT8"],
+            "colors": color_names(self.data.classes),
+        }
+
     def describe(self, outputs: Outputs, index: int) -> str:
         """Return the number of boxes of each class."""
         return self._counts(self._shown(outputs, index)[:, 5])
@@ -243,13 +264,14 @@ class Detection(Task):
         for each in outputs:
             found = self._shown(each, index)
             shown.append((found[:, :4], found[:, 5]))
-        panels = [_drawn(plain, boxes * factor, labels) for boxes, labels in shown]
+        palette = colors(len(self.data.classes))
+        panels = [_drawn(plain, boxes * factor, labels, palette) for boxes, labels in shown]
         return np.concatenate(panels, axis=1)
 
 
-def _drawn(image: Array, boxes: Array, labels: Array) -> Array:
+def _drawn(image: Array, boxes: Array, labels: Array, palette: Array) -> Array:
     """Return an image with rectangles in the colours of their classes."""
-    drawn, palette = image.copy(), colors(int(max(labels.max(initial=0), 0)) + 1)
+    drawn = image.copy()
     last = np.array(image.shape[1::-1] * 2) - 1
     for box, label in zip(boxes, labels.astype(int), strict=True):
         if label >= 0:

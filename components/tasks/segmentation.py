@@ -16,6 +16,7 @@ from qatline.components.tasks.task import (
     Outputs,
     Samples,
     Task,
+    color_names,
     colors,
     one_output,
     shown_image,
@@ -164,6 +165,11 @@ class Segmentation(Task):
             found.append(Group(name=str(name), samples=int(true[index]), value=value))
         return found
 
+    def details(self, samples: Samples) -> dict[str, Any]:  # noqa: ARG002
+        """Return the legend of the pictures."""
+        panels = ("input", "target", "FP32", "INT8")
+        return {"panels": list(panels), "colors": color_names(self.data.classes)}
+
     def same(self, outputs: Outputs, reference: Outputs) -> Array:
         """Return the share of pixels with equal classes."""
         equal = self.decode(outputs) == self.decode(reference)
@@ -193,7 +199,9 @@ class Segmentation(Task):
         for mask in masks:
             known = mask != self.ignore_index
             color = palette[np.where(known, mask, 0)]
-            panels.append(np.where(known[..., None], 0.45 * image + 0.55 * color, image))
+            # Over gray, so that colours are those of the legend.
+            gray = image.mean(axis=-1, keepdims=True)
+            panels.append(np.where(known[..., None], 0.35 * gray + 0.65 * color, gray))
         return np.concatenate(panels, axis=1)
 
     def _largest(self, mask: Array) -> str:

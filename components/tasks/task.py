@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Outputs = Array | Mapping[str, Array]
 """Outputs of a network: an array ``(samples, ...)``, or several by name."""
+_SIGNAL_SIZE = (180, 240)
+"""Height and width of the picture of a signal."""
+_SHOWN_CHANNELS = 8
 Samples = dict[str, Array]
 """Statistics of each sample by name, ``(samples, ...)``: all that a metric is computed from."""
 
@@ -266,7 +269,17 @@ class Task:
         return []
 
     def details(self, samples: Samples) -> dict[str, Any]:  # noqa: ARG002
-        """Return further results in JSON types, for the report. Default: none."""
+        """Return further results in JSON types, for the report. Default: none.
+
+        The report shows these keys:
+
+        - ``confusion``: counts, a row per true class and a column per predicted one.
+        - ``pairs``: (target, prediction) of samples, as a scatter plot.
+        - ``curves``: objects with ``name``, ``across``, ``up`` (titles of the axes) and ``points``,
+          pairs (x, y). Curves of FP32 and the engine with the same name share a plot.
+        - ``panels``: titles of the parts of ``picture`` from left to right.
+        - ``colors``: colour of each class in ``picture``, such as ``{"road": "#ff0000"}``.
+        """
         return {}
 
     # Comparisons of two networks, or with chance
@@ -362,7 +375,13 @@ class Task:
         return outputs
 
     def describe(self, outputs: Outputs, index: int) -> str:
-        """Return one sample's prediction in a few words, for a caption. Default: its numbers."""
+        """Return one sample's prediction in a few words, for a caption. Default: its numbers.
+
+        They are the outputs where ``decode`` returns no array of numbers.
+        """
+        predictions = self.decode(rows_of(outputs, slice(index, index + 1)))
+        if isinstance(predictions, np.ndarray) and predictions.dtype.kind in "biuf":
+            return _numbers(predictions[0])
         return _numbers(arrays_of(outputs)[0][index])
 
     def describe_target(self, target: Array) -> str:
@@ -378,7 +397,8 @@ class Task:
     ) -> Array | None:
         """Return a picture of one sample for the report, ``(height, width, 1 or 3)``.
 
-        Default: the input if it is an image, else None.
+        Default: the first input that is an image, or else a signal, drawn as a line per channel.
+        None without such inputs.
 
         Args:
             inputs: the inputs of a batch, an array or several by name.
@@ -386,7 +406,8 @@ class Task:
             outputs: outputs of FP32 and of the engine.
             index: sample of the batch.
         """
-        return image_of(inputs, index)
+        image = image_of(inputs, index)
+        return _drawn_signal(inputs, index) if image is None else image
 
 
 def image_of(inputs: Any, index: int) -> Array | None:
@@ -407,6 +428,33 @@ def colors(count: int) -> Array:
     import colorsys
 
     return np.array([colorsys.hsv_to_rgb(i * 0.618034 % 1, 0.75, 0.95) for i in range(count)])
+
+
+def color_names(names: Sequence[object]) -> dict[str, str]:
+    """Return the colour of each class as ``#rrggbb``, see ``colors``."""
+    values = (colors(len(names)) * 255).round().astype(int)
+    texts = ["#{:02x}{:02x}{:02x}".format(*rgb) for rgb in values]
+    return dict(zip(map(str, names), texts, strict=True))
+
+
+def _drawn_signal(inputs: Any, index: int) -> Array | None:
+    """Return the first signal of a sample, ``(steps, channels)``, as lines on white."""
+    from PIL import Image, ImageDraw
+
+    every = inputs.values() if isinstance(inputs, Mapping) else [inputs]
+    signal = next((values[index] for values in every if values.ndim == 3), None)
+    if signal is None or len(signal) < 2:
+        return None
+    signal = signal[:, :_SHOWN_CHANNELS].astype(np.float64)
+    (height, width), margin = _SIGNAL_SIZE, 6
+    low, high = float(signal.min()), float(signal.max())
+    x = np.linspace(margin, width - margin, len(signal))
+    y = height - margin - (signal - low) / max(high - low, 1e-12) * (height - 2 * margin)
+    picture = Image.new("RGB", (width, height), "white")
+    draw = ImageDraw.Draw(picture)
+    for line, color in zip(y.T, color_names(range(y.shape[1])).values(), strict=True):
+        draw.line(np.stack([x, line], axis=1).ravel().tolist(), fill=color, width=2)
+    return np.asarray(picture) / 255.0
 
 
 def shown_image(inputs: Any, index: int) -> Array | None:

@@ -15,7 +15,7 @@ from qatline.components.artifacts import FineTuned
 from qatline.components.artifacts.models import Epoch, QuantizerRange, RangeHistogram
 from qatline.components.report import ReportFolders, render_report
 from qatline.components.report.curves import kept_epoch, training_charts
-from qatline.components.report.errors import class_rows
+from qatline.components.report.errors import class_rows, picture_legend, task_curves
 from qatline.components.report.histogram import clipped_share, rebin, weight_picture
 from qatline.components.report.plot import log_axis, nice_axis
 from qatline.components.report.ranges import _oscillation, range_rows
@@ -139,6 +139,30 @@ def test_class_rows_keep_unmeasured_classes(folders: ReportFolders) -> None:
     rows = {row.name: row for row in class_rows(run)}
     assert (rows[run.classes[0]].count, rows[run.classes[0]].after) == ("0", DASH)
     assert next(iter(rows)) == run.classes[5]  # the greatest loss comes first
+
+
+def curve(*points: tuple[float, float]) -> dict[str, object]:
+    return {"name": "cat", "across": "recall", "up": "precision", "points": points}
+
+
+def test_curves_of_fp32_and_engine_share_a_plot(folders: ReportFolders) -> None:
+    evaluation = json.loads((folders.evaluation / "evaluation.json").read_text())
+    legend = {"panels": ["target", "INT8"], "colors": {"cat": "#00ff00", "dog": "red;x:y"}}
+    evaluation["details"] = {
+        "fp32": {"curves": [curve((0, 1), (1, 0.5))]},
+        "qat_engine": {"curves": [curve((0, 1), (1, 0.4))], **legend},
+    }
+    (folders.evaluation / "evaluation.json").write_text(json.dumps(evaluation))
+    run = read_run(folders)
+    ((name, picture),) = task_curves(run)
+    assert name == "cat"
+    assert [f"series {each} validation" in picture for each in ("baseline", "qat")] == [True, True]
+    assert "QAT INT8: 0.400 at 1.00" in picture
+    assert picture_legend(run) == (["target", "INT8"], {"cat": "#00ff00"})
+    page = render_report(folders, verdict=VERDICT, gate=GateSettings(), seed=0)
+    assert "From left to right: target, INT8." in page
+    assert 'class="samples wide"' in page
+    assert "red;x:y" not in page
 
 
 def test_loss_over_orders_of_magnitude_is_drawn_logarithmically() -> None:

@@ -128,6 +128,17 @@ def test_average_precision_equals_the_library(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_area_below_a_curve_is_the_average_precision(seed: int) -> None:
+    precisions = AveragePrecision(match(*random_case(seed), CLASSES))
+    curves = np.array(precisions.curves())
+    assert (curves[..., 0] == np.linspace(0, 1, 101)).all()
+    assert (np.diff(curves[..., 1]) <= 0).all()
+    expected = precisions.by_class()[:-1, 0]
+    assert curves[:-1, :, 1].mean(axis=1) == pytest.approx(expected, abs=1e-12)
+    assert (curves[-1, :, 1] == 0).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_average_precision_of_a_resample_is_that_of_its_images(seed: int) -> None:
     detections, targets = random_case(seed)
     rows = np.random.default_rng(seed).integers(0, len(targets), len(targets))

@@ -207,6 +207,19 @@ def test_a_users_task_needs_three_methods(monkeypatch: pytest.MonkeyPatch) -> No
     assert [name for name in TASKS if not make_task(name, {}).distills] == ["detection"]
 
 
+def test_signals_are_drawn_and_predictions_described() -> None:
+    task, signals = Counting(), np.zeros((2, 40, 3), np.float32)
+    signals[1, :, 1] = np.linspace(0, 1, 40)
+    picture = task.picture({"steps": signals}, np.zeros(2), [], 1)
+    assert picture is not None
+    assert picture.shape == (180, 240, 3)
+    lines = (picture < 1).any(axis=2)
+    assert lines[10:170].any(axis=1).all()  # the ramp goes from the bottom to the top
+    assert lines[:, 10:230].any(axis=0).all()
+    assert task.picture(signals[:, 0], np.zeros(2), [], 1) is None
+    assert task.describe(np.array([[0.2], [2.7]]), 1) == "3"
+
+
 class Upside(Counting):
     """A task with the wrong direction."""
 
