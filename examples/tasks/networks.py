@@ -41,6 +41,12 @@ def regressor(input_shape, width=256):
     return keras.Model(x, layers.Dense(1, name="progression")(_hidden(x, width)))
 
 
+def table_classifier(input_shape, classes, width=256):
+    """Return a network for the columns of a table."""
+    x = keras.Input(input_shape)
+    return keras.Model(x, layers.Dense(classes, name="logits")(_hidden(x, width)))
+
+
 def two_input_regressor(input_shape, width=256):
     """Return a network that reads both inputs and joins them."""
     inputs = {name: keras.Input(shape, name=name) for name, shape in input_shape.items()}

@@ -1,3 +1,6 @@
+import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -26,6 +29,39 @@ def test_digits_example_is_the_default() -> None:
     example = load_config(EXAMPLES / "digits.yaml")
     assert example.pipeline_parameters() == RunConfig().pipeline_parameters()
     assert example.tracking == RunConfig().tracking
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("name", "layers", "metric", "bound"),
+    [
+        ("own_data", 3, "accuracy", 0.8),  # by chance 0.5
+        ("own_task", 6, "distance", 1.5),  # 8
+        ("regression", 3, "mae", 0.55),  # 0.9
+        ("segmentation", 6, "mean_iou", 0.6),  # 0.2
+        ("signals", 4, "accuracy", 0.9),  # 0.1
+        ("table", 3, "accuracy", 0.85),  # 0.4
+        ("two_inputs", 5, "mae", 0.55),  # 0.9
+    ],
+)
+def test_example_ends_with_a_checked_engine(
+    name: str, layers: int, metric: str, bound: float, tmp_path: Path
+) -> None:
+    command = ["-m", "qatline.pipelines.cli.main", "run", "--config", f"{name}.yaml", "--json"]
+    command += ["--set", f"output={tmp_path}", "--set", "engine.benchmark_seconds=0.2"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=EXAMPLES / "tasks", capture_output=True, text=True
+    )
+    result = json.loads(done.stdout)
+    # Small networks on a CPU without VNNI gain nothing from INT8: the gate says so.
+    failed = {each["check"] for each in result["gate"]["reasons"] if not each["passed"]}
+    assert failed <= {"speedup"}, done.stderr[-2000:]
+    engine, reference = result["results"]["qat_engine"], result["results"]["fp32"]
+    assert engine["int8_layers"] >= layers
+    sign = 1 if engine["metric"]["higher_is_better"] else -1
+    for row in (engine, reference):
+        assert sign * row["quality"][metric] > sign * bound
+    assert Path(result["report"]).is_file()
 
 
 def test_the_data_of_an_example_must_be_given() -> None:
