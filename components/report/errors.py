@@ -197,7 +197,9 @@ def task_curves(run: RunData) -> list[tuple[str, Markup]]:
             continue
         xs, ys = zip(*points, strict=True)
         first = curves[0][2]
-        plot = Plot([0.0, *xs], [0.0, *ys], across=str(first["across"]), up=str(first["up"]))
+        # Shares get the whole axis, so that plots of several classes are comparable.
+        ends = [[0.0, 1.0 if max(values) <= 1 else max(values)] for values in (xs, ys)]
+        plot = Plot(*ends, across=str(first["across"]), up=str(first["up"]))
         lines = []
         for class_, title, curve in curves:
             told = [

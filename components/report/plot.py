@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from qat_lib.pages import html
 
-_WIDTH, _HEIGHT = 560.0, 290.0
-_LEFT, _RIGHT, _TOP, _BASE = 64.0, _WIDTH - 16.0, 20.0, _HEIGHT - 44.0
+_WIDTH, _HEIGHT = 560.0, 296.0
+# Room for the last tick and below the first ones, also in the larger font of narrow pages.
+_LEFT, _RIGHT, _TOP, _BASE = 64.0, _WIDTH - 24.0, 20.0, _HEIGHT - 50.0
 _LOG_RATIO = 50.0
 """Minimum ratio of the largest to the smallest value for a logarithmic axis."""
 _MOST_DOTS = 30
@@ -160,12 +161,12 @@ class Plot:
             parts.append(html.text(_LEFT - 8, y + 4, label, text_anchor="end", class_="tick"))
         for tick in self.x.ticks:
             x, label = self.x.at(tick), self.x.label(tick)
-            parts.append(html.text(x, _BASE + 18, label, text_anchor="middle", class_="tick"))
+            parts.append(html.text(x, _BASE + 23, label, text_anchor="middle", class_="tick"))
         parts.append(html.element("line", x1=_LEFT, x2=_RIGHT, y1=_BASE, y2=_BASE, class_="axis"))
         across, up = self._titles
         height = (_TOP + _BASE) / 2
         for x, y, title, turn in (
-            ((_LEFT + _RIGHT) / 2, _HEIGHT - 6, across, None),
+            ((_LEFT + _RIGHT) / 2, _HEIGHT - 5, across, None),
             (12, height, up, f"rotate(-90 12 {height})"),
         ):
             parts.append(
