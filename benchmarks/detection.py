@@ -11,24 +11,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 import task_quality
 from task_quality import Study, Variant
 
 from qatline.components.settings import TaskSettings
-
-
-def flip(x: Any, y: Any, seed: Any) -> tuple[Any, Any]:
-    """Mirror images and boxes of a batch at random."""
-    import tensorflow as tf
-
-    draw = tf.random.stateless_uniform((tf.shape(x)[0],), tf.cast(seed, tf.int32)) < 0.5
-    width = tf.cast(tf.shape(x)[2], tf.float32)
-    x1, y1, x2, y2, *rest = tf.unstack(y, axis=2)
-    mirrored = tf.stack([width - x2, y1, width - x1, y2, *rest], axis=2)
-    images = tf.where(draw[:, None, None, None], tf.reverse(x, [2]), x)
-    return images, tf.where(draw[:, None, None], mirrored, y)
 
 
 def study(arguments: argparse.Namespace) -> Study:
@@ -45,7 +32,7 @@ def study(arguments: argparse.Namespace) -> Study:
             "quantized output layers": Variant(float_outputs=False),
             "untied concatenations": Variant(float_outputs=True, tied=False),
         },
-        augment="detection:flip",
+        augment="flip",
         about={"score_threshold": arguments.score},
     )
 

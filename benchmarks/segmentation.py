@@ -11,21 +11,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 import task_quality
 from task_quality import Study, Variant
 
 from qatline.components.settings import TaskSettings
-
-
-def flip(x: Any, y: Any, seed: Any) -> tuple[Any, Any]:
-    """Mirror images and masks of a batch at random."""
-    import tensorflow as tf
-
-    draw = tf.random.stateless_uniform((tf.shape(x)[0],), tf.cast(seed, tf.int32)) < 0.5
-    images = tf.where(draw[:, None, None, None], tf.reverse(x, [2]), x)
-    return images, tf.where(draw[:, None, None], tf.reverse(y, [2]), y)
 
 
 def study(arguments: argparse.Namespace) -> Study:
@@ -45,7 +35,7 @@ def study(arguments: argparse.Namespace) -> Study:
             "float output layer": Variant(float_outputs=True),
             "untied concatenations": Variant(float_outputs=False, tied=False),
         },
-        augment="segmentation:flip",
+        augment="flip",
     )
 
 

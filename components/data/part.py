@@ -23,6 +23,10 @@ Augment = str | Callable[[Any, Any, Any], Any]
 """An augmentation by name, or a function of inputs, targets and seed that returns both."""
 
 
+Mirrored = Callable[[Any], Any]
+"""A function from targets of images to those of the mirrored images."""
+
+
 class Split(Protocol):
     """A part of a data set: targets, and raw inputs on demand."""
 

@@ -18,7 +18,7 @@ from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.data.image_split import FileSplit, ShardSplit
-from qatline.components.data.part import Array, Augment, Batch, Indices, Split
+from qatline.components.data.part import Array, Augment, Batch, Indices, Mirrored, Split
 from qatline.components.data.stored_arrays import load_array, read_targets, read_weights
 
 __all__ = [
@@ -139,6 +139,7 @@ def tf_dataset(
     *,
     shuffle_seed: int | None = None,
     augment: Augment = "none",
+    mirrored: Mirrored | None = None,
     repeat: bool = False,
     worker: tuple[int, int] = (0, 1),
 ) -> Any:
@@ -154,6 +155,7 @@ def tf_dataset(
         batch_size,
         shuffle_seed=shuffle_seed,
         augment=augment,
+        mirrored=mirrored,
         repeat=repeat,
         worker=worker,
     )

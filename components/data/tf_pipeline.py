@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import DataError
-from qatline.components.data.part import Augment, InputForm, Split
+from qatline.components.data.part import Augment, InputForm, Mirrored, Split
 
-AUGMENTATIONS = ("none", "shift", "flip_crop")
+AUGMENTATIONS = ("none", "shift", "flip", "flip_crop")
 
 ORDERS_PER_EPOCH = 2
 """Shuffled orders drawn per epoch: ``model.fit`` creates a second iterator and discards it."""
@@ -27,6 +27,7 @@ def build_dataset(
     *,
     shuffle_seed: int | None = None,
     augment: Augment = "none",
+    mirrored: Mirrored | None = None,
     repeat: bool = False,
     worker: tuple[int, int] = (0, 1),
 ) -> Any:
@@ -41,8 +42,11 @@ def build_dataset(
         batch_size: size of every batch except the last, which may be smaller.
         shuffle_seed: seed of the order, new in each epoch; None keeps the order.
         augment: ``none``; ``shift``: move each image by up to ``max(1, size // 8)`` pixels,
-            repeating its edge; ``flip_crop``: additionally mirror images with probability 0.5; or
-            a function of the batch and of a seed, an int64 tensor ``(2,)``, new for each batch.
+            repeating its edge; ``flip``: mirror each image with probability 0.5; ``flip_crop``:
+            both; or a function of the batch and of a seed, an int64 tensor ``(2,)``, new for each
+            batch.
+        mirrored: function from the targets of a batch to those of its mirrored images, for ``flip``;
+            None keeps the targets.
         repeat: whether to repeat the data infinitely.
         worker: index of a worker and number of workers: each receives its rows of every batch,
             identical to those for a single worker. Batches with fewer rows than workers are sent to
@@ -84,9 +88,11 @@ def build_dataset(
         return x, tf.ensure_shape(y, (None, *targets.shape[1:])), *own_weights
 
     def load_and_augment(batch: Any, seed: Any) -> tuple[Any, ...]:
-        x, *rest = load(batch)
+        x, y, *own_weights = load(batch)
         place = _rows_of(batch, *worker)[1]
-        return _augment(x, place, seed, shapes[0], flip=augment == "flip_crop"), *rest
+        if augment == "flip":
+            return *_flip(x, y, place, seed, mirrored or (lambda y: y)), *own_weights
+        return _augment(x, place, seed, shapes[0], flip=augment == "flip_crop"), y, *own_weights
 
     # Shuffle indices instead of images: the shuffle buffer covers the whole part.
     order = tf.data.Dataset.range(count)
@@ -142,6 +148,18 @@ def _rows_of(indices: Any, worker: int, workers: int) -> tuple[Any, Any]:
     split = count >= workers
     first, last = tf.where(split, first, 0), tf.where(split, last, count)
     return indices[first:last], tf.stack([first, last, count])
+
+
+def _flip(x: Any, y: Any, place: Any, seed: Any, mirrored: Mirrored) -> tuple[Any, Any]:
+    """Mirror images at random, and their targets with them."""
+    first, last, count = tf.unstack(place)
+    drawn = tf.random.stateless_uniform((count,), tf.cast(seed, tf.int32))[first:last] < 0.5
+
+    def choose(ours: Any, plain: Any) -> Any:
+        chosen = tf.reshape(drawn, (-1, *(1 for _ in plain.shape[1:])))
+        return tf.ensure_shape(tf.where(chosen, ours, plain), plain.shape)
+
+    return choose(tf.reverse(x, [2]), x), choose(mirrored(y), y)
 
 
 def _augment(x: Any, place: Any, seed: Any, shape: tuple[int, ...], *, flip: bool) -> Any:

@@ -108,7 +108,7 @@ class _BaselineSchedule(_Schedule):
     augment: Code | None = Field(
         None,
         description=(
-            "none; shift: up to one pixel in eight; flip_crop: mirror and shift; or "
+            "none; shift: up to one pixel in eight; flip: mirror; flip_crop: both; or "
             "module:function. Default: shift for images of a task whose targets it keeps, else "
             "none."
         ),

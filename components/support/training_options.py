@@ -10,7 +10,7 @@ from qat_lib.support.option_fields import about
 Code: TypeAlias = str | dict[str, Any]
 """A built-in name or ``module:attribute``; ``{name, options}`` also contains keyword arguments."""
 Optimizer: TypeAlias = Literal["adam", "adamw", "sgd"]
-Augmentation: TypeAlias = Literal["none", "shift", "flip_crop"]
+Augmentation: TypeAlias = Literal["none", "shift", "flip", "flip_crop"]
 """Random changes of training images: ``qatline.components.data.tf_pipeline.build_dataset``."""
 Schedule: TypeAlias = Literal["cosine", "constant"]
 Teacher: TypeAlias = Literal["control", "baseline"]

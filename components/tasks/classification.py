@@ -40,7 +40,7 @@ class Classification(Task):
     """
 
     name = "classification"
-    augmentations: ClassVar[tuple[str, ...]] = ("none", "shift", "flip_crop")
+    augmentations: ClassVar[tuple[str, ...]] = ("none", "shift", "flip", "flip_crop")
     activations: ClassVar[tuple[str, ...]] = ("softmax",)
 
     _is_probability: bool | None = None

@@ -66,6 +66,7 @@ class Detection(Task):
         Metric(name="map", title="mAP 50-95", share=True),
         Metric(name="map50", title="mAP 50", share=True),
     )
+    augmentations: ClassVar[tuple[str, ...]] = ("none", "flip")
     float_outputs: ClassVar[bool] = True
 
     def __init__(
@@ -105,6 +106,14 @@ class Detection(Task):
             if len(info.shape) == 3:
                 return info.shape[0], info.shape[1]
         raise DataError("detection: expected an image among the inputs, received none")
+
+    def mirrored(self, targets: Any) -> Any:
+        """Return the boxes of mirrored images, a tensor like ``targets``."""
+        import tensorflow as tf
+
+        x1, y1, x2, y2, *rest = tf.unstack(targets, axis=2)
+        width = self._image[1]
+        return tf.stack([width - x2, y1, width - x1, y2, *rest], axis=2)
 
     def class_names(self, targets: Mapping[str, Array], given: Sequence[str]) -> tuple[str, ...]:
         """Return the given names, or the class indices as text."""

@@ -32,7 +32,7 @@ class MultiLabel(Task):
         Metric(name="mean_average_precision", title="mAP", share=True),
         Metric(name="f1", title="F1", share=True),
     )
-    augmentations: ClassVar[tuple[str, ...]] = ("none", "shift", "flip_crop")
+    augmentations: ClassVar[tuple[str, ...]] = ("none", "shift", "flip", "flip_crop")
     activations: ClassVar[tuple[str, ...]] = ("sigmoid",)
 
     def __init__(self, *, threshold: float = 0.5, **options: Any) -> None:

@@ -41,7 +41,7 @@ class Segmentation(Task):
         Metric(name="mean_iou", title="mean IoU", share=True),
         Metric(name="pixel_accuracy", title="pixel accuracy", share=True),
     )
-
+    augmentations: ClassVar[tuple[str, ...]] = ("none", "flip")
     activations: ClassVar[tuple[str, ...]] = ("softmax",)
 
     def __init__(self, *, ignore_index: int = 255, **options: Any) -> None:
@@ -51,6 +51,12 @@ class Segmentation(Task):
                 f"task.options: expected 0 <= ignore_index <= 255, received {ignore_index}"
             )
         self.ignore_index = ignore_index
+
+    def mirrored(self, targets: Any) -> Any:
+        """Return the masks of mirrored images, a tensor like ``targets``."""
+        import tensorflow as tf
+
+        return tf.reverse(targets, [2])
 
     def class_names(self, targets: Mapping[str, Array], given: Sequence[str]) -> tuple[str, ...]:
         """Return the given names, or the class indices as text."""

@@ -203,6 +203,14 @@ class Task:
         """
         return targets
 
+    def mirrored(self, targets: Any) -> Any:
+        """Return the targets of mirrored images, for the augmentation ``flip``.
+
+        Args:
+            targets: tensor ``(batch, ...)`` of TensorFlow.
+        """
+        return targets
+
     def class_names(
         self,
         targets: Mapping[str, Array],  # noqa: ARG002

@@ -50,6 +50,7 @@ class ArrayData:
             batch_size,
             shuffle_seed=shuffle_seed,
             augment=augment,
+            mirrored=self.task.mirrored,
             worker=worker,
         )
 

@@ -52,6 +52,7 @@ class PreparedData:
             batch_size,
             shuffle_seed=shuffle_seed,
             augment=augment,
+            mirrored=self.task.mirrored,
             worker=worker,
         )
 

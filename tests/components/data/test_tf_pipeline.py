@@ -47,7 +47,7 @@ def test_shuffling_keeps_the_pairs(digits_dataset: Path) -> None:
     assert not np.array_equal(y, whole_y)
 
 
-@pytest.mark.parametrize("augment", ["none", "shift", "flip_crop"])
+@pytest.mark.parametrize("augment", ["none", "shift", "flip", "flip_crop"])
 def test_the_seed_decides_every_epoch(digits_dataset: Path, augment: str) -> None:
     def epochs(seed: int) -> list[Epoch]:
         dataset = tf_dataset(digits_dataset, "train", 64, shuffle_seed=seed, augment=augment)
@@ -118,7 +118,29 @@ def test_flip_crop_mirrors_about_half(gradient: Path) -> None:
     assert 0.35 < left_to_right < 0.65
 
 
-@pytest.mark.parametrize("augment", ["none", "shift", lambda x, y, _: (x, y)])
+@pytest.mark.parametrize("worker", [(0, 1), (0, 2), (1, 2)])
+def test_flip_mirrors_targets_with_their_images(worker: tuple[int, int]) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.uniform(size=(64, 4, 6, 1)).astype(np.float32)
+    split = Labelled(x=x, targets=np.arange(64), weights=None)
+    images = build_dataset(
+        split,
+        AsFloat(image_shape=(4, 6, 1)),
+        16,
+        shuffle_seed=1,
+        augment="flip",
+        mirrored=lambda y: -y - 1,
+        worker=worker,
+    )
+    seen = list(images.unbatch().as_numpy_iterator())
+    assert len(seen) == 64 // worker[1]
+    assert 0.2 < np.mean([label < 0 for _, label in seen]) < 0.8
+    for image, label in seen:
+        plain = image if label >= 0 else image[:, ::-1]
+        np.testing.assert_array_equal(plain, x[label if label >= 0 else -label - 1])
+
+
+@pytest.mark.parametrize("augment", ["none", "shift", "flip", lambda x, y, _: (x, y)])
 def test_weights_follow_their_samples(augment: Any) -> None:
     values = np.arange(20, dtype=np.float32)
     x = np.broadcast_to(values[:, None, None, None], (20, 2, 2, 1))
@@ -141,7 +163,7 @@ def test_repeat_goes_on(digits_dataset: Path) -> None:
 
 def test_an_unknown_augmentation_is_refused(digits_dataset: Path) -> None:
     with pytest.raises(
-        DataError, match="expected one of none, shift, flip_crop; received 'rotate'"
+        DataError, match="expected one of none, shift, flip, flip_crop; received 'rotate'"
     ):
         tf_dataset(digits_dataset, "train", 8, augment="rotate")
 

@@ -43,7 +43,10 @@ def test_class_weights_are_by_text(kind: Any) -> None:
     [
         ({"optimizer": "adm"}, "optimizer: expected adam, adamw, sgd or module:function"),
         ({"schedule": "linear"}, "schedule: expected cosine, constant or module:function"),
-        ({"augment": "mirror"}, "augment: expected none, shift, flip_crop or module:function"),
+        (
+            {"augment": "mirror"},
+            "augment: expected none, shift, flip, flip_crop or module:function",
+        ),
         ({"augment": "my module:f"}, "augment: expected none, shift"),
         ({"callbacks": ["a-b"]}, "callbacks: expected the name of a callback of Keras"),
         ({"callbacks": [{"nme": "A"}]}, "callbacks: expected a name, or the keys name and options"),

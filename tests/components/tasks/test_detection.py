@@ -102,6 +102,19 @@ def test_decode_is_independent_of_the_order_of_maps() -> None:
     assert found[found[..., 5] >= 0][:, 4].min() >= 0.4
 
 
+def test_mirrored_boxes_fit_mirrored_images() -> None:
+    task = detection()
+    height, width = IMAGE
+    boxes = np.array([[[4, 2, 10, 20, 1, 0], [0, 0, width, height, 0, 1]]], np.float32)
+    image = np.zeros((height, width))
+    image[2:20, 4:10] = 1
+    found = np.asarray(task.mirrored(boxes))
+    x1, y1, x2, y2, *rest = found[0, 0].astype(int)
+    assert image[:, ::-1][y1:y2, x1:x2].sum() == image.sum()
+    assert rest == [1, 0]
+    np.testing.assert_array_equal(found[0, 1], boxes[0, 1])
+
+
 def test_a_class_without_boxes_is_not_measured() -> None:
     targets, maps = random_batch()
     targets[targets[..., 4] == 1, 4] = 0

@@ -82,7 +82,9 @@ def test_default_depends_on_data_and_task(given: Any, expected: str) -> None:
 
 
 def test_targets_must_follow_a_built_in_augmentation() -> None:
-    with pytest.raises(ConfigError, match=r"qat.augment: expected none or module:function for the"):
+    with pytest.raises(
+        ConfigError, match=r"qat.augment: expected none, flip or module:function for"
+    ):
         open_augment(QATSettings(augment="flip_crop"), task("segmentation", (8, 8, 1)))
 
 

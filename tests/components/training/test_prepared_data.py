@@ -84,7 +84,8 @@ def test_prepared_data_asks_for_the_parts_of_a_training(asked: list[Any]) -> Non
     assert (data.samples, data.task.data.classes) == (5, ("a", "b"))
     assert data.train(4, shuffle_seed=3, augment="shift") == "train"
     assert data.validation(2) == "validation"
-    options = {"shuffle_seed": 3, "augment": "shift", "worker": (0, 1)}
+    mirrored = data.task.mirrored
+    options = {"shuffle_seed": 3, "augment": "shift", "mirrored": mirrored, "worker": (0, 1)}
     assert asked == [("train", 4, options), ("validation", 2, {})]
 
 

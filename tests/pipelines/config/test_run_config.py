@@ -210,7 +210,7 @@ def test_impossible_config_is_refused_before_training(overrides: list[str], mess
         ("training.epochs=2.5", "training.epochs: expected an integer, received 2.5"),
         (
             "training.augment=blur",
-            "augment: expected none, shift, flip_crop or module:function; received 'blur'",
+            "augment: expected none, shift, flip, flip_crop or module:function; received 'blur'",
         ),
         (
             "data.image_size=[1, 2, 3]",
