@@ -198,7 +198,7 @@ def task_curves(run: RunData) -> list[tuple[str, Markup]]:
         xs, ys = zip(*points, strict=True)
         first = curves[0][2]
         # Shares get the whole axis, so that plots of several classes are comparable.
-        ends = [[0.0, 1.0 if max(values) <= 1 else max(values)] for values in (xs, ys)]
+        ends = [[min(0.0, *v), 1.0 if max(v) <= 1 else max(v)] for v in (xs, ys)]
         plot = Plot(*ends, across=str(first["across"]), up=str(first["up"]))
         lines = []
         for class_, title, curve in curves:
