@@ -32,6 +32,7 @@ def test_digits_example_is_the_default() -> None:
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(1800)  # eight processes, one after another
 @pytest.mark.parametrize(
     ("name", "layers", "metric", "bound"),
     [
