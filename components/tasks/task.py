@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Outputs = Array | Mapping[str, Array]
 """Outputs of a network: an array ``(samples, ...)``, or several by name."""
-_SIGNAL_SIZE = (180, 240)
+_SIGNAL_SIZE = (160, 160)
 """Height and width of the picture of a signal."""
 _SHOWN_CHANNELS = 8
 Samples = dict[str, Array]

@@ -212,10 +212,10 @@ def test_signals_are_drawn_and_predictions_described() -> None:
     signals[1, :, 1] = np.linspace(0, 1, 40)
     picture = task.picture({"steps": signals}, np.zeros(2), [], 1)
     assert picture is not None
-    assert picture.shape == (180, 240, 3)
+    assert picture.shape == (160, 160, 3)
     lines = (picture < 1).any(axis=2)
-    assert lines[10:170].any(axis=1).all()  # the ramp goes from the bottom to the top
-    assert lines[:, 10:230].any(axis=0).all()
+    assert lines[10:150].any(axis=1).all()  # the ramp goes from the bottom to the top
+    assert lines[:, 10:150].any(axis=0).all()
     assert task.picture(signals[:, 0], np.zeros(2), [], 1) is None
     assert task.describe(np.array([[0.2], [2.7]]), 1) == "3"
 
