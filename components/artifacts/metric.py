@@ -36,7 +36,8 @@ class Metric(Record):
     @property
     def heading(self) -> str:
         """Title at the start of a sentence."""
-        return self.label[:1].upper() + self.label[1:]
+        label = self.label
+        return label if label[1:2].isupper() else label[:1].upper() + label[1:]
 
     @property
     def side(self) -> str:

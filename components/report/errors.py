@@ -123,7 +123,7 @@ def _class_row(entry: _ClassChange, peak: float) -> ClassRow:
         before=numbers.percent(entry.before, 1),
         after=numbers.percent(entry.after, 1),
         change=numbers.points(entry.change),
-        tone=tone if entry.change else "",
+        tone=tone if round(entry.change or 0.0, 4) else "",  # as shown
         bar=abs(entry.change or 0.0) / peak,
     )
 

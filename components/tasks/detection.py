@@ -44,6 +44,8 @@ _CANDIDATES = 10
 _SHOWN_CURVES = 12
 _SHOWN_SCORE = 0.3
 _SHOWN_SIDE = 240
+_LINE = 2
+"""Width of a box's lines in pixels."""
 
 
 class Detection(Task):
@@ -285,6 +287,8 @@ def _drawn(image: Array, boxes: Array, labels: Array, palette: Array) -> Array:
     for box, label in zip(boxes, labels.astype(int), strict=True):
         if label >= 0:
             x1, y1, x2, y2 = box.round().astype(int).clip(0, last)
-            drawn[[y1, y2], x1 : x2 + 1] = palette[label]
-            drawn[y1 : y2 + 1, [x1, x2]] = palette[label]
+            inside = drawn[y1 + _LINE : y2 + 1 - _LINE, x1 + _LINE : x2 + 1 - _LINE].copy()
+            drawn[y1 : y2 + 1, x1 : x2 + 1] = palette[label]
+            height, width = inside.shape[:2]
+            drawn[y1 + _LINE : y1 + _LINE + height, x1 + _LINE : x1 + _LINE + width] = inside
     return drawn
