@@ -78,6 +78,41 @@ def _photographs(figures: dict[str, Any], option: str) -> list[str]:
     ]
 
 
+def detection() -> list[str]:
+    """Return the section on the quality of a detector in INT8."""
+    figures = load("detection")
+    seeds, metric = figures["seeds"], figures["metric"]
+    rows = []
+    for name in next(iter(seeds.values())):
+        each = [rows[name] for rows in seeds.values()]
+        cells = [f"{sum(row['engine'][metric] for row in each) / len(each):.4f}"]
+        cells.append(f"{sum(row['engine']['map50'] for row in each) / len(each):.4f}")
+        divergences = [row["divergence"] for row in each if "divergence" in row]
+        cells.append(f"{sum(divergences) / len(each):.4f}" if divergences else "-")
+        times = [times[name] for times in figures["median_ms"].values()]
+        cells.append(f"{sum(times) / len(times):.1f} ms" if times else "-")
+        rows.append([name, *cells])
+    height, width = figures["size"]
+    return [
+        "## Does INT8 cost a detector boxes?\n",
+        block(
+            "uv run --group bench python benchmarks/detection.py "
+            "--json benchmarks/results/detection.json"
+        ),
+        f"""The detector of `examples/tasks/mobilenet_networks.py`, a MobileNetV2 with ImageNet weights and a
+feature pyramid, on photographs of blood cells (BCCD: 364 images, 4,888 boxes) of {height}x{width} pixels.
+It is trained for {figures["epochs"]} epochs, calibrated with 32 images, and fine-tuned for
+{figures["qat_epochs"]} epochs with quantizers and without. Boxes count from a score of
+{figures["score_threshold"]}, by COCO's rules. The divergence is the root mean square error of the outputs
+relative to FP32's. By default the output layers stay in float, and the inputs of a concatenation share a range; two
+rows change that. Latencies are those of batch 1 on one core of a CPU of the kind `{figures["cpu"]}`, in turns.
+Seeds: {", ".join(seeds)}.
+""",
+        table(["engine", "mAP 50-95", "mAP 50", "divergence", "latency"], rows),
+        measured(figures, "tensorflow", "openvino", "nncf"),
+    ]
+
+
 def recipes() -> list[str]:
     """Return the section on what each part of QAT's recipe is worth."""
     command = "uv run python benchmarks/qat_recipes.py --network {} --recipes {} --seeds {}"

@@ -183,6 +183,27 @@ def inference() -> list[str]:
     ]
 
 
+def reading() -> list[str]:
+    """Return the section on the speed of reading prepared data."""
+    figures = load("data_throughput")
+    rows = []
+    for row in figures["rows"]:
+        ratio = figures["ratios"].get(f"{row['reader']} / {row['reader'].split(', ')[0]}, by hand")
+        cells = [f"{row['samples_per_second']:,} /s", f"{row['cpu_us_per_sample']:,.0f} µs"]
+        rows.append([row["reader"], *cells, f"{ratio['speed']:.2f}" if ratio else ""])
+    return [
+        "## How fast is prepared data read?\n",
+        block("uv run python benchmarks/data_throughput.py"),
+        """Shuffled epochs of RGB images of 96 pixels in batches of 32, from a data set that fits into the page
+cache. "By hand" is a `tf.data` pipeline for the same files; the last column is the speed relative to it. Small JPEG
+files are slow: Pillow decodes them, on every path, so that training and engine see the same pixels, and Python's
+interpreter lock serializes a part of that. Of photographs (480x640 pixels) most of the time is decoding.
+""",
+        table(["reader", "samples", "CPU time per sample", "to by hand"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
 QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a process of its own, in
 turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](qat-cost.md) explains them.
 In such turns, on Keras 2, NVIDIA's toolkit takes 1.9 to 2.1 times the FP32 step for ResNet-50 at 96 pixels,

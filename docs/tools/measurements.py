@@ -22,11 +22,13 @@ which both sides take turns; absolute times depend on the machine. Nothing here 
 def render() -> str:
     """Return the page."""
     sections = [
-        *(accuracy.digits(), accuracy.photographs(), accuracy.recipes(), accuracy.agreement()),
+        *(accuracy.digits(), accuracy.photographs(), accuracy.detection()),
+        *(accuracy.recipes(), accuracy.agreement()),
         accuracy.without_vnni(),
         *(accuracy.ranges(), accuracy.few_bits(), accuracy.calibration(), accuracy.diagnosis()),
         *(cost.openvino(), cost.export(), cost.overhead(), cost.scaling(), cost.steps()),
-        *(cost.qat_step(), cost.inference(), accuracy.faults(), cost.networks()),
+        *(cost.qat_step(), cost.inference(), cost.reading()),
+        *(accuracy.faults(), cost.networks()),
     ]
     return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])
 
