@@ -54,6 +54,7 @@ def test_example_ends_with_a_checked_engine(
         [sys.executable, *command], cwd=EXAMPLES / "tasks", capture_output=True, text=True
     )
     result = json.loads(done.stdout)
+    assert "gate" in result, done.stderr[-2000:]
     # Small networks on a CPU without VNNI gain nothing from INT8: the gate says so.
     failed = {each["check"] for each in result["gate"]["reasons"] if not each["passed"]}
     assert failed <= {"speedup"}, done.stderr[-2000:]
