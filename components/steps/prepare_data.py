@@ -264,8 +264,17 @@ def _class_names(task: Task, source: Source) -> tuple[str, ...]:
         raise DataError(str(error).replace(found[0], f"for {name}")) from error
 
 
-def choose_task(source: Source, data: DataSettings, settings: TaskSettings) -> Task:
+def choose_task(
+    source: Source, data: DataSettings, settings: TaskSettings, *, is_whole: bool = True
+) -> Task:
     """Return the task of a source, attached to a description of it without splits.
+
+    Args:
+        source: the data.
+        data: its settings.
+        settings: settings of the task.
+        is_whole: whether the source has all targets. The first ones may lack some of the named
+            classes.
 
     Raises:
         DataError: no task fits the targets, or they do not fit the classes.
@@ -275,7 +284,7 @@ def choose_task(source: Source, data: DataSettings, settings: TaskSettings) -> T
     task = make_task(name, settings.options)
     task.data = DatasetInfo(
         kind=data.kind,
-        classes=_class_names(task, source),
+        classes=_class_names(task, source) if is_whole else tuple(source.classes),
         inputs=dict(source.inputs),
         splits={},
         fingerprint="",

@@ -452,7 +452,8 @@ def _choose_task(findings: Findings, state: _State) -> None:
     config, source = findings.config, state.source
     are_named = config.data.classes or (source.classes and config.data.kind != "table")
     try:
-        state.task = choose_task(source, config.data, config.task)
+        is_whole = state.is_whole or not are_named
+        state.task = choose_task(source, config.data, config.task, is_whole=is_whole)
         is_known = not state.task.data.classes
     except DataError:
         if state.is_whole or are_named:

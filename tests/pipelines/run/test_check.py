@@ -173,6 +173,19 @@ def test_large_arrays_are_not_read_as_a_whole(here: Path) -> None:
     assert findings.facts["samples"].startswith("train 1,")
 
 
+def test_batches_sorted_by_class_are_no_mistake(here: Path) -> None:
+    (here / "sorted_batches.py").write_text(
+        "import numpy as np\n\n"
+        "def parts():\n"
+        "    batches = ((np.zeros((8, 8, 8, 1), np.float32), np.full(8, n)) for n in range(7))\n"
+        "    return {'train': batches, 'classes': list('abcdefg')}\n"
+    )
+    data = "data={kind: python, name: 'sorted_batches:parts', fingerprint: '1'}"
+    findings = check(None, data, "model.name=planted_mine:build")
+    assert findings.mistakes == []
+    assert findings.facts["task"].startswith("classification, 7 classes")
+
+
 def test_check_of_a_broken_check_is_a_mistake(here: Path, monkeypatch: Any) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("odd")
