@@ -258,6 +258,7 @@ def test_tf_dataset_neither_shuffles_nor_repeats_unless_asked() -> None:
     assert tf_dataset.__kwdefaults__ == {
         "shuffle_seed": None,
         "augment": "none",
+        "mirrored": None,
         "repeat": False,
         "worker": (0, 1),
     }

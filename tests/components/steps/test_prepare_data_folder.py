@@ -51,13 +51,13 @@ def test_folder_images_keep_files_and_classes(image_folder: Make) -> None:
 
 
 def test_batches_are_read_one_by_one(image_folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qatline.components.data import reader
+    from qatline.components.data import image_split
 
     out, metrics = prepare(image_folder())
     loaded: list[Path] = []
-    original = reader.load_image
+    original = image_split.load_image
     monkeypatch.setattr(
-        reader, "load_image", lambda path, *rest: loaded.append(path) or original(path, *rest)
+        image_split, "load_image", lambda path, *rest: loaded.append(path) or original(path, *rest)
     )
     batches = numpy_batches(out, "train", 4)
     x, y = next(batches)
@@ -211,7 +211,7 @@ def test_image_changed_after_preparation_is_detected(image_folder: Make) -> None
     out, _ = prepare(root)
     for path in root.rglob("*.png"):
         Image.new("RGB", (3, 3)).save(path)
-    with pytest.raises(DataError, match=r"is \(3, 3, 3\) now, expected \(6, 8, 3\)"):
+    with pytest.raises(DataError, match=r"is \(3, 3, 3\), expected \(6, 8, 3\)"):
         load_split(out, "test")
     for path in root.rglob("*.png"):
         path.unlink()
