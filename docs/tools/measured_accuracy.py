@@ -175,8 +175,8 @@ compared with FP32 on {figures["images"]} others: half of them photographs of CI
 224 pixels, which leave the network unsure, half crops of the two photographs that scikit-learn
 brings (of both there are crops in either set). All engines run in OpenVINO. The first figure is the
 share of images with FP32's label, the second the mean Kullback-Leibler divergence from FP32's
-probabilities. Signed integers are what TensorRT runs; NNCF and ONNX Runtime quantize for CPUs here.
-The first row of each kind is what command line and pipeline do by default.
+probabilities. TensorRT runs signed integers; NNCF and ONNX Runtime quantize for CPUs here. The first
+row of each kind is the default of command line and pipeline.
 """,
         _agreement_table("MobileNetV2", figures),
         f"""And a network that no default was developed with, EfficientNet-Lite0 with ImageNet weights from the Python
@@ -201,8 +201,8 @@ def without_vnni() -> list[str]:
             "--json benchmarks/results/without_vnni.json"
         ),
         """x86 CPUs without VNNI and AMX add pairs of 8-bit products in 16 bits, with saturation. Ways around it,
-quantized without training and compared with FP32. *Room for pairs* is what qatline plans for such CPUs (`--cpu avx2`),
-with the first layer in float if it reads an image; *8 bits* is what it plans for others. For MobileNetV2, *room for
+quantized without training and compared with FP32. *Room for pairs* is the plan for such CPUs (`--cpu avx2`), with the
+first layer in float if it reads an image; *8 bits* is the plan for others. For MobileNetV2, *room for
 pairs* was measured with the first layer in INT8. The first two columns are exact arithmetic: ONNX Runtime without
 optimizations. OpenVINO runs the files as they are; `build_engine` would run the layers that can overflow in float32.
 Speed is the processor time of FP32 over that of INT8 in the same backend, with one image and one thread. The CPU
@@ -331,7 +331,7 @@ and the last layer. All rows were copied from printed tables of four decimals. `
 percentile in all six comparisons; the gain is above two standard errors on ResNet-20, and on MobileNetV2 for CIFAR-10
 where signed. `mse` alone gains nothing in two of the six.
 
-Before, `auto` tried five ranges of each tensor on 8 samples, by the error in what the layers that read it made of them.
+An earlier `auto` tried five ranges of each tensor on 8 samples, by the error of the layers that read it.
 Within the errors that gained as much (ResNet-20: -0.0018 unsigned, -0.0004 signed; MobileNetV2, ImageNet: -0.0039,
 -0.0022), and a calibration on 200 images cost 1.5 times that by a percentile.
 """

@@ -14,8 +14,8 @@ INTRODUCTION = """# Measurements
 
 <!-- Written by docs/tools/measurements.py from benchmarks/results; don't edit by hand. -->
 
-What qatline claims about speed, size and accuracy, with the command behind each figure. Ratios come from one run, in
-which both sides take turns; absolute times depend on the machine. Nothing here was measured on a GPU.
+Speed, size and accuracy of qatline, with the command behind each figure. Ratios come from one run with both sides in
+turns; absolute times depend on the machine. Nothing here was measured on a GPU.
 """
 
 
