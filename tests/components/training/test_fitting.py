@@ -185,6 +185,8 @@ def test_fit_trains_every_batch_of_every_epoch(
     rows = train(model, progress)
     assert [row.epoch for row in rows] == [1, 2]
     assert progress.updates == [("training", done, 6) for done in range(1, 7)]
+    # The labels of mirrored images are those of the images.
+    assert data.asked[0][2].pop("mirrored")([0, 1]) == [0, 1]
     assert data.asked == [
         ("train", 2, {"shuffle_seed": 3, "augment": "none", "worker": (0, 1)}),
         ("validation", 2, {}),
