@@ -92,7 +92,8 @@ def remove_runs(
     max_size: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Only the oldest, until the folder has this size: 20GiB."
+            metavar="SIZE",
+            help="Only the oldest, until runs and cached results have this size: 20GiB.",
         ),
     ] = None,
     delete: Annotated[

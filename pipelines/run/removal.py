@@ -70,8 +70,8 @@ def plan_removal(
         output: folder of the runs.
         seconds: least age of a run since its start; None for any age.
         statuses: statuses of the runs; none for any status.
-        most_bytes: size of the folder to reach: of the runs that match otherwise, the oldest are
-            removed, as few as possible. None for all of them.
+        most_bytes: size of runs and cached results to reach: of the runs that match otherwise, the
+            oldest are removed, as few as possible. None for all of them.
 
     Raises:
         ConfigError: no criterion is given, or a status is unknown.
@@ -107,7 +107,9 @@ def plan_removal(
 
     if most_bytes is None:
         return removal(len(removable))
-    size = sum(entry.st_size for entry in _files([output]).values())
+    # Without MLflow's artifacts in the same folder, which no removal makes smaller.
+    places = [*(Path(run.path) for run in listed), output / "store"]
+    size = sum(entry.st_size for entry in _files(places).values())
     count = bisect_left(
         range(len(removable)), True, key=lambda count: size - removal(count).freed <= most_bytes
     )

@@ -94,6 +94,8 @@ def test_selection_by_status(make: Make, tmp_path: Path) -> None:
 def test_the_oldest_runs_go_until_the_folder_has_the_size(make: Make, tmp_path: Path) -> None:
     runs = [make(f"2026-01-0{day}T10:00:00.000+00:00", f"key{day}") for day in (1, 2, 3)]
     by_age = sorted(runs, key=lambda run: run.run_id)
+    (tmp_path / "mlflow-artifacts").mkdir()
+    (tmp_path / "mlflow-artifacts" / "large.bin").write_bytes(bytes(1_000_000))
     for count, size in ((0, 400_000), (1, 250_000), (2, 150_000), (3, 10)):
         found = plan_removal(tmp_path, most_bytes=size)
         assert ids(found) == [run.run_id for run in by_age[:count]], size
