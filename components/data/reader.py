@@ -117,15 +117,20 @@ def load_split(
     )
 
 
-def numpy_batches(dataset: Path, split: str, batch_size: int) -> Iterator[tuple[Any, Array]]:
-    """Yield ``(x, y)`` batches of a part in order, without importing TensorFlow.
+def numpy_batches(
+    dataset: Path, split: str, batch_size: int, *, limit: int | None = None
+) -> Iterator[tuple[Any, Array]]:
+    """Yield ``(x, y)`` batches of a part, or of its first ``limit`` samples, in order.
+
+    TensorFlow is not imported.
 
     The last batch may be smaller. ``x`` is the model's input, float32 ``(batch, ...)``, or several
     by name; ``y`` are the targets ``(batch, ...)``.
     """
     part, preprocessing = open_split(dataset, split), Dataset(dataset).preprocessing()
-    for start in range(0, len(part.targets), batch_size):
-        indices = np.arange(start, min(start + batch_size, len(part.targets)), dtype=np.int64)
+    count = len(part.targets[:limit])
+    for start in range(0, count, batch_size):
+        indices = np.arange(start, min(start + batch_size, count), dtype=np.int64)
         yield (
             preprocessing.apply(part.inputs(indices)),
             np.asarray(part.targets[indices]),

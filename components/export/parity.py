@@ -32,7 +32,8 @@ def compare_with_model(
         framework: framework of the model.
         model: the model.
         path: the ONNX file.
-        inputs: inputs in the layout of the data: an array, or several by name.
+        inputs: restartable batches of inputs in the layout of the data, each an array or several
+            by name.
         export_in_fp32: exports the same model to another path with FP32 for non-quantized layers;
             given for a file in FP16.
 

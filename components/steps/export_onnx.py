@@ -6,7 +6,7 @@ Each graph is verified, and that of the candidate is analyzed.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from qatline.components.artifacts.variants import CANDIDATE_VARIANT, Variant
 from qatline.components.export.choice import choose_export
 from qatline.components.settings import EngineSettings, ExportSettings
 from qatline.components.support.events import Progress
+
+_BATCH = 32  # samples of a comparison
 
 
 def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +108,6 @@ def _export_variant(
     dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
 ) -> ExportRecord:
     """Export one model and compare it with its graph on the test part."""
-    from qatline.components.data.reader import load_split
     from qatline.components.export.parity import compare_with_model
     from qatline.components.tasks import open_task
     from qatline.components.training.framework import framework_of
@@ -118,7 +119,6 @@ def _export_variant(
     model, report = _export_file(
         folder, path, export, preprocessing=dataset.preprocessing(), metadata=metadata
     )
-    inputs, _ = load_split(dataset.path, "test", limit=export.parity_samples)
 
     def export_in_fp32(twin: Path) -> None:
         _export_file(folder, twin, export.model_copy(update={"float_precision": "fp32"}))
@@ -129,7 +129,7 @@ def _export_variant(
         framework_of(folder),
         model,
         path,
-        inputs,
+        _TestInputs(dataset.path, export),
         export_in_fp32=export_in_fp32 if in_half else None,
     )
     return ExportRecord(
@@ -144,6 +144,20 @@ def _export_variant(
         verification=[FindingRecord(**finding.to_dict()) for finding in report.findings],
         parity=parity,
     )
+
+
+class _TestInputs:
+    """The first inputs of the test part as restartable batches, for samples of any size."""
+
+    def __init__(self, dataset: Path, export: ExportSettings) -> None:
+        self._dataset, self._limit = dataset, export.parity_samples
+        # A file with a fixed batch size runs whole batches only.
+        self._size = export.options().batch_size or _BATCH
+
+    def __iter__(self) -> Iterator[Any]:
+        from qatline.components.data.reader import numpy_batches
+
+        return (x for x, _ in numpy_batches(self._dataset, "test", self._size, limit=self._limit))
 
 
 def _export_file(

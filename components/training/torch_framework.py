@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import qat_lib.torch
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.export.ranges import RangeOwner
@@ -143,13 +145,15 @@ class TorchFramework:
 
     def check_parity(self, model: TorchNetwork, path: Path, inputs: Any) -> Any:
         """Compare an exported file with its network."""
-        tensors = model.tensors(inputs)
-        arrays = (
-            {name: x.numpy(force=True) for name, x in tensors.items()}
-            if isinstance(tensors, Mapping)
-            else tensors.numpy(force=True)
-        )
-        return qat_lib.torch.check_parity(model.module, path, arrays)
+
+        def arrays(batch: Any) -> Any:
+            tensors = model.tensors(batch)
+            if isinstance(tensors, Mapping):
+                return {name: x.numpy(force=True) for name, x in tensors.items()}
+            return tensors.numpy(force=True)
+
+        batches = [inputs] if isinstance(inputs, np.ndarray | Mapping) else inputs
+        return qat_lib.torch.check_parity(model.module, path, map(arrays, batches))
 
 
 FRAMEWORK: Framework = TorchFramework()
