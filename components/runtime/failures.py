@@ -12,6 +12,8 @@ from qat_lib.support.extras import missing_hint
 from qatline.components.support.disk_errors import as_storage_error, is_disk_full
 from qatline.components.support.events import emit
 
+_RAISED_IN_PYTHON = re.compile(r"\bDataError: (?P<message>[^\n]+)")
+
 
 @contextmanager
 def reported_failure(step: str, output: Path) -> Iterator[None]:
@@ -49,9 +51,6 @@ def _translated(error: Exception, output: Path) -> Exception:
     if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
         return MissingPackageError(hint)
     return as_data_error(error) or error
-
-
-_RAISED_IN_PYTHON = re.compile(r"\bDataError: (?P<message>[^\n]+)")
 
 
 def as_data_error(error: BaseException) -> DataError | None:

@@ -94,10 +94,10 @@ def show_removal(
     if removal.runs:
         show_runs(removal.runs, folder, console)
     for run_id, reason in removal.kept.items():
-        console.print(Text(f"{run_id} stays: {reason}."), soft_wrap=True)
+        console.print(Text(f"{run_id} is kept: {reason}."), soft_wrap=True)
     runs, results = len(removal.runs), len(removal.results)
     what = f"{runs} run{'s' * (runs != 1)} and {results} cached result{'s' * (results != 1)}"
-    console.print(f"{what}, {numbers.size(removal.freed)}.")
+    console.print(f"{'Removed ' * delete}{what}, {numbers.size(removal.freed)}.")
     if not delete and (runs or results):
         console.print("Nothing is removed yet: add --delete.")
 

@@ -102,10 +102,10 @@ def remove_runs(
     runs_dir: RunsDirOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Remove runs, and cached results that no other run has.
+    """Remove runs, and cached results without another run.
 
-    Runs in progress stay, and runs that made a champion or its predecessor. The records in MLflow
-    and the registered models stay, too.
+    Runs in progress are kept, and runs that made a champion or its predecessor. The records in
+    MLflow and the registered models remain.
     """
     from pydantic import ByteSize, TypeAdapter
 
@@ -125,12 +125,12 @@ def remove_runs(
             "a size such as 500MB or 20GiB",
         ),
     )
+    if delete:
+        remove(removal, folder)
     if json_:
         print_json({**removal.to_dict(), "deleted": delete})
     else:
         show_removal(removal, folder, delete=delete)
-    if delete:
-        remove(removal, folder)
 
 
 def _parsed(

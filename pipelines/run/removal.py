@@ -34,8 +34,8 @@ class Removal:
 
     Attributes:
         runs: the runs, oldest first.
-        results: folders in the step store that no remaining run has.
-        kept: reason for each run that matches but stays.
+        results: folders of the step store without a remaining run.
+        kept: reason for keeping each other selected run.
         freed: bytes that the removal frees; files shared with a remaining run do not count.
     """
 
@@ -61,10 +61,10 @@ def plan_removal(
     statuses: Iterable[str] = (),
     most_bytes: int | None = None,
 ) -> Removal:
-    """Return the runs to remove, and the cached results that only they have.
+    """Return the runs to remove, and the cached results without a remaining run.
 
-    Running runs stay, and runs that registered a champion or its predecessor. Cached results stay
-    while any run is running, because its next step may use them.
+    Runs in progress are kept, and runs that made a champion or its predecessor. Cached results are
+    kept during any run, because its next step may use them.
 
     Args:
         output: folder of the runs.
@@ -96,7 +96,7 @@ def plan_removal(
     kept = {run.run_id: "it is running" for run in matching if run.status == "running"}
     kept |= _champions(output, [run for run in matching if run.run_id not in kept])
     removable = [run for run in matching if run.run_id not in kept]
-    is_idle = all(run.status != "running" for run in listed)
+    is_idle = _is_idle(listed)
 
     def removal(count: int) -> Removal:
         chosen = removable[:count]
@@ -124,7 +124,7 @@ def remove(removal: Removal, output: Path) -> None:
         output: folder of the runs.
 
     Raises:
-        StorageError: a run was resumed meanwhile, or a folder cannot be removed.
+        StorageError: a run was started or resumed meanwhile, or a folder cannot be removed.
     """
     try:
         for left in [*output.glob(f".*{_REMOVED}"), *output.glob(f"store/*/.*{_REMOVED}")]:
@@ -133,12 +133,21 @@ def remove(removal: Removal, output: Path) -> None:
             folder = RunFolder(path=Path(run.path))
             with folder.hold(0.0):
                 _remove_folder(folder.path)
+        if removal.results and not _is_idle(list_runs(output)):
+            raise StorageError(
+                f"A run was started in {output}; its steps may use the cached results. Repeat the "
+                "command after the run."
+            )
         store = StepStore(output / "store")
         for path in removal.results:
             with store.hold(path.parent.name, path.name, lambda _: None):
                 _remove_folder(path)
     except OSError as error:
         raise as_storage_error(error, output) from error
+
+
+def _is_idle(runs: Iterable[RunSummary]) -> bool:
+    return all(run.status != "running" for run in runs)
 
 
 def _remove_folder(path: Path) -> None:
@@ -149,24 +158,28 @@ def _remove_folder(path: Path) -> None:
 
 def _started(run: RunSummary) -> float:
     """Return the start of a run in seconds since 1970; of a damaged one, its last change."""
-    if run.created is not None:
-        return datetime.fromisoformat(run.created).timestamp()
-    return Path(run.path).stat().st_mtime
+    try:
+        return datetime.fromisoformat(run.created or "").timestamp()
+    except ValueError:
+        return Path(run.path).stat().st_mtime
 
 
 def _champions(output: Path, runs: Iterable[RunSummary]) -> dict[str, str]:
     """Return the reason to keep each run of a champion or its predecessor.
 
-    If a registry cannot be read, all runs with a registered model stay.
+    If its config or registry cannot be read, a run with a verdict is kept.
     """
     kept: dict[str, str] = {}
     champions: dict[str, Mapping[str, str] | QatlineError] = {}
     for run in runs:
+        if not Path(run.path, "artifacts", "promotion").exists():
+            continue
         try:
             config = RunFolder(path=Path(run.path)).config()
-        except QatlineError:  # damaged, or of another version: it registers nothing any more
+        except QatlineError as error:
+            kept[run.run_id] = f"its config can't be read: {error}"
             continue
-        if config.registry.name is None or not Path(run.path, "artifacts", "promotion").exists():
+        if config.registry.name is None:
             continue
         here = config.model_copy(update={"output": str(output)})
         place = f"{here.tracking.uri} {config.registry.name}"
@@ -181,19 +194,24 @@ def _champions(output: Path, runs: Iterable[RunSummary]) -> dict[str, str]:
 
 
 def _runs_in_use(config: Any) -> Mapping[str, str] | QatlineError:
+    before = os.environ.copy()
     try:
         registry = named_registry(config)
         aliases = registry.state().aliases
         by_number = {version.number: version.tags.get(RUN) for version in registry.versions()}
     except QatlineError as error:
         return error
+    finally:
+        # The registry's variables would redirect the runs of other stores.
+        os.environ.clear()
+        os.environ.update(before)
     roles = {PREVIOUS: f"it made the predecessor of the champion of {registry.name!r}"}
     roles[CHAMPION] = f"it made the champion of {registry.name!r}"
     return {by_number[aliases[a]] or "": text for a, text in roles.items() if a in aliases}
 
 
 def _unused_results(output: Path, runs: Iterable[RunSummary]) -> list[Path]:
-    """Return the step store's results that none of the runs has."""
+    """Return the results of the step store that occur in none of the runs."""
     used = set()
     for run in runs:
         for manifest in Path(run.path).glob("steps/*/*/*/*/manifest.json"):

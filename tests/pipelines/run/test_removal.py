@@ -157,6 +157,23 @@ def test_registered_runs_stay_while_the_registry_is_away(
     assert found.kept == {registered.run_id: "its registry can't be read: no answer"}
 
 
+def test_a_run_with_verdict_and_unreadable_config_stays(make: Make, tmp_path: Path) -> None:
+    folder = make("2026-01-01T10:00:00.000+00:00", "a", name="cells")
+    folder.config_file.write_text("of_another_version: 1\n")
+    found = plan_removal(tmp_path, seconds=DAY)
+    assert ids(found) == []
+    assert found.kept[folder.run_id].startswith("its config can't be read: ")
+
+
+def test_results_stay_if_a_run_starts_meanwhile(make: Make, tmp_path: Path) -> None:
+    make("2026-01-01T10:00:00.000+00:00", "a")
+    found = plan_removal(tmp_path, seconds=DAY)
+    started = make(now(), "b", status="running")
+    with started.hold(), pytest.raises(StorageError, match="A run was started"):
+        remove(found, tmp_path)
+    assert (tmp_path / "store" / "train_baseline" / "a").exists()
+
+
 def test_a_killed_removal_is_completed_by_the_next_one(make: Make, tmp_path: Path) -> None:
     folder = make("2026-01-01T10:00:00.000+00:00", "a")
     left = folder.path.rename(tmp_path / f".{folder.run_id}.removed")
