@@ -337,7 +337,7 @@ class Task:
         )
 
     def resampled(self, samples: Samples) -> Callable[[Array], float]:
-        """Return a function of indices of samples, which returns their primary metric.
+        """Return a function from indices of samples to their primary metric.
 
         A bootstrap calls it thousands of times. Override it for a metric that can be prepared.
         """

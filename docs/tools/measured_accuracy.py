@@ -116,7 +116,7 @@ INT8 takes {ratio:.2f} times as long as FP32 there. Seeds: {", ".join(seeds)}.
 
 
 def recipes() -> list[str]:
-    """Return the section on what each part of QAT's recipe is worth."""
+    """Return the section on the gain of each part of QAT's recipe."""
     command = "uv run python benchmarks/qat_recipes.py --network {} --recipes {} --seeds {}"
     parts = ["## What is QAT's recipe worth?\n"]
     networks = {"qat_recipes": "resnet20", "qat_recipes_mobilenetv2": "mobilenetv2"}

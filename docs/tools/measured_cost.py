@@ -72,7 +72,7 @@ def export() -> list[str]:
 
 
 def overhead() -> list[str]:
-    """Return the section on what Engine.infer costs."""
+    """Return the section on the cost of Engine.infer."""
     figures = load("engine_overhead")
     return [
         "## What does `Engine.infer` cost?\n",
@@ -108,7 +108,7 @@ def scaling() -> list[str]:
 
 
 def steps() -> list[str]:
-    """Return the section on what the pipeline adds to its steps."""
+    """Return the section on the overhead of the pipeline per step."""
     figures = load("step_overhead")
     names = ("function_seconds", "by_launcher_seconds", "by_itself_seconds")
     rows = []
@@ -159,7 +159,7 @@ def _step_table(figures: dict[str, Any]) -> str:
 
 
 def inference() -> list[str]:
-    """Return the section on what inference of a quantized Keras model costs."""
+    """Return the section on the cost of inference of a quantized Keras model."""
     figures = load("quantized_inference")
     rows = []
     for row in figures["rows"]:

@@ -36,6 +36,7 @@ from qatline.pipelines.steps import STEP_ARTIFACTS
 MAIN_PIPELINE = "qatline.pipelines.qat_pipeline:qat_pipeline"
 _POLL = 0.1  # seconds
 _LOG_TAIL = 60  # lines
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL of a process group
 _FULL = 1 << 20  # bytes; with less free space no useful file can be written
 
 
@@ -258,9 +259,6 @@ def _log_tail(path: Path, start: int) -> str:
         place for place, line in enumerate(lines) if "Traceback (most recent call last)" in line
     ]
     return "\n".join(lines[traces[-1] :][:_LOG_TAIL] if traces else lines[-_LOG_TAIL:])
-
-
-_GRACE = 10.0  # seconds between SIGTERM and SIGKILL of a process group
 
 
 def end_group(process: subprocess.Popen[bytes], grace: float = _GRACE) -> None:

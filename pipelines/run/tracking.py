@@ -29,6 +29,9 @@ from qatline.pipelines.run.result import RunResult
 from qatline.pipelines.run.step_records import StepRecords
 from qatline.pipelines.run.tracking_watch import watched
 
+FOLDER_TAG = "qatline.run_dir"
+"""Tag of an MLflow run with the run's folder on its machine."""
+
 
 def default_uri(output: Path) -> str:
     """Return the runs' tracking URI: a SQLite file in ``output``."""
@@ -231,10 +234,6 @@ def _description(config: RunConfig) -> str:
     """Return a description of the run before it has results."""
     data = config.data.path or config.data.name or config.data.kind
     return f"{config.model.name} on {data}, seed {config.seed}."
-
-
-FOLDER_TAG = "qatline.run_dir"
-"""Tag of an MLflow run with the run's folder on its machine."""
 
 
 def close_dead_runs(client: Any, experiment: str) -> None:

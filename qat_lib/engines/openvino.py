@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 # One request more than OpenVINO computes concurrently: it copies its input and output meanwhile.
 _REQUESTS_AHEAD = 1
 _INT8_PROPERTIES = {"SNIPPETS_MODE": "DISABLE"}
+_LOOPS = onnx_operators("loop")
 _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
@@ -292,9 +293,6 @@ def _reason(error: RuntimeError) -> str:
         if line.strip() and not line.strip().startswith("Exception from"):
             return line.strip().lstrip("- ").rstrip(".")
     return "no reason given"
-
-
-_LOOPS = onnx_operators("loop")
 
 
 def advise(onnx: Path, graph: GraphSummary, library: str) -> str:

@@ -15,6 +15,7 @@ from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
 
 _DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
+NON_NEGATIVE = activation_functions("non-negative")
 
 
 def activation_entries(
@@ -160,9 +161,6 @@ def _free_name(tensor: str, taken: set[str]) -> str:
         name, suffix = f"{base}_quantizer_{suffix}", suffix + 1
     taken.add(name)
     return name
-
-
-NON_NEGATIVE = activation_functions("non-negative")
 
 
 def non_negative_tensors(graph: CallGraph) -> frozenset[str]:
