@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import Field
+
 from qatline.components.artifacts.folder import StepFolder
 from qatline.components.artifacts.record import Record, Text
 from qatline.components.artifacts.variants import Variant
@@ -17,10 +19,11 @@ _MANIFEST, _LAYERS = ".engine.json", ".layers.json"
 
 
 class EngineInfo(Record):
-    """Backend of an engine."""
+    """Backend of an engine, and the device that it was built on."""
 
     backend: Text = ""
     backend_version: Text = ""
+    device: Mapping[str, Any] = Field(default_factory=dict)
 
 
 class EngineBuild(Record):

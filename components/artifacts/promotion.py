@@ -81,13 +81,14 @@ class PromotionOutcome(Record):
 
 
 class Promotion(StepFolder):
-    """The verdict and the report of a run."""
+    """The verdict, the report and the model card of a run."""
 
     STEP: ClassVar[str] = "promote"
     VERDICT: ClassVar[str] = "verdict.json"
     REPORT: ClassVar[str] = "report.html"
     CHAMPION: ClassVar[str] = "champion.onnx"
     OUTCOME: ClassVar[str] = "registry.json"
+    CARD: ClassVar[str] = "MODEL_CARD.md"
 
     @property
     def report_file(self) -> Path:

@@ -20,6 +20,7 @@ from qatline.components.tracking.store import translated
 GRAPH = "model.onnx"
 FACTS = "qatline.json"
 BASELINE = "baseline"
+CARD = "MODEL_CARD.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ def write_package(
     preprocessing: AnyPreprocessing,
     classes: Sequence[str],
     baseline: Sequence[Path],
+    card: str,
 ) -> None:
     """Write an MLflow model into the new folder ``folder``.
 
@@ -57,6 +59,7 @@ def write_package(
         preprocessing: preprocessing of its input.
         classes: names of its outputs, in order.
         baseline: files of the original FP32 model.
+        card: the model card in Markdown.
 
     Raises:
         TrackingError: the file is not an ONNX graph, or MLflow fails to write it.
@@ -80,6 +83,7 @@ def write_package(
     shutil.copyfile(graph, folder / GRAPH)
     facts = {"preprocessing": preprocessing.to_dict(), "classes": list(classes)}
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(card, encoding="utf-8")
     (folder / BASELINE).mkdir()
     for path in baseline:
         shutil.copyfile(path, folder / BASELINE / path.name)

@@ -32,6 +32,7 @@ class RunFiles:
         dataset, baseline, onnx: output directories of the steps.
         model: description of the FP32 model.
         measured: measurements of the evaluation.
+        card: the model card in Markdown.
     """
 
     dataset: Path
@@ -39,6 +40,7 @@ class RunFiles:
     onnx: Path
     model: ModelInfo
     measured: Measurements
+    card: str
 
     @property
     def graph(self) -> Path:
@@ -68,6 +70,7 @@ class RunFiles:
             preprocessing=prepared.preprocessing(),
             classes=prepared.info().classes,
             baseline=kept,
+            card=self.card,
         )
 
 

@@ -19,6 +19,7 @@ from qatline.components.artifacts.variants import CANDIDATE_VARIANT, Variant
 from qatline.components.export.choice import choose_export
 from qatline.components.settings import EngineSettings, ExportSettings
 from qatline.components.support.events import Progress
+from qatline.components.tasks import open_task
 
 _BATCH = 32  # samples of a comparison
 
@@ -78,12 +79,15 @@ def export_onnx_step(
     }
     if choice.fp16:
         jobs[Variant.FP16] = (fp32, half)
+    info = Dataset(dataset).info()
+    decoding = open_task(info).decoding(probabilities=bool(fp32.info().probabilities))
+    about = {"task": info.task, "classes": list(info.classes), "decoding": decoding}
     summary: dict[str, ExportRecord] = {}
     metrics: dict[str, float] = {}
     tuned.copy_plan(exported)
     for index, (variant, (model, settings)) in enumerate(jobs.items()):
         progress.update("exporting", index, len(jobs))
-        record = _export_variant(Dataset(dataset), model, exported.graph(variant), settings)
+        record = _export_variant(Dataset(dataset), model, exported.graph(variant), settings, about)
         summary[variant] = record
         metrics |= {f"{variant}_{name}": value for name, value in record.numbers().items()}
         for finding in record.verification or ():
@@ -105,14 +109,17 @@ def export_onnx_step(
 
 
 def _export_variant(
-    dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
+    dataset: Dataset,
+    folder: ModelFolder,
+    path: Path,
+    export: ExportSettings,
+    about: Mapping[str, Any],
 ) -> ExportRecord:
     """Export one model and compare it with its graph on the test part."""
     from qatline.components.export.parity import compare_with_model
-    from qatline.components.tasks import open_task
     from qatline.components.training.framework import framework_of
 
-    metadata: dict[str, Any] = {"classes": list(dataset.info().classes)}
+    metadata = dict(about)
     metric = open_task(dataset.info()).primary.name
     if (value := folder.test_value(metric)) is not None:
         metadata[metric] = value

@@ -23,6 +23,8 @@ from qatline.components.registry.access import run_registry
 from qatline.components.registry.registry import RegisteredVersion, Registry
 from qatline.components.registry.run_candidate import RunFiles, submit_run
 from qatline.components.report import ReportFolders, render_report
+from qatline.components.report.model_card import model_card
+from qatline.components.report.sources import read_run
 from qatline.components.settings import EngineSettings, GateSettings, RegistrySettings, Settings
 from qatline.components.support.events import Progress
 from qatline.components.support.model_names import registered_name
@@ -58,8 +60,8 @@ def promote_step(
         onnx: directory of export_onnx; its verification and analysis are evidence.
         engines: directory of build_engine.
         evaluation: directory of evaluate; its results are evidence.
-        out: existing empty directory; receives ``verdict.json``, ``report.html``, and after a
-            promotion ``champion.onnx``, the source graph of the engine. With a registry,
+        out: existing empty directory; receives ``verdict.json``, ``report.html``,
+            ``MODEL_CARD.md``, and after a promotion ``champion.onnx``, the source graph of the engine. With a registry,
             ``registry.json`` contains the outcome.
         gate: the bounds.
         seed: seed of the run, for the report.
@@ -81,10 +83,26 @@ def promote_step(
     promotion, model = Promotion(out), _readable(Baseline(baseline).info, ModelInfo())
     judged = _Judge(Exported(onnx), gate, registry.name or registered_name(model.name or "model"))
     verdict, outcome = judged(measured), None
+    folders = ReportFolders(
+        dataset=dataset,
+        baseline=baseline,
+        ptq=ptq,
+        qat=qat,
+        onnx=onnx,
+        engines=engines,
+        evaluation=evaluation,
+    )
+    card = model_card(read_run(folders))
+    promotion.file(promotion.CARD).write_text(card, encoding="utf-8")
     if (model_registry := run_registry(registry, progress.warn)) is not None:
         progress.update("registering", 0, 1)
         files = RunFiles(
-            dataset=dataset, baseline=baseline, onnx=onnx, model=model, measured=measured
+            dataset=dataset,
+            baseline=baseline,
+            onnx=onnx,
+            model=model,
+            measured=measured,
+            card=card,
         )
         again = _again(judged, measured, model_registry, files, Engines(engines), engine, seed)
         outcome = submit_run(
@@ -100,15 +118,6 @@ def promote_step(
         if not reason.passed:
             progress.warn(f"{reason.check}: {reason.message}")
     progress.update("reporting", 1, 2)
-    folders = ReportFolders(
-        dataset=dataset,
-        baseline=baseline,
-        ptq=ptq,
-        qat=qat,
-        onnx=onnx,
-        engines=engines,
-        evaluation=evaluation,
-    )
     page = render_report(folders, verdict=verdict, gate=gate, seed=seed)
     promotion.report_file.write_text(page, encoding="utf-8")
     progress.update("reporting", 2, 2)

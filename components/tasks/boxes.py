@@ -1,4 +1,4 @@
-"""Boxes of a detector: its locations, suppression, matching and COCO's average precision.
+"""Boxes of a detector: matching with the targets and COCO's average precision.
 
 Boxes are ``x1, y1, x2, y2`` in pixels. ``pycocotools`` and ``faster-coco-eval`` compute the same
 precision, but return no matches per image, which a paired test of images requires.
@@ -6,123 +6,26 @@ precision, but return no matches per image, which a paired test of images requir
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from qatline.components.client.decoding import NO_BOX, overlaps
 
-BOX = 4
-"""Values of a location that describe a box: offset of the centre, and size."""
+Array = NDArray[Any]
 
 NEAR = 1.5
 """Largest distance of a location from the centre of its box, in strides."""
 
-SCALE = 4.0
-"""Factor on sizes of boxes, in strides: untrained networks then predict sizes of their level."""
-
 BOX_WEIGHT = 2.0
 """Weight of the loss of the boxes, relative to that of the classes."""
-
-_LARGEST = 8.0  # strides
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 """IoU from which a detection counts as found, as in COCO."""
 
 _RECALLS = np.linspace(0, 1, 101)
-_NONE = -1.0
-
-
-class Levels:
-    """Locations of maps that divide an image evenly.
-
-    A map serves the boxes whose longer side is at most eight times its stride, unless a finer map
-    does; the coarsest serves all larger ones.
-
-    Args:
-        sizes: rows and columns of each map, finest first.
-        image: height and width.
-
-    Attributes:
-        centers: x and y of each location in pixels, ``(locations, 2)``; map by map, row by row.
-        strides: distance to the next location in x and y, ``(locations, 2)``.
-        smallest, largest: range of the longer sides of boxes, ``(locations,)``.
-    """
-
-    def __init__(self, sizes: Sequence[tuple[int, ...]], image: tuple[int, int]) -> None:
-        centers, strides, smallest, largest = [], [], [], []
-        bound = 0.0
-        for number, (rows, columns) in enumerate(sizes):
-            stride = np.array([image[1] / columns, image[0] / rows])
-            y, x = np.mgrid[:rows, :columns] + 0.5
-            centers.append(np.stack([x, y], axis=-1).reshape(-1, 2) * stride)
-            strides.append(np.broadcast_to(stride, (rows * columns, 2)))
-            upper = _LARGEST * stride.max() if number < len(sizes) - 1 else np.inf
-            smallest.append(np.full(rows * columns, bound))
-            largest.append(np.full(rows * columns, upper))
-            bound = upper
-        self.centers, self.strides = np.concatenate(centers), np.concatenate(strides)
-        self.smallest, self.largest = np.concatenate(smallest), np.concatenate(largest)
-
-
-def box_of(raw: Array, centers: Array, strides: Array) -> Array:
-    """Return boxes from the values of their locations, ``(..., 4)``."""
-    center = centers + raw[..., :2] * strides
-    half = np.logaddexp(raw[..., 2:4], 0) * (SCALE / 2) * strides
-    return np.concatenate([center - half, center + half], axis=-1)
-
-
-def overlaps(boxes: Array, others: Array, *, of_first: Array | bool = False) -> Array:
-    """Return the IoU of boxes, ``(..., 4)``; shapes are broadcast.
-
-    Args:
-        boxes: the first boxes.
-        others: the second boxes.
-        of_first: where to divide by the area of the first box instead, as for crowds.
-    """
-    low = np.maximum(boxes[..., :2], others[..., :2])
-    high = np.minimum(boxes[..., 2:4], others[..., 2:4])
-    shared = np.maximum(high - low, 0).prod(axis=-1)
-    first, second = ((each[..., 2:4] - each[..., :2]).prod(axis=-1) for each in (boxes, others))
-    whole = np.where(of_first, first, first + second - shared)
-    return np.asarray(shared / np.maximum(whole, 1e-12))
-
-
-def suppress(boxes: Array, scores: Array, classes: Array, *, iou: float, most: int) -> Array:
-    """Return the best boxes of each image, without those that overlap a better one of their class.
-
-    The loop runs over the ranks, and each of its steps serves all images.
-
-    Args:
-        boxes: candidates ``(images, candidates, 4)``.
-        scores: their scores, ``(images, candidates)``; candidates of -1 or below don't count.
-        classes: their classes, ``(images, candidates)``.
-        iou: IoU above which the worse of two boxes is left out.
-        most: number of returned boxes.
-
-    Returns:
-        ``(images, most, 6)``: box, score and class, best first; missing ones have score 0 and
-        class -1.
-    """
-    images = np.arange(len(boxes))
-    found = np.zeros((len(boxes), most, 6))
-    found[..., 5] = -1
-    left = np.array(scores, np.float64)
-    for rank in range(most if left.shape[1] else 0):
-        best = left.argmax(axis=1)
-        score = left[images, best]
-        valid = score > _NONE
-        if not valid.any():
-            break
-        chosen, label = boxes[images, best], classes[images, best]
-        row = np.concatenate([chosen, score[:, None], label[:, None]], axis=1)
-        found[valid, rank] = row[valid]
-        same = classes == label[:, None]
-        left[same & (overlaps(chosen[:, None], boxes) > iou)] = _NONE
-        left[images, best] = _NONE
-    return found
 
 
 def match(detections: Array, targets: Array, classes: int) -> dict[str, Array]:
@@ -154,13 +57,13 @@ def match(detections: Array, targets: Array, classes: int) -> dict[str, Array]:
         if not (each[:, 5] >= 0).any():
             break
         iou = overlaps(each[:, None], targets, of_first=crowd)
-        iou[(label != each[:, 5:]) | (label < 0)] = _NONE
+        iou[(label != each[:, 5:]) | (label < 0)] = NO_BOX
         near = iou[:, None] >= least
         # Crowds take any number of detections, but only those that match no other box.
-        own = np.where(near & free & ~crowd[:, None], iou[:, None], _NONE)
+        own = np.where(near & free & ~crowd[:, None], iou[:, None], NO_BOX)
         # Of boxes with the same IoU COCO takes the last one.
         best = own.shape[2] - 1 - own[..., ::-1].argmax(axis=2)
-        hit = own[(*every, best)] > _NONE
+        hit = own[(*every, best)] > NO_BOX
         ignored = (near & crowd[:, None]).any(axis=2)
         found[:, rank] = np.where(hit, 1, np.where(ignored, -1, 0))
         free[(*every, best)] &= ~hit

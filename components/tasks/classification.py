@@ -10,6 +10,7 @@ import numpy as np
 from qat_lib.errors import DataError, UnsupportedModelError
 from qatline.components.artifacts.comparison import ChanceTest, GroupTest, PairedTest
 from qatline.components.artifacts.metric import ACCURACY, Metric
+from qatline.components.client.decoding import softmax
 from qatline.components.tasks.class_weights import weights_by_class
 from qatline.components.tasks.statistics import LEVEL, RESAMPLES, binomial_tail, mcnemar_test
 from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
@@ -128,6 +129,14 @@ class Classification(Task):
     def decode(self, outputs: Outputs) -> Array:
         """Return the class with the largest output, ``(samples,)``."""
         return np.asarray(np.asarray(outputs).argmax(axis=1))
+
+    def decoding(self, *, probabilities: bool) -> Mapping[str, Any]:
+        """Return the decoding of a class and its probability."""
+        return {
+            "kind": self.name,
+            "classes": list(map(str, self.data.classes)),
+            "probabilities": probabilities,
+        }
 
     def measure(self, outputs: Outputs, targets: Array) -> Samples:
         """Return label, prediction, whether it is right, and its probability, of each sample."""
@@ -276,20 +285,6 @@ def are_distributions(outputs: Array) -> Array:
     """
     values = np.where(np.isneginf(outputs), 0.0, outputs.astype(np.float64))
     return np.asarray((values.min(axis=1) >= 0) & (np.abs(values.sum(axis=1) - 1) <= 1e-3))
-
-
-def probabilities(outputs: Array) -> Array:
-    """Return ``outputs`` in float64 if every row is a distribution, else their softmax."""
-    is_probability = are_distributions(outputs).all()
-    return outputs.astype(np.float64) if is_probability else softmax(outputs)
-
-
-def softmax(outputs: Array) -> Array:
-    """Return the softmax over the classes, float64 ``(samples, classes)``."""
-    values = outputs.astype(np.float64)
-    # Subtracting the maximum avoids overflow and does not change the result.
-    exponents = np.exp(values - values.max(axis=1, keepdims=True))
-    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
 
 
 def calibration_error(confidence: Array, right: Array) -> float:

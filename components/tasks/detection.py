@@ -10,15 +10,8 @@ import numpy as np
 
 from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
 from qatline.components.artifacts.metric import Metric
-from qatline.components.tasks.boxes import (
-    BOX,
-    AveragePrecision,
-    Levels,
-    box_of,
-    match,
-    mean_of,
-    suppress,
-)
+from qatline.components.client.decoding import BOX, detections
+from qatline.components.tasks.boxes import AveragePrecision, match, mean_of
 from qatline.components.tasks.task import (
     Array,
     Group,
@@ -39,8 +32,6 @@ if TYPE_CHECKING:
 TARGET = 6
 """Values of a target: x1, y1, x2, y2 in pixels of the input, class, and 1 for a crowd."""
 
-_CANDIDATES = 10
-"""Candidates of the suppression, as a multiple of ``max_detections``."""
 _SHOWN_CURVES = 12
 _SHOWN_SCORE = 0.3
 _SHOWN_SIDE = 240
@@ -186,22 +177,25 @@ class Detection(Task):
         A box is x1, y1, x2, y2, score and class, best first; missing ones have score 0 and class
         -1.
         """
-        maps = sorted(arrays_of(outputs), key=lambda each: -each.shape[1] * each.shape[2])
-        levels = Levels([each.shape[1:3] for each in maps], self._image)
-        raw = np.concatenate([each.reshape(len(each), -1, each.shape[-1]) for each in maps], axis=1)
-        raw, classes = raw.astype(np.float64), len(self.data.classes)
-        scores = 0.5 * (1 + np.tanh(raw[..., :classes] / 2)).reshape(len(raw), -1)
-        count = min(_CANDIDATES * self._most, scores.shape[1])
-        best = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-        best.sort(axis=1)  # of equal scores the first location wins, whatever the partition
-        location, label = np.divmod(best, classes)
-        chosen = np.take_along_axis(raw[..., classes:], location[..., None], axis=1)
-        boxes = box_of(chosen, levels.centers[location], levels.strides[location])
-        height, width = self._image
-        boxes = boxes.clip(0, np.array([width, height, width, height]))
-        scores = np.take_along_axis(scores, best, axis=1)
-        scores[scores < self._score] = -1
-        return suppress(boxes, scores, label, iou=self._iou, most=self._most)
+        return detections(
+            arrays_of(outputs),
+            image=self._image,
+            classes=len(self.data.classes),
+            score=self._score,
+            iou=self._iou,
+            most=self._most,
+        )
+
+    def decoding(self, *, probabilities: bool) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return the decoding of boxes with class and score."""
+        return {
+            "kind": self.name,
+            "classes": list(map(str, self.data.classes)),
+            "image": list(self._image),
+            "score": self._score,
+            "iou": self._iou,
+            "most": self._most,
+        }
 
     def measure(self, outputs: Outputs, targets: Array) -> Samples:
         """Return each image's detections, their matches at ten thresholds, and its boxes."""

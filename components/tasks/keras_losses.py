@@ -8,7 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from qatline.components.tasks.boxes import BOX_WEIGHT, NEAR, SCALE, Levels
+from qatline.components.client.decoding import SCALE, Levels
+from qatline.components.tasks.boxes import BOX_WEIGHT, NEAR
 
 ops = keras.ops
 

@@ -10,6 +10,7 @@ import numpy as np
 from qat_lib.errors import ConfigError, DataError, UnsupportedModelError
 from qatline.components.artifacts.comparison import ChanceTest, PairedTest
 from qatline.components.artifacts.metric import Metric
+from qatline.components.client.decoding import sigmoid
 from qatline.components.tasks.statistics import wilcoxon_test
 from qatline.components.tasks.task import Array, Group, Outputs, Samples, Task, one_output
 
@@ -107,6 +108,15 @@ class MultiLabel(Task):
         """
         return np.asarray(self._chances(outputs) > self._threshold)
 
+    def decoding(self, *, probabilities: bool) -> Mapping[str, Any]:
+        """Return the decoding of the predicted classes and their probabilities."""
+        return {
+            "kind": self.name,
+            "classes": list(map(str, self.data.classes)),
+            "probabilities": probabilities,
+            "threshold": self._threshold,
+        }
+
     def measure(self, outputs: Outputs, targets: Array) -> Samples:
         """Return targets and outputs of each sample: all outputs decide about their meaning."""
         return {"target": targets > 0, "output": np.asarray(outputs)}
@@ -176,7 +186,7 @@ class MultiLabel(Task):
         known = self._are_chances
         if _in_unit_interval(values) if known is None else known:
             return values
-        return np.asarray(0.5 * (1 + np.tanh(values / 2)))
+        return sigmoid(values)
 
     def _f1(self, samples: Samples) -> Array:
         """Return the F1 score of each sample."""

@@ -91,6 +91,10 @@ class Regression(Task):
         """Return the outputs themselves."""
         return np.asarray(outputs, np.float64)
 
+    def decoding(self, *, probabilities: bool) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return the decoding of numbers."""
+        return {"kind": self.name}
+
     def measure(self, outputs: Outputs, targets: Array) -> Samples:
         """Return target, prediction and absolute error of each sample."""
         predicted = self.decode(outputs).reshape(len(targets), -1)

@@ -135,6 +135,10 @@ class Segmentation(Task):
         """Return the class of each pixel, uint8 ``(samples, height, width)``."""
         return np.asarray(np.asarray(outputs).argmax(axis=-1), np.uint8)
 
+    def decoding(self, *, probabilities: bool) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return the decoding of each class's share of the pixels."""
+        return {"kind": self.name, "classes": list(map(str, self.data.classes))}
+
     def measure(self, outputs: Outputs, targets: Array) -> Samples:
         """Return each image's intersections, predicted pixels and true pixels by class."""
         predicted, classes = self.decode(outputs), len(self.data.classes)

@@ -250,6 +250,16 @@ class Task:
         """Return the predictions of a batch, in the form that users of the network read."""
         raise NotImplementedError
 
+    def decoding(self, *, probabilities: bool) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """Return how clients decode the outputs; see ``qatline.components.client.decoding``.
+
+        Default: None. Servers and clients then return the outputs themselves.
+
+        Args:
+            probabilities: whether the outputs are probabilities instead of logits.
+        """
+        return None
+
     def score(self, predictions: Any, targets: Array) -> Array | Mapping[str, Array]:
         """Return the score of each sample, ``(samples,)``, or several by metric."""
         raise NotImplementedError

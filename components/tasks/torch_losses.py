@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from qatline.components.tasks.boxes import BOX_WEIGHT, NEAR, SCALE, Levels
+from qatline.components.client.decoding import SCALE, Levels
+from qatline.components.tasks.boxes import BOX_WEIGHT, NEAR
 
 EPSILON = 1e-7
 """Minimum distance of a probability from 0 and 1, as in Keras."""

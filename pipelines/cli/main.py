@@ -20,6 +20,7 @@ from qatline.pipelines.cli import model as cli_model
 from qatline.pipelines.cli import records as cli_records
 from qatline.pipelines.cli import registry as cli_registry
 from qatline.pipelines.cli import runs as cli_runs
+from qatline.pipelines.cli import serving as cli_serving
 from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice, command
 from qatline.pipelines.cli.options import (
     PLACE_PANEL,
@@ -172,6 +173,7 @@ def ui(
 cli_registry.add_registry_commands(app)
 cli_records.add_record_commands(app)
 cli_model.register(app)
+cli_serving.add_serving_commands(app)
 
 
 def _show_version(wanted: bool) -> None:

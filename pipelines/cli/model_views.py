@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from qatline.pipelines.cli.evaluation import FileEvaluation
 
 _NONE = "-"
+_MOST_BOXES = 6
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
@@ -321,18 +322,35 @@ def show_optimized(found: Optimized) -> None:
 
 
 def show_predictions(rows: Sequence[Mapping[str, Any]], outputs: Mapping[str, Any]) -> None:
-    """Show class and probability of samples, or without classes a summary of the outputs."""
+    """Show the answer of each sample, or without a decoding a summary of the outputs."""
     console = _console()
     if rows:
-        table = plain_table("sample", "class", "probability", text=True)
+        is_class = "class" in rows[0]
+        table = plain_table(
+            "sample", *(("class", "probability") if is_class else ("answer",)), text=True
+        )
         for row in rows:
-            table.add_row(escape(row["sample"]), escape(row["class"]), _percent(row["probability"]))
+            table.add_row(*map(escape, (row["sample"], *_answer(row))))
     else:
         table = plain_table("output", "shape", "least", "largest")
         for name, values in outputs.items():
             limits = (numbers.significant(float(value)) for value in (values.min(), values.max()))
             table.add_row(escape(name), " x ".join(map(str, values.shape)), *limits)
     console.print(table)
+
+
+def _answer(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a sample's answer."""
+    if "class" in row:
+        return row["class"], _percent(row["probability"])
+    if "values" in row:
+        return (", ".join(map(numbers.significant, row["values"])),)
+    if "boxes" in row:
+        found = [f"{box['class']} {_percent(box['score'])}" for box in row["boxes"][:_MOST_BOXES]]
+        more = len(row["boxes"]) - len(found)
+        return (", ".join([*found, *([f"{more} more"] if more > 0 else [])]) or "no boxes",)
+    shares = row.get("pixels") or row.get("classes") or {}
+    return (", ".join(f"{name} {_percent(share)}" for name, share in shares.items()) or "none",)
 
 
 def _times(percentiles: Percentiles) -> list[str]:

@@ -40,15 +40,19 @@ def predict_file(
     Images need the preprocessing that engines and ONNX files of qatline record.
     """
     from qat_lib.files.output_files import check_output
+    from qatline.components.client.decoding import answers
 
     if output is not None:
         if output.suffix != ".npz":
             raise ConfigError(f"--output must end with .npz. Received: {output}.")
         check_output(output, inputs=[model, data])
-    names, outputs, classes = _run(model, data, batch_size)
+    names, outputs, decoding = _run(model, data, batch_size)
     if output is not None:
         _write(output, outputs)
-    rows = _classified(names, outputs, classes)
+    rows = [
+        {"sample": name, **answer}
+        for name, answer in zip(names, answers(decoding, outputs) if decoding else (), strict=False)
+    ]
     if json_:
         shapes = {name: list(values.shape) for name, values in outputs.items()}
         print_json({"model": str(model), "outputs": shapes, "predictions": rows})
@@ -62,8 +66,10 @@ def predict_file(
         typer.echo(f"Wrote {output}")
 
 
-def _run(model: Path, data: Path, batch_size: int) -> tuple[Sequence[str], Arrays, Sequence[str]]:
-    """Return the names of the samples, the outputs by name, and the names of the classes.
+def _run(
+    model: Path, data: Path, batch_size: int
+) -> tuple[Sequence[str], Arrays, Mapping[str, Any] | None]:
+    """Return the names of the samples, the outputs by name, and their decoding.
 
     Raises:
         DataError: The data does not fit the model, or the model records no preprocessing for
@@ -95,7 +101,7 @@ def _run(model: Path, data: Path, batch_size: int) -> tuple[Sequence[str], Array
             lambda batch: next(iter(predict(network, [_as_float(batch)]))),
             list(network.output_names),
         )
-        return _numbers(outputs), outputs, ()
+        return _numbers(outputs), outputs, _guessed(outputs, ())
     with opened(model, batch_size) as engine:
         from qatline.components.evaluation.inference import EngineRunner
 
@@ -112,7 +118,8 @@ def _run(model: Path, data: Path, batch_size: int) -> tuple[Sequence[str], Array
             lambda batch: runner(runner.as_taken(batch)),
             [info.name for info in engine.outputs],
         )
-        return names or _numbers(outputs), outputs, engine.manifest.classes
+        decoding = engine.manifest.decoding or _guessed(outputs, engine.manifest.classes)
+        return names or _numbers(outputs), outputs, decoding
 
 
 def _images(data: Path, manifest: Any) -> tuple[list[str], Any]:
@@ -174,22 +181,15 @@ def _numbers(outputs: Arrays) -> list[str]:
     return [str(index) for index in range(len(next(iter(outputs.values()))))]
 
 
-def _classified(
-    names: Sequence[str], outputs: Arrays, classes: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Return class and probability of each sample of a classifier; nothing for other models."""
-    from qatline.components.tasks.classification import probabilities
+def _guessed(outputs: Arrays, classes: Sequence[str]) -> Mapping[str, Any] | None:
+    """Return the decoding of a classifier for files that record none."""
+    from qatline.components.tasks.classification import are_distributions
 
     (values, *more) = outputs.values()
     if more or values.ndim != 2 or values.shape[1] < 2:
-        return []
-    chances = probabilities(values)
-    best = chances.argmax(axis=1)
-    rows = []
-    for name, index, row in zip(names, best.tolist(), chances, strict=True):
-        label = classes[index] if index < len(classes) else str(index)
-        rows.append({"sample": name, "class": label, "probability": float(row[index])})
-    return rows
+        return None
+    known = bool(are_distributions(values).all())
+    return {"kind": "classification", "classes": classes, "probabilities": known}
 
 
 def _write(path: Path, outputs: Arrays) -> None:

@@ -145,6 +145,7 @@ def build_engine(
         preprocessing_embedded=graph.metadata.get("preprocessing_embedded") == "true",
         classes=spec.classes,
         layout=_described_as(dict, graph, "layout") or {},
+        decoding=_described_as(dict, graph, "decoding"),
         device_memory_bytes=built.device_memory_bytes,
         git=git_state(),
     )

@@ -51,7 +51,8 @@ def load_engine(
         raise EngineLoadError(
             f"{engine} can't run here: {refusal} Build the engine again on this machine."
         )
-    onnx = Path(manifest.source["path"])
+    # A path relative to the engine, as in a package, or an absolute one.
+    onnx = engine.parent / manifest.source["path"]
     if not onnx.is_file() or sha256_of_file(onnx) != manifest.source["sha256"]:
         raise EngineLoadError(
             f"{engine} can't run here: {refusal} It can't be rebuilt either, since the ONNX file "

@@ -30,7 +30,7 @@ class EngineManifest:
         precision: INT8 layers of weighted layers, as reported by the backend after the build.
         inputs: name, shape and dtype of each input.
         outputs: name, shape and dtype of each output.
-        source: path and SHA-256 of the ONNX file.
+        source: path, absolute or relative to the engine, and SHA-256 of the ONNX file.
         nodes: ONNX node of each possible name in the backend, for the names of fused layers.
         weighted_nodes: ONNX nodes with constant weights.
         identities: Keras layers and quantizers of the ONNX nodes, if the ONNX file records them.
@@ -42,6 +42,7 @@ class EngineManifest:
         layout: axis order of each input and output with three to five axes, such as ``NHWC``, if
             the ONNX file records it.
         classes: class names in label order.
+        decoding: how clients read answers from the outputs, if the ONNX file records it.
         device_memory_bytes: device memory of one execution context besides the weights; None on a
             CPU.
         verification: result of the comparison with ONNX Runtime after the build; None without one.
@@ -71,6 +72,7 @@ class EngineManifest:
     preprocessing_embedded: bool = False
     layout: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    decoding: Mapping[str, Any] | None = None
     device_memory_bytes: int | None = None
     verification: Mapping[str, Any] | None = None
     git: Mapping[str, Any] | None = None

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, EngineBackend
 from qat_lib.engines.engine import Engine
@@ -39,6 +42,8 @@ from qat_lib.support.mappings import map_values
 
 _TIMED_RUNS = 50
 _MOST_PARALLEL = 8
+_MIDDLE = 128
+"""Zero point of UINT8 weights with the values of INT8 weights."""
 
 
 def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
@@ -86,6 +91,52 @@ class Reference:
             raise EngineBuildError(
                 f"ONNX Runtime {self.version} can't run {self._onnx}: {describe_error(error)}."
             ) from error
+
+
+def write_exact(onnx: Path, path: Path) -> None:
+    """Write an ONNX file that ONNX Runtime computes exactly on every CPU, with the same values.
+
+    INT8 weights whose sums of two products can exceed 16 bits become UINT8 with the zero point 128:
+    kernels for them add in 32 bits. Other files are copied byte by byte.
+
+    Args:
+        onnx: the ONNX file.
+        path: the new file.
+
+    Raises:
+        ExportError: the file can't be read.
+    """
+    import onnx as library
+
+    from qat_lib.onnx_view.graph import OnnxGraph
+
+    nodes = list(overflowing_nodes(OnnxGraph.load(onnx), in_window=True))
+    if not nodes:
+        shutil.copyfile(onnx, path)
+        return
+    model = library.load(str(onnx))
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    overflowing = {node.input(1) for node in nodes}
+    readers = [node for node in model.graph.node if node.op_type == "DequantizeLinear"]
+    shifted = {node.input[0] for node in readers if overflowing & set(node.output)}
+    for name in shifted:
+        values = library.numpy_helper.to_array(constants[name]).astype(np.int16) + _MIDDLE
+        stored = library.numpy_helper.from_array(values.astype(np.uint8), name)
+        constants[name].CopyFrom(stored)
+    for node in readers:
+        if node.input[0] in shifted:
+            middle = np.full(tuple(constants[node.input[1]].dims), _MIDDLE, np.uint8)
+            zero = library.numpy_helper.from_array(middle, f"{node.output[0]}/zero_point")
+            model.graph.initializer.append(zero)
+            del node.input[2:]
+            node.input.append(zero.name)
+    used = {name for node in model.graph.node for name in node.input}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    # Copies: deleting the repeated field invalidates its messages.
+    copied = [library.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(copied)
+    path.write_bytes(model.SerializeToString())
 
 
 class OnnxRuntimeBackend(EngineBackend):

@@ -47,6 +47,7 @@ from qat_lib.errors import (
     EngineLoadError,
 )
 from qat_lib.graph.roles import onnx_operators
+from qat_lib.options import Cpu
 from qat_lib.support.mappings import map_values
 
 logger = logging.getLogger(__name__)
@@ -180,6 +181,30 @@ class OpenVINOEngine(Engine):
                 self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True}
             )
         return read_execution_graph(compiled, self.manifest.nodes, timed=timed)[0]
+
+
+def write_ir(onnx: Path, path: Path, cpu: Cpu) -> None:
+    """Write an ONNX file as OpenVINO's IR, ``path`` with the suffix ``.xml`` and its ``.bin``.
+
+    Args:
+        onnx: the ONNX file.
+        path: the new ``.xml`` file.
+        cpu: kind of the CPUs that run it, see ``cpu_kind``.
+
+    Raises:
+        EngineBuildError: OpenVINO can't read the file.
+        ExportError: the file is no ONNX file.
+    """
+    try:
+        model = _core().read_model(sound_form(onnx, cpu).data or str(onnx))
+        keep_time_axes(model)
+        for index, operation in enumerate(model.get_ordered_ops()):
+            # Generated names count the operations of the process: files would differ.
+            if operation.get_friendly_name() == operation.get_name():
+                operation.set_friendly_name(f"{operation.get_type_name()}_{index}")
+        _openvino().save_model(model, str(path), compress_to_fp16=False)
+    except RuntimeError as error:
+        raise EngineBuildError(f"OpenVINO can't read {onnx}: {_reason(error)}.") from error
 
 
 def _openvino() -> Any:

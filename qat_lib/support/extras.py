@@ -12,6 +12,7 @@ _PACKAGES = {
     "torch": ("torch", "onnxscript"),
     "data": ("sklearn", "PIL"),
     "hf": ("datasets",),
+    "serve": ("kserve", "tritonclient", "prometheus_client"),
     "pipeline": (
         "kfp",
         "mlflow",

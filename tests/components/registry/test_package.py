@@ -38,6 +38,7 @@ def registry(tmp_path: Path, graph: Path) -> MemoryRegistry:
         preprocessing=PREPROCESSING,
         classes=("a", "b"),
         baseline=[model],
+        card="# Card",
     )
     made = MemoryRegistry(tmp_path / "registry")
     made.ensure()
@@ -56,6 +57,7 @@ def test_package_is_an_mlflow_model_with_all_that_feeds_it(
     assert champion.classes == ("a", "b")
     assert champion.version == 1
     assert (tmp_path / "copy" / "baseline" / "model.keras").read_bytes() == b"float"
+    assert (tmp_path / "copy" / "MODEL_CARD.md").read_text() == "# Card"
     assert "signature" in (tmp_path / "copy" / "MLmodel").read_text()
 
 

@@ -138,6 +138,7 @@ def test_run_files_hold_the_baseline(retrain: Make, tmp_path: Path, recipe: bool
         onnx=folder / "onnx",
         model=ModelInfo(),
         measured=Measurements(),
+        card="# Card",
     ).write(tmp_path / "model")
     stored = {path.name for path in (tmp_path / "model").rglob("*")}
     assert "model.keras" in stored

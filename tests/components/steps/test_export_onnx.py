@@ -47,6 +47,7 @@ def steps(digits_dataset, tmp_path_factory):
         (folder / name).mkdir()
         network.save(folder / name / "model.keras")
         (folder / name / "metrics.json").write_text(json.dumps({"test_accuracy": 0.5}))
+        (folder / name / "model.json").write_text(json.dumps({"probabilities": False}))
         if name != "baseline":
             (folder / name / "plan.json").write_text(plan.to_json())
     return folder

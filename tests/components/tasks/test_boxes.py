@@ -1,4 +1,4 @@
-"""Suppression, matches and average precision of boxes, against COCO's own evaluation."""
+"""Matches and average precision of boxes, against COCO's own evaluation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ import pytest
 
 from qatline.components.tasks.boxes import (
     AveragePrecision,
-    Levels,
-    box_of,
     match,
     mean_of,
-    overlaps,
-    suppress,
 )
 
 CLASSES = 4  # the last one has no boxes
@@ -149,43 +145,3 @@ def test_average_precision_of_a_resample_is_that_of_its_images(seed: int) -> Non
 def test_average_precision_without_boxes_is_no_number() -> None:
     samples = match(np.full((2, 3, 6), -1.0), np.full((2, 1, 6), -1.0), 2)
     assert np.isnan(AveragePrecision(samples).mean())
-
-
-def suppressed_one_by_one(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> list[int]:
-    """Return the kept boxes of one image by the definition."""
-    kept: list[int] = []
-    for index in np.argsort(-scores, kind="stable"):
-        rivals = [other for other in kept if labels[other] == labels[index]]
-        if all(overlaps(boxes[index], boxes[other]) <= 0.5 for other in rivals):
-            kept.append(int(index))
-    return kept
-
-
-def test_suppress_keeps_the_best_of_overlapping_boxes() -> None:
-    generator = np.random.default_rng(0)
-    low = generator.uniform(0, 30, (5, 40, 2))
-    boxes = np.concatenate([low, low + generator.uniform(5, 20, low.shape)], axis=-1)
-    scores, labels = generator.random((5, 40)), generator.integers(0, 3, (5, 40))
-    found = suppress(boxes, scores, labels, iou=0.5, most=40)
-    for image in range(5):
-        kept = suppressed_one_by_one(boxes[image], scores[image], labels[image])
-        rows = np.column_stack([boxes[image], scores[image], labels[image]])[kept]
-        np.testing.assert_array_equal(found[image, : len(kept)], rows)
-        assert (found[image, len(kept) :, 5] == -1).all()
-    few = suppress(boxes, scores, labels, iou=0.5, most=3)
-    np.testing.assert_array_equal(few, found[:, :3])
-
-
-def test_levels_divide_the_image_and_the_sizes_of_boxes() -> None:
-    levels = Levels([(3, 4), (2, 2)], (24, 32))
-    assert levels.centers.shape == (16, 2)
-    assert levels.centers[[0, 5, 12, 15]].tolist() == [[4, 4], [12, 12], [8, 6], [24, 18]]
-    assert levels.strides[[0, 12]].tolist() == [[8, 8], [16, 12]]
-    assert (levels.smallest[0], levels.largest[0]) == (0, 64)
-    assert (levels.smallest[12], levels.largest[12]) == (64, np.inf)
-
-
-def test_box_of_is_centre_and_size() -> None:
-    raw = np.array([0.5, -1.0, np.log(np.expm1(1.0)), np.log(np.expm1(0.25))])
-    found = box_of(raw, np.array([20.0, 20.0]), np.array([8.0, 8.0]))
-    np.testing.assert_allclose(found, [8, 8, 40, 16])

@@ -58,6 +58,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
         preprocessing=Preprocessing(image_shape=(8, 8, 1), dtype="float32"),
         classes=("a", "b"),
         baseline=[model],
+        card="# Card",
     )
     made = MemoryRegistry(tmp_path / "registry")
     made.ensure()

@@ -1,0 +1,228 @@
+"""A package: a folder with a model, its description and its client, ready for a server.
+
+    package.json            the model, its origin, and the SHA-256 of every other file
+    MODEL_CARD.md           data, quality, limits, quantization and speed
+    client.py               example of requests, with its library in qatline_client/
+    models/<name>/1/...     the model, as Triton, OpenVINO Model Server and KServe expect it
+
+The same inputs give the same bytes. ``package.json`` is written last: a folder without it is
+unfinished.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qat_lib.engines.onnx_graph import GraphSummary
+from qat_lib.engines.values import TensorInfo
+from qat_lib.errors import ConfigError, DataError
+from qat_lib.files.text_files import read_json
+from qat_lib.support.digests import sha256_of_file
+from qatline.components.client.client import PACKAGE
+
+FORMAT = 1
+CARD = "MODEL_CARD.md"
+MODELS = "models"
+VERSION = "1"
+
+TYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "int8": "INT8",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+"""Data types of the Open Inference Protocol by NumPy's names."""
+
+_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,126}[a-zA-Z0-9])?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """What servers and clients have to know about a model.
+
+    Attributes:
+        name: name of the model and of its folder.
+        serves: name that clients ask for: of the model, or of the ensemble around it.
+        task: task of the run, or ``module:Class``; empty if unknown.
+        inputs, outputs: ``name``, ``datatype`` of the Open Inference Protocol, ``shape`` with -1 for
+            open dimensions, and ``layout`` such as ``NHWC``, if known.
+        preprocessing: preprocessing of raw data; None if unknown.
+        preprocessing_embedded: whether the model takes raw data.
+        classes: class names in label order.
+        decoding: how clients read answers, see ``qatline.components.client.decoding``.
+    """
+
+    name: str
+    serves: str
+    task: str
+    inputs: tuple[Mapping[str, Any], ...]
+    outputs: tuple[Mapping[str, Any], ...]
+    preprocessing: Mapping[str, Any] | None
+    preprocessing_embedded: bool
+    classes: tuple[str, ...]
+    decoding: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """An opened package.
+
+    Attributes:
+        path: its folder.
+        target: server that it is for: ``plain``, ``triton``, ``ovms`` or ``kserve``.
+        backend: backend that computes.
+        model: the model.
+        file: path of the model file, relative to the folder.
+        origin: run, version of a registry, and digests of the ONNX file and engine.
+        quantization: precisions of the layers, and settings of the quantization.
+        server: image and version of the server, if it has one.
+        files: SHA-256 by relative path of every file but ``package.json``.
+    """
+
+    path: Path
+    target: str
+    backend: str
+    model: ServedModel
+    file: str
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    server: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def seal(self) -> None:
+        """Write ``package.json`` with the digests of all files in the folder."""
+        values = asdict(self)
+        del values["path"]
+        values["files"] = {
+            path.relative_to(self.path).as_posix(): sha256_of_file(path)
+            for path in sorted(self.path.rglob("*"))
+            if path.is_file()
+        }
+        text = json.dumps({"format": FORMAT, **values}, indent=1, sort_keys=True)
+        (self.path / PACKAGE).write_text(text + "\n", encoding="utf-8")
+
+
+def check_name(name: str) -> str:
+    """Return the name of a served model.
+
+    Raises:
+        ConfigError: servers can't use it as a folder and part of an address.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "Expected a name of letters, digits, '.', '_' and '-', which starts and ends with a "
+            f"letter or digit. Received: {name!r}."
+        )
+    return name
+
+
+def read_package(path: Path) -> Package:
+    """Open a package and verify its files.
+
+    Raises:
+        DataError: the folder is no package, a file is missing or differs from its digest, or the
+            folder of the model has another name than the model.
+    """
+    file = path / PACKAGE
+    if not file.is_file():
+        nested = sorted(path.glob(f"*/{PACKAGE}")) if path.is_dir() else []
+        advice = f" Did you mean {nested[0].parent}?" if nested else ""
+        raise DataError(
+            f"Expected the folder of a package with {PACKAGE}, as qatline package writes it. "
+            f"Received: {path}.{advice}"
+        )
+    values = read_json(file, what="a package", error=DataError)
+    try:
+        version = values.pop("format")
+        model = values.pop("model")
+        for name in ("inputs", "outputs", "classes"):
+            model[name] = tuple(model[name])
+        package = Package(path=path, model=ServedModel(**model), **values)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"{file} is damaged: {error}. Package the model again.") from error
+    if version != FORMAT:
+        raise DataError(
+            f"{file}: expected format {FORMAT}, received {version!r}. Package the model again with "
+            "this version."
+        )
+    for name, digest in package.files.items():
+        found = path / name
+        if path.resolve() not in found.resolve().parents or not found.is_file():
+            raise DataError(f"{path} lacks {name}, which its {PACKAGE} lists. Copy it again.")
+        if sha256_of_file(found) != digest:
+            raise DataError(
+                f"{found} differs from its SHA-256 in {PACKAGE}: it is damaged. Copy it again."
+            )
+    expected = f"{MODELS}/{package.model.name}/{VERSION}/"
+    if not package.file.startswith(expected) or package.file not in package.files:
+        raise DataError(
+            f"{file}: expected a model file in {expected}, received {package.file!r}. A model has "
+            "the name of its folder. Package it again under the new name with --name."
+        )
+    return package
+
+
+def tensors(infos: tuple[TensorInfo, ...], layout: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
+    """Return inputs or outputs as ``ServedModel`` has them.
+
+    Raises:
+        ConfigError: servers have no name for a data type.
+    """
+    for info in infos:
+        if info.dtype not in TYPES:
+            raise ConfigError(
+                f"Expected tensors of {', '.join(TYPES)} in a served model. Received: {info}."
+            )
+    return tuple(
+        {
+            "name": info.name,
+            "datatype": TYPES[info.dtype],
+            "shape": [-1 if size is None else size for size in info.shape],
+            "layout": layout.get(info.name, ""),
+        }
+        for info in infos
+    )
+
+
+def served_model(name: str, graph: GraphSummary) -> ServedModel:
+    """Return the description of a model from the summary of its ONNX file."""
+
+    def recorded(key: str) -> Any:
+        try:
+            return json.loads(graph.metadata.get(key, "null"))
+        except ValueError:
+            return None
+
+    layout = recorded("layout") or {}
+    return ServedModel(
+        name=check_name(name),
+        serves=name,
+        task=graph.metadata.get("task", ""),
+        inputs=tensors(graph.inputs, layout),
+        outputs=tensors(graph.outputs, layout),
+        preprocessing=recorded("preprocessing"),
+        preprocessing_embedded=graph.metadata.get("preprocessing_embedded") == "true",
+        classes=tuple(map(str, recorded("classes") or ())),
+        decoding=recorded("decoding"),
+    )
+
+
+def write_client(folder: Path) -> None:
+    """Write the client's library and an example of its use."""
+    from qatline.components import client
+
+    library = folder / "qatline_client"
+    library.mkdir()
+    for path in sorted(Path(client.__file__).parent.glob("*.py")):
+        shutil.copyfile(path, library / path.name)
+    shutil.copyfile(Path(__file__).with_name("example_client.py"), folder / "client.py")
