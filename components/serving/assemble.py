@@ -72,6 +72,7 @@ def assemble_package(source: ModelSource, folder: Path, options: PackageOptions)
     """
     if folder.exists():
         raise StorageError(f"Expected a new folder for the package. Received: {folder}.")
+    summary = read_summary(source.graph)
     backend = _backend(source, options)
     server = _server(options.target, backend)
     if options.raw and server != "triton":
@@ -79,7 +80,6 @@ def assemble_package(source: ModelSource, folder: Path, options: PackageOptions)
             "Only packages for Triton take --raw: qatline serve always takes raw data, and "
             "OpenVINO Model Server runs no Python. Clients of qatline preprocess themselves."
         )
-    summary = read_summary(source.graph)
     model = served_model(options.name or source.name, summary)
     is_plan = backend == "tensorrt"
     image = options.image or (_OVMS_IMAGE if server == "ovms" else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,7 +112,7 @@ class EngineModel(kserve.Model):
             output.set_data_from_numpy(found[name], binary_data=payload.use_binary_outputs)
             outputs.append(output)
         return kserve.InferResponse(
-            response_id=payload.id,
+            response_id=payload.id or str(uuid.uuid4()),
             model_name=self.name,
             infer_outputs=outputs,
             use_binary_outputs=payload.use_binary_outputs,

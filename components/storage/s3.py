@@ -15,6 +15,7 @@ from typing import Any
 
 from qat_lib.errors import StorageError
 from qat_lib.files.whole_files import written_beside
+from qat_lib.support.extras import install_hint
 from qatline.components.storage.stored_file import StoredFile
 from qatline.components.support.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from qatline.components.support.disk_errors import as_storage_error
@@ -35,7 +36,7 @@ def s3_client() -> Any:
     """
     check_variables(*S3_ENDPOINT_VARIABLES)
     if importlib.util.find_spec("boto3") is None:
-        raise StorageError("s3:// locations need boto3: pip install 'qatline[pipeline]'")
+        raise StorageError(f"s3:// locations need the package boto3. {install_hint(['boto3'])}")
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError

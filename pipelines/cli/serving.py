@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from qat_lib.errors import ConfigError
+from qat_lib.errors import BackendUnavailableError, ConfigError
+from qat_lib.support.extras import install_hint, missing_packages
 from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice, command
 from qatline.pipelines.cli.options import JsonOption, RunsDirOption, print_json
 
@@ -234,6 +235,10 @@ def serve_model(
     from qatline.components.serving.service import Service
     from qatline.components.storage.published import fetch_published
 
+    if missing_packages(["kserve"]):
+        raise BackendUnavailableError(
+            f"The server needs the package kserve. {install_hint(['kserve'])}"
+        )
     options = ServerOptions(port=port, grpc_port=grpc_port, waiting=waiting)
     with tempfile.TemporaryDirectory() as place:
         folder, watch = Path(place) / "package", None

@@ -32,7 +32,7 @@ FLOORS = {
         "__init__",
     ),
     "qatline.components": (
-        "__init__ support",
+        "__init__ client support",
         "storage",
         "store",
         "artifacts",
@@ -44,7 +44,7 @@ FLOORS = {
         "report",
         "training",
         "export",
-        "steps",
+        "steps serving",
     ),
     "qatline.pipelines": (
         "__init__ steps",

@@ -37,6 +37,7 @@ class Block(importlib.abc.MetaPathFinder):
             "kfp_server_api",
         ),
         *("kubernetes", "urllib3", "scipy", "pandas", "requests"),
+        *("kserve", "tritonclient", "prometheus_client"),
     )
 
     def find_spec(self, name, path=None, target=None):
@@ -101,6 +102,9 @@ COMMANDS = {
     "finetune": ["m.keras", "-o", "x.keras", "--data", "d.npz"],
     "evaluate": ["m.keras", "--data", "d.npz"],
     "predict": ["m.keras", "d.npy"],
+    "package": ["m.onnx", "-o", "p"],
+    "serve": ["m.onnx"],
+    "publish": ["runs/r", "s3://bucket/r"],
     "config show": [],
     "config schema": [],
     "cluster submit": HOST,
