@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import uuid
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Any
 import kserve
 import numpy as np
 from kserve.errors import InvalidInput, ModelNotReady
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.infer_type import RequestedOutput
 from prometheus_client import Counter, Histogram
 
 from qat_lib.errors import EngineBusyError, QatlineError
@@ -20,6 +23,7 @@ from qatline.components.serving.service import Service
 
 logger = logging.getLogger(__name__)
 
+_LENGTH = "inference-header-content-length"
 _NUMPY = {name: np.dtype(dtype) for dtype, name in TYPES.items()}
 _BATCHES = Histogram(
     "qatline_batch_samples", "Samples of each batch", ["model"], buckets=[1, 2, 4, 8, 16, 32, 64]
@@ -35,6 +39,44 @@ class Repository(kserve.ModelRepository):
 
     def unload(self, name: str) -> None:
         """Keep the model."""
+
+
+class BinaryDataPlane(DataPlane):
+    """Reads binary tensors of REST requests as they are.
+
+    KServe makes Python lists of them, which takes 2.5 ms for an image of 32 x 32 pixels.
+    """
+
+    def decode_inference_request(
+        self, body: Any, headers: dict[str, str], model_name: str
+    ) -> kserve.InferRequest:
+        """Return a request; other requests than those with binary tensors are KServe's matter."""
+        length = headers.get(_LENGTH)
+        if not isinstance(body, bytes) or length is None:
+            return super().decode_inference_request(body, headers, model_name)
+        try:
+            head = json.loads(body[: int(length)])
+            inputs, data, start = [], [], int(length)
+            for each in head["inputs"]:
+                end = start + int(each.get("parameters", {})["binary_data_size"])
+                data.append(body[start:end])
+                start = end
+                known = {key: each[key] for key in ("name", "shape", "datatype")}
+                inputs.append(kserve.InferInput(**known))
+            wanted = [
+                RequestedOutput(each["name"], each.get("parameters"))
+                for each in head.get("outputs") or ()
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return super().decode_inference_request(body, headers, model_name)
+        return kserve.InferRequest(
+            model_name=model_name,
+            infer_inputs=inputs,
+            request_id=head.get("id"),
+            raw_inputs=data,
+            parameters=head.get("parameters"),
+            request_outputs=wanted or None,
+        )
 
 
 class EngineModel(kserve.Model):

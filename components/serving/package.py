@@ -23,6 +23,7 @@ from qat_lib.engines.onnx_graph import GraphSummary
 from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.files.text_files import read_json
+from qat_lib.preprocessing import read_preprocessing
 from qat_lib.support.digests import sha256_of_file
 from qatline.components.client.client import PACKAGE
 
@@ -195,7 +196,12 @@ def tensors(infos: tuple[TensorInfo, ...], layout: Mapping[str, str]) -> tuple[d
 
 
 def served_model(name: str, graph: GraphSummary) -> ServedModel:
-    """Return the description of a model from the summary of its ONNX file."""
+    """Return the description of a model from the summary of its ONNX file.
+
+    Raises:
+        ConfigError: the name is no name of a served model, or a type has no name in the protocol.
+        DataError: the recorded preprocessing is damaged.
+    """
 
     def recorded(key: str) -> Any:
         try:
@@ -203,14 +209,14 @@ def served_model(name: str, graph: GraphSummary) -> ServedModel:
         except ValueError:
             return None
 
-    layout = recorded("layout") or {}
+    layout, form = recorded("layout") or {}, recorded("preprocessing")
     return ServedModel(
         name=check_name(name),
         serves=name,
         task=graph.metadata.get("task", ""),
         inputs=tensors(graph.inputs, layout),
         outputs=tensors(graph.outputs, layout),
-        preprocessing=recorded("preprocessing"),
+        preprocessing=read_preprocessing(form).to_dict() if form else None,
         preprocessing_embedded=graph.metadata.get("preprocessing_embedded") == "true",
         classes=tuple(map(str, recorded("classes") or ())),
         decoding=recorded("decoding"),

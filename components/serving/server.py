@@ -9,6 +9,7 @@ import logging
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -61,17 +62,19 @@ def serve(service: Service, options: ServerOptions, *, watch: Watch | None = Non
     with mock.patch.object(sys, "argv", sys.argv[:1]):  # KServe reads the command line on import
         import kserve
 
-    from qatline.components.serving.kserve_model import EngineModel, Repository
+    from qatline.components.serving.kserve_model import BinaryDataPlane, EngineModel, Repository
 
     model = EngineModel(service, waiting=options.waiting)
+    models = Repository()
     server = kserve.ModelServer(
         http_port=options.port,
         grpc_port=options.grpc_port,
         enable_grpc=bool(options.grpc_port),
-        registered_models=Repository(),
+        registered_models=models,
         enable_latency_logging=False,
         grace_period=options.grace_seconds,
     )
+    server.dataplane = BinaryDataPlane(model_registry=models)
     # A line per request costs more than small engines take; /metrics counts requests.
     for name in ("kserve", "kserve.trace", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -79,6 +82,8 @@ def serve(service: Service, options: ServerOptions, *, watch: Watch | None = Non
     if watch is not None:
         threading.Thread(target=_follow, args=(watch, model, stopped), daemon=True).start()
     try:
+        # KServe's default response class; the answers are the same.
+        warnings.filterwarnings("ignore", message="ORJSONResponse is deprecated")
         server.start([model])
     finally:
         stopped.set()

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from qat_lib.engines import BuildSpec, Engine, RequestLimits, build_engine, load_engine
 from qat_lib.errors import ConfigError
-from qat_lib.preprocessing import read_preprocessing
+from qat_lib.preprocessing import AnyPreprocessing, PreprocessingByInput, read_preprocessing
 from qatline.components.client.client import ANSWER
 from qatline.components.client.decoding import answers
 from qatline.components.evaluation.inference import EngineRunner
@@ -61,7 +62,7 @@ class Service:
         engine.infer(engine.random_batch(max(1, engine.batch_sizes[0])))
         return cls(package=package, engine=engine, runner=_runner(package, engine))
 
-    @property
+    @cached_property
     def inputs(self) -> list[dict[str, Any]]:
         """Name, data type and shape of the raw inputs."""
         model = self.package.model
@@ -78,7 +79,7 @@ class Service:
             for form in [forms["inputs"][each["name"]] if "inputs" in forms else forms]
         ]
 
-    @property
+    @cached_property
     def outputs(self) -> list[dict[str, Any]]:
         """Name, data type and shape of the outputs, and of the answer."""
         shapes = self.runner.output_shapes
@@ -90,13 +91,21 @@ class Service:
             found.append({"name": ANSWER, "datatype": "BYTES", "shape": [-1]})
         return found
 
+    @cached_property
+    def _form(self) -> AnyPreprocessing | None:
+        """Preprocessing in front of the engine."""
+        model = self.package.model
+        if model.preprocessing is None or model.preprocessing_embedded:
+            return None
+        return read_preprocessing(model.preprocessing)
+
     def compute(self, arrays: Arrays, wanted: frozenset[str]) -> dict[str, Any]:
         """Return the wanted outputs for raw inputs by name."""
         model = self.package.model
         batch: Any = dict(arrays)
-        if model.preprocessing is not None and not model.preprocessing_embedded:
-            form = read_preprocessing(model.preprocessing)
-            batch = form.apply(batch if "inputs" in model.preprocessing else _only(batch))
+        if self._form is not None:
+            several = isinstance(self._form, PreprocessingByInput)
+            batch = self._form.apply(batch if several else _only(batch))
         found = self.runner(batch)
         outputs = found if isinstance(found, Mapping) else {self.engine.outputs[0].name: found}
         outputs = dict(outputs)
