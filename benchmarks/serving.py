@@ -29,13 +29,20 @@ from typing import Any
 import numpy as np
 import onnx
 import record
-from engine_threads import NETWORKS, serve
-from reference_networks import write_network
+from engine_threads import NETWORKS as THREADED
+from engine_threads import serve
+from reference_networks import ResidualNetwork, write_network
 
 from qat_lib.engines import BuildSpec, build_engine, load_engine
 from qatline.components.serving.assemble import PackageOptions, assemble_package
 from qatline.components.serving.sources import file_source
 
+NETWORKS = {
+    **THREADED,
+    "resnet18": ResidualNetwork(
+        blocks=(2, 2, 2, 2), widths=(64, 128, 256, 512), image=(3, 224, 224), classes=1000, stem=64
+    ),
+}
 TURNS = 4
 
 

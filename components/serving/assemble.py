@@ -121,8 +121,7 @@ def assemble_package(source: ModelSource, folder: Path, options: PackageOptions)
                 origin=_origin(source),
                 quantization=_quantization(source, summary.weights),
                 server={"image": image} if image else {},
-            )
-            package.seal()
+            ).seal()
             work.rename(folder)
             return replace(package, path=folder)
     except OSError as error:

@@ -15,7 +15,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,17 +100,18 @@ class Package:
     server: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def seal(self) -> None:
-        """Write ``package.json`` with the digests of all files in the folder."""
-        values = asdict(self)
-        del values["path"]
-        values["files"] = {
+    def seal(self) -> Package:
+        """Write ``package.json``; return the package with the digests of its files."""
+        files = {
             path.relative_to(self.path).as_posix(): sha256_of_file(path)
             for path in sorted(self.path.rglob("*"))
             if path.is_file()
         }
+        values = asdict(self) | {"files": files}
+        del values["path"]
         text = json.dumps({"format": FORMAT, **values}, indent=1, sort_keys=True)
         (self.path / PACKAGE).write_text(text + "\n", encoding="utf-8")
+        return replace(self, files=files)
 
 
 def check_name(name: str) -> str:

@@ -50,7 +50,9 @@ def package_model(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="SOURCE", help="Engine, ONNX file, or run id or folder.", show_default=False
+            metavar="SOURCE",
+            help="Engine, ONNX file, or a run's id or folder.",
+            show_default="the latest run",
         ),
     ] = None,
     output: Annotated[
@@ -146,31 +148,29 @@ def _show(package: Package, output: str, *, as_json: bool) -> None:
 def _source(
     source: str | None, champion: str | None, choice: ConfigChoice, runs_dir: Path | None
 ) -> Iterator[ModelSource]:
-    """Yield what the arguments name.
+    """Yield what the arguments name, or the latest run.
 
     Raises:
-        ConfigError: they name nothing, or both a source and a champion.
+        ConfigError: they name both a source and a champion, or the run has not finished.
     """
     from dataclasses import replace
 
     from qatline.components.serving.sources import file_source, run_source
-    from qatline.pipelines.run.folder import find_run
+    from qatline.pipelines.run.folder import find_or_latest
 
-    if (source is None) == (champion is None):
+    if source is not None and champion is not None:
         raise ConfigError(
-            "Expected either an engine, an ONNX file or a run, or --champion NAME. Received: "
-            f"{'both' if source else 'neither'}."
+            "Expected either an engine, an ONNX file or a run, or --champion NAME. Received: both."
         )
     if champion is not None:
         with tempfile.TemporaryDirectory() as place:
             yield _champion(choice.load(runs_dir), champion, Path(place))
         return
-    path = Path(str(source))
-    if path.is_file():
-        yield file_source(path)
+    if source is not None and Path(source).is_file():
+        yield file_source(Path(source))
         return
     config = choice.load(runs_dir)
-    run = find_run(Path(config.output), str(source))
+    run = find_or_latest(Path(config.output), source)
     if run.settle().status != "finished":
         raise ConfigError(
             f"Expected a finished run. Received: {run.run_id}, which is {run.settle().status}. "
@@ -212,7 +212,7 @@ def serve_model(
         typer.Argument(
             metavar="PACKAGE",
             help="Package, s3://bucket/folder of one, engine, ONNX file, or run.",
-            show_default=False,
+            show_default="the latest run",
         ),
     ] = None,
     champion: ChampionOption = None,

@@ -258,3 +258,19 @@ def test_client_names_a_server_that_is_away(package: Path) -> None:
     (port,) = free_ports(1)
     with pytest.raises(ServerError, match="can't be reached"):
         Client(f"http://127.0.0.1:{port}", package)
+
+
+@pytest.mark.matrix
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")
+def test_published_package_is_served_from_s3(
+    s3: Any, package: Path, samples: np.ndarray, logits: np.ndarray, tmp_path: Path
+) -> None:
+    from qatline.components.storage.published import publish_folder
+
+    publish_folder(package, "s3://data/models/digits")
+    with serving("s3://data/models/digits", log=tmp_path / "log") as server:
+        np.testing.assert_array_equal(Client(server.url, package).infer(samples)["logits"], logits)
+    s3.put_object(Bucket="data", Key="models/digits/MODEL_CARD.md", Body=b"changed")
+    server = Server("s3://data/models/digits", log=tmp_path / "log")
+    assert server.process.wait(60) == 1
+    assert "MODEL_CARD.md differs from its SHA-256" in " ".join(server.output.split())
