@@ -172,7 +172,12 @@ STEPS = (
         image="engine",
         page=Promotion.REPORT,
         tracked=TrackedOutputs(
-            artifacts=(Promotion.VERDICT, Promotion.REPORT, Promotion.OUTCOME),
+            artifacts=(
+                Promotion.VERDICT,
+                Promotion.REPORT,
+                Promotion.OUTCOME,
+                Promotion.CARD,
+            ),
             verdict=(Promotion.VERDICT,),
             summary=(Promotion.REPORT,),
         ),

@@ -89,6 +89,7 @@ class Promotion(StepFolder):
     CHAMPION: ClassVar[str] = "champion.onnx"
     OUTCOME: ClassVar[str] = "registry.json"
     CARD: ClassVar[str] = "MODEL_CARD.md"
+    PACKAGE: ClassVar[str] = "package"
 
     @property
     def report_file(self) -> Path:

@@ -12,9 +12,11 @@ from qat_lib.engines.manifest import EngineManifest, manifest_path
 from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.errors import ConfigError, EngineLoadError
 from qat_lib.support.digests import sha256_of_file
-from qatline.components.artifacts import Engines, Evaluation, Exported, Promotion
+from qatline.components.artifacts import Engines, Evaluation, Exported
 from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.report import ReportFolders
 from qatline.components.store.manifest import read_step_manifest
+from qatline.components.support.model_names import served_name
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ def file_source(path: Path) -> ModelSource:
         EngineLoadError: the manifest of the engine is missing or damaged.
     """
     if path.suffix == ".onnx":
-        return ModelSource(name=path.stem, graph=path)
+        return ModelSource(name=served_name(path.stem), graph=path)
     manifest = read_manifest(path)
     if sha256_of_file(path) != manifest.digest:
         raise EngineLoadError(
@@ -63,35 +65,34 @@ def file_source(path: Path) -> ModelSource:
             f"Expected the ONNX file that {path} was built from, for its names, shapes and types: "
             f"{graph} is gone or has changed. Package the run or the ONNX file instead."
         )
-    return ModelSource(name=path.stem, graph=graph, engine=path, manifest=manifest)
+    return ModelSource(name=served_name(path.stem), graph=graph, engine=path, manifest=manifest)
 
 
-def run_source(name: str, artifacts: Path) -> ModelSource:
-    """Return the source of a finished run's candidate.
+def run_source(name: str, folders: ReportFolders, card: str) -> ModelSource:
+    """Return the source of a run's candidate.
 
     Args:
         name: name of its model.
-        artifacts: folder with a folder of each step's output.
+        folders: outputs of the steps.
+        card: the model card in Markdown; empty without one.
 
     Raises:
         ConfigError: the engine failed its check.
         StepError: a file of the run is missing.
     """
-    engine = Engines(artifacts / "engines").engine(CANDIDATE_VARIANT)
-    check = Evaluation(artifacts / "evaluation").measurements().infrastructure_check
+    engine = Engines(folders.engines).engine(CANDIDATE_VARIANT)
+    check = Evaluation(folders.evaluation).measurements().infrastructure_check
     if check is not None and not check.passed:
         raise ConfigError(
             "Expected an engine that gives the outputs of its ONNX file. Received: one that failed "
             f"its check: {check.message} Run again with another backend (engine.backend)."
         )
-    promoted = artifacts / "promotion"
-    card = Promotion(promoted).file(Promotion.CARD)
-    quantized = read_step_manifest(artifacts / "ptq")
+    quantized = read_step_manifest(folders.ptq)
     return ModelSource(
-        name=name,
-        graph=Exported(artifacts / "onnx").graph(CANDIDATE_VARIANT),
+        name=served_name(name),
+        graph=Exported(folders.onnx).graph(CANDIDATE_VARIANT),
         engine=engine,
         manifest=read_manifest(engine),
-        card=card.read_text(encoding="utf-8") if card.is_file() else "",
+        card=card,
         quantization=quantized.settings.get("quantization", {}),
     )

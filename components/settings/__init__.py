@@ -28,6 +28,7 @@ from qat_lib.support.option_fields import OptionField, fields_of
 from qatline.components.settings.code_settings import CustomTraining, EarlyStoppingSettings
 from qatline.components.settings.gate_settings import (
     GateSettings,
+    PackageSettings,
     RegistrySettings,
     RetrainSettings,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "ExportSettings",
     "GateSettings",
     "ModelSettings",
+    "PackageSettings",
     "PreprocessingSettings",
     "QATSettings",
     "QuantizationSettings",

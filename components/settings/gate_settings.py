@@ -1,4 +1,4 @@
-"""Settings of the gate, of the model registry, and of retraining."""
+"""Settings of the gate, of the model registry, of packages, and of retraining."""
 
 from __future__ import annotations
 
@@ -167,6 +167,38 @@ class RegistrySettings(Settings):
                 f"line-3-defects; received {name!r}"
             )
         return name
+
+
+class PackageSettings(Settings):
+    """Package of a promoted engine for an inference server."""
+
+    target: Literal["plain", "triton", "ovms", "kserve"] | None = Field(
+        None,
+        description=(
+            "Server of the package in promote's output: plain for qatline serve, triton, ovms "
+            "(OpenVINO Model Server) or kserve. Default: no package."
+        ),
+    )
+    raw: bool = Field(
+        False,
+        description="Triton: whether an ensemble takes raw data and returns answers.",
+    )
+    publish: str | None = Field(
+        None,
+        min_length=1,
+        description="Where to publish the package, such as s3://bucket/models/digits.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_target(self) -> PackageSettings:
+        if self.target is None and (self.raw or self.publish):
+            raise ValueError("package: expected a target with raw or publish, received none")
+        if self.target == "kserve" and not self.publish:
+            raise ValueError(
+                "package.target=kserve: expected package.publish, the address that KServe loads "
+                "the package from"
+            )
+        return self
 
 
 class RetrainSettings(Settings):

@@ -25,13 +25,23 @@ from qatline.components.registry.run_candidate import RunFiles, submit_run
 from qatline.components.report import ReportFolders, render_report
 from qatline.components.report.model_card import model_card
 from qatline.components.report.sources import read_run
-from qatline.components.settings import EngineSettings, GateSettings, RegistrySettings, Settings
+from qatline.components.serving.assemble import PackageOptions, assemble_package
+from qatline.components.serving.sources import ModelSource, run_source
+from qatline.components.settings import (
+    EngineSettings,
+    GateSettings,
+    PackageSettings,
+    RegistrySettings,
+    Settings,
+)
+from qatline.components.storage.published import publish_folder
 from qatline.components.support.events import Progress
 from qatline.components.support.model_names import registered_name
 
 _T = TypeVar("_T")
 _ENGINE = EngineSettings()
 _UNNAMED = RegistrySettings()
+_NO_PACKAGE = PackageSettings()
 
 
 def promote_step(
@@ -49,6 +59,7 @@ def promote_step(
     progress: Progress,
     engine: EngineSettings = _ENGINE,
     registry: RegistrySettings = _UNNAMED,
+    package: PackageSettings = _NO_PACKAGE,
 ) -> dict[str, float]:
     """Judge the QAT engine, promote it in the registry, and write the report.
 
@@ -68,6 +79,7 @@ def promote_step(
         progress: receives the phases, and a warning for each failed check.
         engine: settings of the engines, for a repeated comparison after a change of the champion.
         registry: the registered model.
+        package: package of a promoted engine, in ``out/package``.
 
     Returns:
         ``promoted`` (1 or 0), ``checks`` and ``checks_failed``; if measured, the primary metric,
@@ -77,6 +89,8 @@ def promote_step(
     Raises:
         StepError: ``evaluation.json``, the basis of the verdict, is missing or unreadable.
         TrackingError: a registry is configured and the store fails.
+        ConfigError: the engine does not fit the package's target.
+        StorageError: the package can't be published.
     """
     progress.update("judging", 0, 2)
     measured = Evaluation(evaluation).measurements()
@@ -114,6 +128,8 @@ def promote_step(
     promotion.write_verdict(verdict)
     if verdict.promoted:
         shutil.copyfile(judged.exported.graph(CANDIDATE_VARIANT), promotion.champion_file)
+        if package.target is not None:
+            _write_package(run_source(verdict.model, folders, card), promotion, package, progress)
     for reason in verdict.reasons:
         if not reason.passed:
             progress.warn(f"{reason.check}: {reason.message}")
@@ -122,6 +138,20 @@ def promote_step(
     promotion.report_file.write_text(page, encoding="utf-8")
     progress.update("reporting", 2, 2)
     return _metrics(verdict, measured, outcome)
+
+
+def _write_package(
+    source: ModelSource, promotion: Promotion, settings: PackageSettings, progress: Progress
+) -> None:
+    """Write the package into the step's output, and publish it."""
+    progress.update("packaging", 0, 1)
+    options = PackageOptions(
+        target=settings.target or "plain", raw=settings.raw, storage_uri=settings.publish or ""
+    )
+    assembled = assemble_package(source, promotion.file(promotion.PACKAGE), options)
+    if settings.publish is not None:
+        publish_folder(assembled.path, settings.publish)
+    progress.update("packaging", 1, 1)
 
 
 def promote_state(sections: Mapping[str, Settings]) -> dict[str, str]:

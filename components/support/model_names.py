@@ -1,4 +1,4 @@
-"""Valid names of models in MLflow's registry and of logged models."""
+"""Valid names of models in MLflow's registry, of logged models and of served models."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def logged_name(name: str) -> str:
     their names, such as ``mobilenetv2_1.00_224``.
     """
     return re.sub(r"[/:.%\"']", "_", name) or "model"
+
+
+def served_name(name: str) -> str:
+    """Return ``name`` as a valid name of a served model: a part of addresses, and a folder."""
+    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", name)[:100].strip("-._") or "model"

@@ -153,8 +153,10 @@ def _source(
     Raises:
         ConfigError: they name both a source and a champion, or the run has not finished.
     """
-    from dataclasses import replace
+    from dataclasses import fields, replace
 
+    from qatline.components.artifacts import Promotion
+    from qatline.components.report import ReportFolders
     from qatline.components.serving.sources import file_source, run_source
     from qatline.pipelines.run.folder import find_or_latest
 
@@ -177,7 +179,13 @@ def _source(
             f"Finish it: qatline resume {run.run_id}"
         )
     own = run.config()
-    found = run_source(own.registry.name or own.model.name or "model", run.artifacts_dir)
+    outputs = {field.name: run.artifacts_dir / field.name for field in fields(ReportFolders)}
+    card = Promotion(run.artifacts_dir / "promotion").file(Promotion.CARD)
+    found = run_source(
+        own.registry.name or own.model.name or "model",
+        ReportFolders(**outputs),
+        card.read_text(encoding="utf-8") if card.is_file() else "",
+    )
     yield replace(found, origin={"run": run.run_id})
 
 
@@ -190,6 +198,7 @@ def _champion(config: RunConfig, name: str, folder: Path) -> ModelSource:
     from qatline.components.registry.access import current_champion
     from qatline.components.registry.package import CARD, fetch_champion
     from qatline.components.serving.sources import ModelSource
+    from qatline.components.support.model_names import served_name
     from qatline.pipelines.run.registered import named_registry
 
     registry = named_registry(config, name)
@@ -199,7 +208,7 @@ def _champion(config: RunConfig, name: str, folder: Path) -> ModelSource:
     fetched = fetch_champion(registry, version, folder)
     card = folder / CARD
     return ModelSource(
-        name=name,
+        name=served_name(name),
         graph=fetched.graph,
         card=card.read_text(encoding="utf-8") if card.is_file() else "",
         origin={"model": name, "version": version.number},

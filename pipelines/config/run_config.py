@@ -72,6 +72,7 @@ class RunConfig(Settings):
     engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
     gate: settings.GateSettings = Field(default_factory=settings.GateSettings)
     registry: settings.RegistrySettings = Field(default_factory=settings.RegistrySettings)
+    package: settings.PackageSettings = Field(default_factory=settings.PackageSettings)
     retrain: settings.RetrainSettings = Field(default_factory=settings.RetrainSettings)
     tracking: settings.TrackingSettings = Field(default_factory=settings.TrackingSettings)
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)

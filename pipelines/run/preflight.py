@@ -147,7 +147,10 @@ def _packages(config: RunConfig) -> Iterator[str]:
         yield "pyarrow"
     if os.environ.get(MODE_VARIABLE) != "off":
         yield "mlflow"
-    locations = (config.data.path, config.model.name, config.model.weights)
+    yield from {"triton": ["tritonclient"], "kserve": ["kserve", "tritonclient"]}.get(
+        config.package.target or "", []
+    )
+    locations = (config.data.path, config.model.name, config.model.weights, config.package.publish)
     if any((location or "").startswith("s3://") for location in locations):
         yield "boto3"
 

@@ -9,6 +9,7 @@ from qat_lib.errors import ExportError
 from qat_lib.export.options import ExportOptions, option_fields
 from qatline.components.settings import (
     ExportSettings,
+    PackageSettings,
     QATSettings,
     QuantizationSettings,
     TrainingSettings,
@@ -69,3 +70,16 @@ def test_a_given_percentile_chooses_the_calibrator(
     settings = QuantizationSettings(**given)
     assert (settings.calibrator, settings.percentile) == expected
     assert QuantizationSettings(**settings.model_dump()) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"raw": True}, "expected a target with raw or publish"),
+        ({"publish": "s3://b/m"}, "expected a target with raw or publish"),
+        ({"target": "kserve"}, r"expected package\.publish"),
+    ],
+)
+def test_package_settings_refuse_what_has_no_effect(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PackageSettings(**values)

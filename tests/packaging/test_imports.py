@@ -44,7 +44,8 @@ FLOORS = {
         "report",
         "training",
         "export",
-        "steps serving",
+        "serving",
+        "steps",
     ),
     "qatline.pipelines": (
         "__init__ steps",

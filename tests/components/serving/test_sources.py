@@ -11,6 +11,7 @@ from served_classifier import write_graph
 
 from qat_lib.engines import BuildSpec, build_engine
 from qat_lib.errors import ConfigError, EngineLoadError
+from qatline.components.report import ReportFolders
 from qatline.components.serving.sources import ModelSource, file_source, run_source
 from qatline.components.store.manifest import MANIFEST_NAME, describe
 
@@ -41,7 +42,7 @@ def test_engine_without_its_onnx_file_is_refused(tmp_path: Path) -> None:
 
 def write_run(folder: Path, *, passed: bool = True) -> Path:
     """Write what a package takes from a run's outputs."""
-    for name in ("onnx", "engines", "evaluation", "promotion", "ptq"):
+    for name in ("onnx", "engines", "evaluation", "ptq"):
         (folder / name).mkdir(parents=True)
     graph = write_graph(folder / "onnx" / "qat.onnx")
     build_engine(graph, BuildSpec(backend="onnxruntime"), output=folder / "engines" / "qat.engine")
@@ -55,11 +56,15 @@ def write_run(folder: Path, *, passed: bool = True) -> Path:
     return folder
 
 
+def folders(artifacts: Path) -> ReportFolders:
+    names = ("dataset", "baseline", "ptq", "qat", "onnx", "engines", "evaluation")
+    return ReportFolders(**{name: artifacts / name for name in names})
+
+
 def test_run_gives_engine_card_and_settings(tmp_path: Path) -> None:
     artifacts = write_run(tmp_path)
-    (artifacts / "promotion" / "MODEL_CARD.md").write_text("# Card\n")
-    found = run_source("digits", artifacts)
-    assert found.name == "digits"
+    found = run_source("my digits", folders(artifacts), "# Card\n")
+    assert found.name == "my-digits"
     assert found.engine == artifacts / "engines" / "qat.engine"
     assert found.graph == artifacts / "onnx" / "qat.onnx"
     assert found.card == "# Card\n"
@@ -68,4 +73,4 @@ def test_run_gives_engine_card_and_settings(tmp_path: Path) -> None:
 
 def test_run_with_a_failed_check_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="failed its check: outputs differ by 3"):
-        run_source("digits", write_run(tmp_path, passed=False))
+        run_source("digits", folders(write_run(tmp_path, passed=False)), "")

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served_classifier import write_graph
 
 from qat_lib.errors import StepError
-from qatline.components.settings import GateSettings
+from qatline.components.serving.package import read_package
+from qatline.components.settings import GateSettings, PackageSettings
 from qatline.components.steps.promote import promote_step
+from qatline.components.storage.published import fetch_published
+from qatline.components.store.manifest import MANIFEST_NAME, describe
 
 STEPS = ("dataset", "baseline", "ptq", "qat", "onnx", "engines", "evaluation")
 
@@ -131,3 +135,32 @@ def test_measurements_of_another_shape_are_rejected_not_promoted(run: dict[str, 
     write(run["evaluation"] / "evaluation.json", {"results": [1], "infrastructure_check": 7})
     _, verdict = call(run)
     assert verdict["verdict"] == "reject"
+
+
+@pytest.mark.parametrize("accuracy", [0.98, 0.5])
+def test_promoted_engines_are_packaged_and_published(
+    run: dict[str, Path], tmp_path: Path, accuracy: float
+) -> None:
+    from qat_lib.engines import BuildSpec, build_engine
+
+    write(run["evaluation"] / "evaluation.json", evidence(accuracy))
+    graph = write_graph(run["onnx"] / "qat.onnx")
+    engine = run["engines"] / "qat.engine"
+    build_engine(graph, BuildSpec(backend="onnxruntime"), output=engine)
+    manifest = describe(run["ptq"], step="quantize_model", settings={})
+    write(run["ptq"] / MANIFEST_NAME, manifest.to_dict())
+    published = tmp_path / "store"
+    promote_step(
+        **run,
+        gate=GateSettings(),
+        seed=1,
+        progress=Listener(),
+        package=PackageSettings(target="plain", publish=str(published)),
+    )
+    assert "# resnet/digits v1 in INT8" in (run["out"] / "MODEL_CARD.md").read_text()
+    assert (run["out"] / "package").exists() == published.exists() == (accuracy == 0.98)
+    if accuracy == 0.98:
+        package = read_package(run["out"] / "package")
+        assert package.model.name == "resnet_digits_v1"
+        fetch_published(str(published), tmp_path / "copy")
+        assert read_package(tmp_path / "copy").files == package.files
