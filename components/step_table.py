@@ -71,6 +71,7 @@ class Step:
         confusion: row of the measurements whose confusion matrix Kubeflow displays; empty for none.
         distributed: whether several workers can share the step; on a cluster it runs as a TrainJob.
         machine_bound: whether the output depends on the CPU or GPU; other machines never reuse it.
+        timed: whether the step measures durations; it then runs alone among the runs of a sweep.
         help: note for users that set pod resources for this step.
     """
 
@@ -83,6 +84,7 @@ class Step:
     confusion: str = ""
     distributed: bool = False
     machine_bound: bool = False
+    timed: bool = False
     help: str = ""
 
 
@@ -146,6 +148,7 @@ STEPS = (
         kind="Model",
         image="engine",
         machine_bound=True,
+        timed=True,
         help=(
             "With an accelerator, engine.backend=auto means TensorRT; evaluate needs the same one."
         ),
@@ -161,6 +164,7 @@ STEPS = (
         image="engine",
         confusion=CANDIDATE,
         machine_bound=True,
+        timed=True,
         tracked=TrackedOutputs(
             artifacts=(Evaluation.MEASUREMENTS, Evaluation.PICTURES),
             rows=(Evaluation.MEASUREMENTS,),

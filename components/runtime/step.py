@@ -49,6 +49,7 @@ from qatline.components.support.disk_errors import as_storage_error
 from qatline.components.support.events import EventProgress, NullProgress, emit
 from qatline.components.support.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from qatline.components.support.scrubbed_output import scrub_output
+from qatline.components.support.turns import turn
 from qatline.components.support.user_code import find_user_modules
 from qatline.components.tracking.step_run import step_run
 from qatline.components.tracking.tracked import log_outputs, log_settings
@@ -211,6 +212,8 @@ def _reuse_or_execute(call: _Call, output: Path) -> Manifest:
         key=call.key,
         status=status,
         seconds=time.monotonic() - started,
+        # Of the whole process, imports and ended children included.
+        cpu_seconds=sum(os.times()[:4]),
         metrics=manifest.metrics,
     )
     return manifest
@@ -224,7 +227,11 @@ def _through_store(call: _Call, store: StepStore, progress: EventProgress) -> tu
     if found := store.find(call.step, call.key, warn=progress.warn):
         return found, "reused"
     final = store.path(call.step, call.key)
-    with store.hold(call.step, call.key, lambda holder: emit("waiting", call.step, holder=holder)):
+    # The turn comes first: a step that waits for it holds no result that others wait for.
+    with (
+        turn(alone=STEP_BY_NAME[call.step].timed),
+        store.hold(call.step, call.key, lambda holder: emit("waiting", call.step, holder=holder)),
+    ):
         # Another process may have computed it meanwhile. Damage was reported above.
         if found := store.find(call.step, call.key):
             return found, "reused"

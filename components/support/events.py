@@ -10,7 +10,7 @@ can share the file, and readers see partial lines only of killed writers.
                                "metrics": {"loss": 0.2}}
     {"event": "warning",       ..., "message": "..."}
     {"event": "step_finished", ..., "status": "executed" | "reused", "seconds": 12.5,
-                               "metrics": {...}}
+                               "cpu_seconds": 20.1, "metrics": {...}}
     {"event": "error",         ..., "type": "DataError", "message": "...", "exit_code": 1}
 """
 

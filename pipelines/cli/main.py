@@ -21,6 +21,7 @@ from qatline.pipelines.cli import records as cli_records
 from qatline.pipelines.cli import registry as cli_registry
 from qatline.pipelines.cli import runs as cli_runs
 from qatline.pipelines.cli import serving as cli_serving
+from qatline.pipelines.cli import sweep as cli_sweep
 from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice, command
 from qatline.pipelines.cli.options import (
     PLACE_PANEL,
@@ -170,6 +171,7 @@ def ui(
     open_ui(run, output=runs_dir or Path("runs"), port=port)
 
 
+app.command("sweep", rich_help_panel="Runs")(command(cli_sweep.sweep_configs))
 cli_registry.add_registry_commands(app)
 cli_records.add_record_commands(app)
 cli_model.register(app)

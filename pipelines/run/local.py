@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,13 +72,21 @@ class RunOutcome:
     warnings: list[str] = field(default_factory=list)
 
 
-def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> RunOutcome:
+def execute(
+    folder: RunFolder,
+    view: ProgressView,
+    *,
+    again: bool = False,
+    check: Callable[[RunProgress], None] | None = None,
+) -> RunOutcome:
     """Run a folder's pipeline to its end, resuming an earlier attempt.
 
     Args:
         folder: a new run folder, or one to resume. Its step store provides finished steps.
         view: display of the progress.
         again: whether this is another attempt at an interrupted run.
+        check: called about ten times per second in place of signal handlers, for runs in threads;
+            it ends the run by raising RunInterruptedError.
 
     Raises:
         StorageError: another process holds the folder, or the disk is full.
@@ -86,14 +94,20 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
         RunInterruptedError: a signal ended the run.
     """
     try:
-        return _execute(folder, view, again=again)
+        return _execute(folder, view, again=again, check=check)
     except OSError as error:
         if is_disk_full(error):
             raise as_storage_error(error, folder.path) from error
         raise
 
 
-def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcome:
+def _execute(
+    folder: RunFolder,
+    view: ProgressView,
+    *,
+    again: bool,
+    check: Callable[[RunProgress], None] | None,
+) -> RunOutcome:
     started = time.monotonic()
     with folder.hold() as lock:
         record = folder.record()
@@ -106,8 +120,9 @@ def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcom
         progress = RunProgress.of(list(STEP_ARTIFACTS))
         log_start = file_size(folder.log_file)
         try:
-            with _signals_raise(folder), view:
-                code = _follow(_start(folder, lock), tail, progress, view)
+            signals = _signals_raise(folder) if check is None else contextlib.nullcontext()
+            with signals, view:
+                code = _follow(_start(folder, lock), tail, progress, view, check)
         except RunInterruptedError:
             with contextlib.suppress(OSError):
                 folder.finish("interrupted")
@@ -169,7 +184,11 @@ def _start(folder: RunFolder, lock: Sequence[int]) -> subprocess.Popen[bytes]:
 
 
 def _follow(
-    process: subprocess.Popen[bytes], tail: EventTail, progress: RunProgress, view: ProgressView
+    process: subprocess.Popen[bytes],
+    tail: EventTail,
+    progress: RunProgress,
+    view: ProgressView,
+    check: Callable[[RunProgress], None] | None,
 ) -> int:
     try:
         while True:
@@ -178,6 +197,8 @@ def _follow(
             for event in tail.read():
                 progress.apply(event)
                 view.show(event, progress)
+            if check is not None:
+                check(progress)
             if code is not None:
                 return code
             time.sleep(_POLL)

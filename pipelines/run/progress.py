@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class StepProgress:
-    """Current state of a step."""
+    """Current state of a step; ``results`` are the metrics of the finished step."""
 
     name: str
     status: str = "running"
@@ -20,6 +20,7 @@ class StepProgress:
     current: float = 0.0
     total: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
+    results: dict[str, float] = field(default_factory=dict)
     phase_started: float = 0.0
     phase_first: float = 0.0
     now: float = 0.0
@@ -90,6 +91,7 @@ class RunProgress:
             step = self.steps.setdefault(name, StepProgress(name=name, started=time))
             step.status = str(event.get("status", "executed"))
             step.seconds = float(event.get("seconds", time - step.started))
+            step.results = dict(event.get("metrics") or {})
             self.position(name)
         elif kind == "stopped":
             self.stopped = name

@@ -13,6 +13,7 @@ _PACKAGES = {
     "data": ("sklearn", "PIL"),
     "hf": ("datasets",),
     "serve": ("kserve", "tritonclient", "prometheus_client"),
+    "sweep": ("optuna",),
     "pipeline": (
         "kfp",
         "mlflow",

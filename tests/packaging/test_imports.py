@@ -53,6 +53,7 @@ FLOORS = {
         "qat_pipeline",
         "run",
         "cluster comparison",
+        "sweep",
         "cli",
     ),
 }

@@ -22,6 +22,7 @@ NEEDS = {
     "promote": "pipeline",
     "rollback": "pipeline",
     "ui": "pipeline",
+    "sweep": "sweep",
     "optimize": "keras",
     "predict": "keras",
     "quantize": "keras",

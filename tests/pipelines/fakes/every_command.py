@@ -37,7 +37,7 @@ class Block(importlib.abc.MetaPathFinder):
             "kfp_server_api",
         ),
         *("kubernetes", "urllib3", "scipy", "pandas", "requests"),
-        *("kserve", "tritonclient", "prometheus_client"),
+        *("kserve", "tritonclient", "prometheus_client", "optuna"),
     )
 
     def find_spec(self, name, path=None, target=None):
@@ -81,6 +81,7 @@ COMMANDS = {
     "sync": ["r"],
     "ui": ["r"],
     "resume": ["none"],
+    "sweep": ["c.yaml", "--over", "seed=1,2"],
     "registry": ["--name", "x"],
     "promote": ["r", "--name", "x"],
     "rollback": ["--name", "x"],

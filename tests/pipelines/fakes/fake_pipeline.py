@@ -25,15 +25,22 @@ def train_baseline_component(
 
 @dsl.component(base_image="python:3.11", install_kfp_package=False)
 def evaluate_component(
-    seed: int, model: dict, baseline: dsl.Input[dsl.Model], evaluation: dsl.Output[dsl.Artifact]
+    seed: int,
+    model: dict,
+    engine: dict,
+    baseline: dsl.Input[dsl.Model],
+    evaluation: dsl.Output[dsl.Artifact],
 ):
     import fake_steps
 
-    fake_steps.run("evaluate", seed, model, {"baseline": baseline.path}, evaluation.path)
+    inputs = {"baseline": baseline.path}
+    fake_steps.run("evaluate", seed, model, inputs, evaluation.path, engine=engine)
 
 
 @dsl.pipeline(name="fake")
-def fake_pipeline(seed: int, model: dict):
+def fake_pipeline(seed: int, model: dict, engine: dict):
     data = prepare_data_component(seed=seed, model=model)
     trained = train_baseline_component(seed=seed, model=model, dataset=data.outputs["dataset"])
-    evaluate_component(seed=seed, model=model, baseline=trained.outputs["baseline"])
+    evaluate_component(
+        seed=seed, model=model, engine=engine, baseline=trained.outputs["baseline"]
+    )

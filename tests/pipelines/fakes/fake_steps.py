@@ -15,7 +15,7 @@ from pathlib import Path
 from qat_lib import errors
 from qatline.components.runtime import step as step_module
 from qatline.components.runtime.steps import define_step
-from qatline.components.settings import ModelSettings
+from qatline.components.settings import EngineSettings, ModelSettings
 from qatline.components.support.events import Progress
 
 
@@ -38,11 +38,25 @@ def train_baseline(
 
 
 def evaluate(
-    baseline: Path, out: Path, *, model: ModelSettings, seed: int, progress: Progress
+    baseline: Path,
+    out: Path,
+    *,
+    model: ModelSettings,
+    engine: EngineSettings,
+    seed: int,
+    progress: Progress,
 ) -> dict[str, float]:
     behave("evaluate", model, progress)
-    row = {"accuracy": 0.9, "bytes": len((baseline / "model.txt").read_text())}
-    (out / "evaluation.json").write_text(json.dumps({"results": {"fp32": row}}))
+    if engine.threads == model.options.get("failing_threads"):
+        raise errors.DataError("expected another number of threads")
+    rows = {"fp32": {"accuracy": 0.9, "bytes": len((baseline / "model.txt").read_text())}}
+    if engine.threads:  # more threads: more accurate, slower
+        rows["qat_engine"] = {
+            "accuracy": 0.85 + engine.threads / 100,
+            "latency_ms_p50": 1.0 * engine.threads,
+            "bytes": 1000 * engine.threads,
+        }
+    (out / "evaluation.json").write_text(json.dumps({"results": rows}))
     return {"accuracy": 0.9}
 
 
@@ -74,7 +88,9 @@ def behave(name: str, model: ModelSettings, progress: Progress) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run(name: str, seed: int, model: dict, inputs: dict[str, str], output: str) -> None:
+def run(
+    name: str, seed: int, model: dict, inputs: dict[str, str], output: str, **sections: dict
+) -> None:
     functions = {
         "prepare_data": prepare_data,
         "train_baseline": train_baseline,
@@ -85,5 +101,5 @@ def run(name: str, seed: int, model: dict, inputs: dict[str, str], output: str) 
     # run.
     step_module.code_digest = lambda settings: "fixed"
     step_module.run_component(
-        name, settings={"model": model}, seed=seed, inputs=inputs, output=output
+        name, settings={"model": model, **sections}, seed=seed, inputs=inputs, output=output
     )

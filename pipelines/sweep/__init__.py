@@ -1,0 +1,1 @@
+"""Comparison of many configs: trials, their order, and the best one."""
