@@ -111,7 +111,6 @@ def sweep_configs(
     command. Ends with exit code 1 if no trial is within the bounds.
     """
     from qat_lib.errors import ConfigError, MissingPackageError
-    from qat_lib.optimization.metrics import parse_drop
     from qat_lib.support.extras import install_hint, missing_packages
     from qatline.pipelines.cli import sweep_views
     from qatline.pipelines.cli.run import installed_version
@@ -133,12 +132,22 @@ def sweep_configs(
         cpus=cpus,
         goal=best,
         bounds=[parse_bound(text) for text in under or ()],
-        prune=None if prune is None else parse_drop(prune),
+        prune=None if prune is None else _drop(prune),
         version=installed_version(),
     )
     result = sweep_views.sweep_command(plan, as_json=json_, quiet=quiet)
     if result.best is None:
         raise typer.Exit(1)
+
+
+def _drop(text: str) -> float:
+    from qat_lib.errors import ConfigError
+    from qat_lib.optimization.metrics import parse_drop
+
+    try:
+        return parse_drop(text)
+    except ConfigError as error:
+        raise ConfigError(f"--prune: {error}") from error
 
 
 def _space(

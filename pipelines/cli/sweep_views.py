@@ -50,6 +50,8 @@ def sweep_command(
     def ended(trial: SweepTrial) -> None:
         say(f"Trial {trial.number} {trial.state}: {trial.problem or _measures(trial)}")
 
+    if plan.sampler == "grid":
+        plan.space.grid()
     plan.space.check()
     trials = run_sweep(plan, pipeline, announce, ended)
     result = write_results(plan, trials)
@@ -93,13 +95,12 @@ def _show(console: Console, plan: SweepPlan, result: SweepResult) -> None:
     console.print(_table(result))
     console.print()
     bounds = " and ".join(bound.text for bound in plan.bounds)
+    suffix = f" with {bounds}" if bounds else ""
     if result.best is None:
-        where = f" with {bounds}" if bounds else ""
-        console.print(Text(f"No trial{where} was measured."), soft_wrap=True)
+        console.print(Text(f"No trial{suffix} was measured."), soft_wrap=True)
     else:
-        suffix = f" with {bounds}" if bounds else ""
         text = f"Best {plan.goal}{suffix}: trial {result.best.number}"
-        console.print(Text(f"{text}, {settings_text(result.best.settings)}"), soft_wrap=True)
+        console.print(Text(text), soft_wrap=True)
         if result.best.measured.verdict == "reject":
             console.print(Text("The gate rejects every trial within the bounds."), soft_wrap=True)
     if result.config is not None:

@@ -22,7 +22,7 @@ _ROUNDING = 1e-9
 """Metrics are ratios of counts: equal ones can differ in the last bit."""
 
 
-class Measured(Record):
+class TrialMeasures(Record):
     """Measures of the QAT INT8 engine of a trial; None if not measured.
 
     Attributes:
@@ -42,7 +42,7 @@ class Measured(Record):
     metric: Metric = ACCURACY
 
     @classmethod
-    def of(cls, result: RunResult) -> Measured:
+    def of(cls, result: RunResult) -> TrialMeasures:
         """Return the measures of a finished run."""
         row = result.rows.get(CANDIDATE, ResultRow())
         before = result.rows.get(REFERENCE, ResultRow()).value
@@ -74,7 +74,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class TrialBound:
     """A condition on a measure, such as ``latency_ms<2``."""
 
     text: str
@@ -82,21 +82,21 @@ class Bound:
     operator: str
     limit: float
 
-    def allows(self, measured: Measured) -> bool:
+    def allows(self, measured: TrialMeasures) -> bool:
         """Return whether the measure is known and within the bound."""
-        value = getattr(measured, self.measure)
+        value: float | None = getattr(measured, self.measure)
         return value is not None and _COMPARE[self.operator](value, self.limit)
 
-    def violation(self, measured: Measured) -> float:
+    def violation(self, measured: TrialMeasures) -> float:
         """Return by how much the bound is missed, for Optuna: at most 0 within the bound."""
-        value = getattr(measured, self.measure)
+        value: float | None = getattr(measured, self.measure)
         if value is None:
             return 1.0
         excess = value - self.limit if self.operator.startswith("<") else self.limit - value
         return min(excess, 0.0) if self.allows(measured) else max(excess, _ROUNDING)
 
 
-def parse_bound(text: str) -> Bound:
+def parse_bound(text: str) -> TrialBound:
     """Return the bound of an ``--under`` text.
 
     Examples:
@@ -115,7 +115,9 @@ def parse_bound(text: str) -> Bound:
             f"--under: expected a bound on {', '.join(_MEASURES)}, such as 'latency_ms<2', "
             f"'size<300kB' or 'drop<0.5%'; received {text!r}."
         )
-    return Bound(text=text.strip(), measure=name, operator=match[2], limit=_limit(name, match[3]))
+    return TrialBound(
+        text=text.strip(), measure=name, operator=match[2], limit=_limit(name, match[3])
+    )
 
 
 def _limit(name: str, text: str) -> float:
@@ -133,7 +135,9 @@ def _limit(name: str, text: str) -> float:
         ) from error
 
 
-def rank(trials: Sequence[Measured], bounds: Sequence[Bound], goal: Goal) -> list[int]:
+def rank_trials(
+    trials: Sequence[TrialMeasures], bounds: Sequence[TrialBound], goal: Goal
+) -> list[int]:
     """Return the positions of the trials within all bounds, best first.
 
     Trials that the gate rejected come last. Equal values of the goal are ordered by quality,

@@ -13,9 +13,9 @@ from qat_lib.errors import QatlineError
 from qat_lib.files.whole_files import write_text
 from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
 from qatline.pipelines.comparison.page import render_comparison
-from qatline.pipelines.sweep.measures import rank
+from qatline.pipelines.sweep.measures import rank_trials
 from qatline.pipelines.sweep.runner import SweepPlan
-from qatline.pipelines.sweep.space import Settings
+from qatline.pipelines.sweep.space import TrialSettings
 from qatline.pipelines.sweep.study import SweepTrial
 
 
@@ -51,7 +51,7 @@ def write_results(plan: SweepPlan, trials: Sequence[SweepTrial]) -> SweepResult:
     Files without content, such as ``best.yaml`` without a trial within the bounds, are removed.
     """
     finished = [trial for trial in trials if trial.state == "finished"]
-    order = rank([trial.measured for trial in finished], plan.bounds, plan.goal)
+    order = rank_trials([trial.measured for trial in finished], plan.bounds, plan.goal)
     best = finished[order[0]] if order else None
     config, page = plan.folder / "best.yaml", plan.folder / "sweep.html"
     for old in (config, page):
@@ -85,7 +85,7 @@ def _page(plan: SweepPlan, finished: Sequence[SweepTrial]) -> str | None:
     return render_comparison(named, source=str(plan.folder.absolute()))
 
 
-def settings_text(settings: Settings) -> str:
+def settings_text(settings: TrialSettings) -> str:
     """Return settings as one line, with the last part of each key unless it is ambiguous."""
     names = [key.rpartition(".")[2] for key in settings]
     parts = []

@@ -25,7 +25,7 @@ from qatline.pipelines.run.local import RunFailedError, RunInterruptedError, exe
 from qatline.pipelines.run.progress import RunProgress
 from qatline.pipelines.run.progress_view import ProgressView
 from qatline.pipelines.run.result import RunResult
-from qatline.pipelines.sweep.measures import Bound, Goal, Measured
+from qatline.pipelines.sweep.measures import Goal, TrialBound, TrialMeasures
 from qatline.pipelines.sweep.space import Parameter, Space, trial_config
 from qatline.pipelines.sweep.study import SamplerName, SweepStudy, SweepTrial, open_study
 
@@ -64,7 +64,7 @@ class SweepPlan:
     trials: int = 20
     workers: int = 1
     goal: Goal = "quality"
-    bounds: Sequence[Bound] = ()
+    bounds: Sequence[TrialBound] = ()
     prune: float | None = None
     cpus: int | None = None
     version: str = ""
@@ -264,7 +264,7 @@ def calibrated_drop(folder: RunFolder, progress: RunProgress) -> float | None:
 
 def _finish(plan: SweepPlan, trial: SweepTrial, future: Future[RunResult]) -> None:
     try:
-        trial.finish(Measured.of(future.result()), plan.goal, plan.bounds)
+        trial.finish(TrialMeasures.of(future.result()), plan.goal, plan.bounds)
     except _HopelessError as error:
         trial.end("pruned", str(error))
     except RunFailedError as error:

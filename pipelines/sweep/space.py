@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from qat_lib.errors import ConfigError
+from qat_lib.errors import ConfigError, QatlineError
 from qatline.pipelines.config.run_config import SECTIONS, ConfigReading, RunConfig
 from qatline.pipelines.config.yaml_files import parse_config
 from qatline.pipelines.run.preflight import check_before_training
@@ -18,7 +18,7 @@ from qatline.pipelines.run.preflight import check_before_training
 ReadConfig = Callable[[Sequence[str]], ConfigReading]
 """Reads the config of the sweep with further ``section.key=value`` texts."""
 
-Settings = Mapping[str, str]
+TrialSettings = Mapping[str, str]
 """Values of a trial by key, as YAML."""
 
 MOST_TRIALS = 1000
@@ -115,7 +115,7 @@ class Space:
     parameters: Sequence[Parameter]
     read: ReadConfig
 
-    def config(self, settings: Settings) -> RunConfig:
+    def config(self, settings: TrialSettings) -> RunConfig:
         """Return the config of a trial, as the user would run it.
 
         Raises:
@@ -123,7 +123,7 @@ class Space:
         """
         return self._config(settings).checked()
 
-    def _config(self, settings: Settings) -> ConfigReading:
+    def _config(self, settings: TrialSettings) -> ConfigReading:
         return self.read([f"{key}={value}" for key, value in settings.items()])
 
     def grid(self) -> list[dict[str, str]]:
@@ -177,7 +177,7 @@ class Space:
                     raise ConfigError(f"--over {each.key}={value}: {texts}")
                 try:
                     check_before_training(self.config({each.key: value}))
-                except ConfigError as error:
+                except QatlineError as error:
                     raise ConfigError(f"--over {each.key}={value}: {error}") from error
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qat_lib.errors import ConfigError, StorageError
-from qatline.pipelines.sweep.measures import Bound, Goal, Measured
-from qatline.pipelines.sweep.space import Parameter, Settings, Space
+from qatline.pipelines.sweep.measures import Goal, TrialBound, TrialMeasures
+from qatline.pipelines.sweep.space import Parameter, Space, TrialSettings
 
 if TYPE_CHECKING:
     import optuna
@@ -34,14 +34,14 @@ class SweepTrial:
         problem: reason of a failed or pruned trial.
     """
 
-    def __init__(self, trial: optuna.trial.Trial, frozen: Any, settings: Settings) -> None:
+    def __init__(self, trial: optuna.trial.Trial, frozen: Any, settings: TrialSettings) -> None:
         self._trial = trial
         attributes = frozen.user_attrs
         self.number: int = frozen.number
         self.settings = settings
         self.run_id: str = attributes.get(_RUN, "")
         self.problem: str = attributes.get(_PROBLEM, "")
-        self.measured = Measured.model_validate_json(attributes.get(_MEASURED, "{}"))
+        self.measured = TrialMeasures.model_validate_json(attributes.get(_MEASURED, "{}"))
         self.state: State = _state(frozen.state.name)
 
     def start(self, run_id: str) -> None:
@@ -55,7 +55,7 @@ class SweepTrial:
             self._trial.report(drop, step=0)
         return self._trial.should_prune()
 
-    def finish(self, measured: Measured, goal: Goal, bounds: Sequence[Bound]) -> None:
+    def finish(self, measured: TrialMeasures, goal: Goal, bounds: Sequence[TrialBound]) -> None:
         """Store the measures of the finished run."""
         self.measured, cost = measured, measured.cost(goal)
         self._trial.set_user_attr(_MEASURED, measured.model_dump_json())

@@ -41,6 +41,4 @@ def evaluate_component(
 def fake_pipeline(seed: int, model: dict, engine: dict):
     data = prepare_data_component(seed=seed, model=model)
     trained = train_baseline_component(seed=seed, model=model, dataset=data.outputs["dataset"])
-    evaluate_component(
-        seed=seed, model=model, engine=engine, baseline=trained.outputs["baseline"]
-    )
+    evaluate_component(seed=seed, model=model, engine=engine, baseline=trained.outputs["baseline"])
