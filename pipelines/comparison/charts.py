@@ -44,6 +44,8 @@ class _Dot:
     color: str
     shape: str
     label: str
+    number: int = 0
+    is_candidate: bool = False
 
 
 def color_of(index: int) -> str:
@@ -52,7 +54,10 @@ def color_of(index: int) -> str:
 
 
 def cost_pictures(runs: Sequence[TrackedRun]) -> list[Picture]:
-    """Return the primary metric against latency and against size, if measured."""
+    """Return the primary metric against latency and against size, if measured.
+
+    The QAT INT8 engines have the numbers of their runs, and a line joins their Pareto front.
+    """
     pictures = []
     metric = primary_metric({run.name: run.row(CANDIDATE_VARIANT.row) for run in runs})
     for title, figure, unit, scale in (
@@ -90,19 +95,87 @@ def _dots(runs: Sequence[TrackedRun], figure: str, scale: float) -> list[_Dot]:
                 continue
             text = f"{run.name}, {ROWS[row]}: {metric.text(value)}, {significant(cost * scale, 3)}"
             height = value * 100 if metric.share else value
-            dots.append(_Dot(cost * scale, height, color_of(index), shape, text))
+            is_candidate = row == CANDIDATE_VARIANT.row
+            color = color_of(index)
+            dots.append(
+                _Dot(cost * scale, height, color, shape, text, index + 1, is_candidate=is_candidate)
+            )
     return dots
 
 
 def _cloud(title: str, dots: Sequence[_Dot], unit: str, metric: Metric) -> Markup:
     up = f"{metric.label}, %" if metric.share else metric.label
     plot = Plot([dot.x for dot in dots], [dot.y for dot in dots], across=unit, up=up)
-    parts = []
+    candidates = [dot for dot in dots if dot.is_candidate]
+    points = [(dot.x, dot.y if metric.higher_is_better else -dot.y) for dot in candidates]
+    front = sorted((candidates[index] for index in pareto_front(points)), key=lambda dot: dot.x)
+    parts = [_front_line(front, plot)] if len(candidates) > 1 else []
     for index, dot in enumerate(dots):
         # Lower dots are larger: dots of equal runs remain visible.
         below = any((later.x, later.y) == (dot.x, dot.y) for later in dots[index + 1 :])
-        parts.append(_shape(dot, plot.x.at(dot.x), plot.y.at(dot.y), 1.6 if below else 1.0))
+        scale = 1.6 if below else 1.0
+        parts.append(_shape(dot, plot.x.at(dot.x), plot.y.at(dot.y), scale, marked=dot in front))
+    # The front first: its numbers find room.
+    rest = [dot for dot in candidates if dot not in front]
+    parts += _numbers([*front, *rest], dots, plot)
     return plot.picture(*parts, label=f"{title}: " + "; ".join(dot.label for dot in dots))
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the positions of the points (cost, quality) that no other point dominates.
+
+    A point dominates another if it is no worse in both values and better in one. Equal points of
+    the front are all returned.
+
+    Examples:
+        >>> pareto_front([(1.0, 0.8), (2.0, 0.9), (2.0, 0.8)])
+        [0, 1]
+    """
+    front = []
+    for index, (cost, quality) in enumerate(points):
+        is_dominated = any(
+            other <= cost and better >= quality and (other, better) != (cost, quality)
+            for other, better in points
+        )
+        if not is_dominated:
+            front.append(index)
+    return front
+
+
+def _front_line(front: Sequence[_Dot], plot: Plot) -> Markup:
+    """Return a line through the dots of the front, by cost."""
+    places = [f"{plot.x.at(dot.x):.1f},{plot.y.at(dot.y):.1f}" for dot in front]
+    return html.element("polyline", points=" ".join(places), class_="front")
+
+
+_DIGIT, _HEIGHT, _REACH = 8.0, 13.0, 9.0
+"""Width and height of a digit, and the room of a dot, in pixels."""
+
+
+def _numbers(candidates: Sequence[_Dot], dots: Sequence[_Dot], plot: Plot) -> list[Markup]:
+    """Return the numbers of the dots that have room beside them."""
+    taken = [
+        (x - _REACH / 2, y - _REACH / 2, x + _REACH / 2, y + _REACH / 2)
+        for x, y in ((plot.x.at(dot.x), plot.y.at(dot.y)) for dot in dots)
+    ]
+    parts = []
+    for dot in candidates:
+        x, y, width = plot.x.at(dot.x), plot.y.at(dot.y), _DIGIT * len(str(dot.number))
+        for left, base in (
+            (x + _REACH, y + _HEIGHT / 2 - 1),
+            (x - _REACH - width, y + _HEIGHT / 2 - 1),
+            (x - width / 2, y - _REACH),
+            (x - width / 2, y + _REACH + _HEIGHT - 2),
+        ):
+            box = (left, base - _HEIGHT, left + width, base)
+            if all(
+                box[2] <= other[0] or other[2] <= box[0] or box[3] <= other[1] or other[3] <= box[1]
+                for other in taken
+            ):
+                taken.append(box)
+                parts.append(html.text(left, base, dot.number, class_="number"))
+                break
+    return parts
 
 
 def _overlay(name: str, runs: Sequence[TrackedRun]) -> Markup:
@@ -123,11 +196,12 @@ def _overlay(name: str, runs: Sequence[TrackedRun]) -> Markup:
     return plot.picture(*parts, label=label)
 
 
-def _shape(dot: _Dot, x: float, y: float, scale: float) -> Markup:
+def _shape(dot: _Dot, x: float, y: float, scale: float, *, marked: bool) -> Markup:
     told = html.element("title", dot.label)
     kind = f"dot {dot.color}"
     if dot.shape == "circle":
-        return html.element("circle", told, cx=x, cy=y, r=5.5 * scale, class_=kind)
+        circle = html.element("circle", told, cx=x, cy=y, r=5.5 * scale, class_=kind)
+        return html.element("g", circle, class_="best") if marked else circle
     corners = {
         "square": ((-5, -5), (5, -5), (5, 5), (-5, 5)),
         "diamond": ((0, -7), (7, 0), (0, 7), (-7, 0)),
