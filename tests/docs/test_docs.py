@@ -1,8 +1,8 @@
 """The documentation: blocks run, links and pictures exist, the site builds.
 
 Every block runs as printed. Blocks run verbatim. Some commands stand for their expensive selves:
-``pip`` and ``uv run`` use this environment instead of making one, and ``qatline run`` trains for
-one epoch on few samples, the default network with few channels. The commands themselves,
+``pip`` and ``uv run`` use this environment instead of making one, and ``qatline run`` and ``qatline
+sweep`` train for one epoch on few samples, the default network with few channels. The commands themselves,
 unchanged, are the subject of the tests of whole runs.
 """
 
@@ -40,7 +40,6 @@ QUICK = [
     *("--set", "qat.epochs=1"),
     *("--set", "engine.benchmark_seconds=0.05"),
     *("--set", "gate.max_drop=1"),
-    "--accept-rejected",  # one epoch may be no better than chance
 ]
 
 STANDS_FOR = {
@@ -49,7 +48,9 @@ STANDS_FOR = {
     "qatline": f"""
 if [[ "$1" == run ]]; then
   [[ "$*" == *model.* ]] || set -- "$@" --set model.options.width=8
-  set -- "$@" {" ".join(QUICK)}
+  set -- "$@" {" ".join(QUICK)} --accept-rejected  # one epoch may be no better than chance
+elif [[ "$1" == sweep ]]; then
+  set -- "$@" --set model.options.width=8 {" ".join(QUICK)}
 fi
 exec "{{bin}}/qatline" "$@"
 """,
