@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from kfp import dsl
@@ -27,6 +28,7 @@ def build_pipeline(
     check: Callable[[Mapping[str, Any]], dsl.PipelineTask] | None = None,
     launched: Collection[str] = (),
     root: str | None = None,
+    stored: Mapping[str, Path] | None = None,
 ) -> Any:
     """Return the pipeline.
 
@@ -37,13 +39,14 @@ def build_pipeline(
         check: Makes the task that says whether the steps run at all, from the parameters.
         launched: Steps that run as a TrainJob.
         root: Where the artifacts are. Default: where the server says.
+        stored: Outputs of finished steps by the name of their artifact; the steps do not run.
     """
 
     def qat_pipeline(*values: Any) -> None:
         """Chain the steps; a section that is left empty has its defaults."""
         parameters = dict(zip(("seed", *SECTIONS), values, strict=True))
         with _ending(at_exit), _condition(check, parameters):
-            _chain(parameters, prepare, launched)
+            _chain(parameters, prepare, launched, stored or {})
 
     # What kfp reads: the parameters' names, types and defaults.
     qat_pipeline.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -86,9 +89,15 @@ def _chain(
     parameters: Mapping[str, Any],
     prepare: Callable[[dsl.PipelineTask], object] | None,
     launched: Collection[str],
+    stored: Mapping[str, Path],
 ) -> None:
     artifacts: dict[str, Any] = {}
     for step in STEPS:
+        if step.artifact in stored:
+            artifacts[step.artifact] = dsl.importer(
+                artifact_uri=str(stored[step.artifact]), artifact_class=getattr(dsl, step.kind)
+            ).output
+            continue
         component = component_of(step, launched=step.name in launched)
         sources: dict[str, Any] = {}
         for name in component.component_spec.inputs:

@@ -148,7 +148,7 @@ def _front_line(front: Sequence[_Dot], plot: Plot) -> Markup:
     return html.element("polyline", points=" ".join(places), class_="front")
 
 
-_DIGIT, _HEIGHT, _REACH = 8.0, 13.0, 9.0
+_DIGIT, _HEIGHT, _REACH = 8.0, 13.0, 11.0
 """Width and height of a digit, and the room of a dot, in pixels."""
 
 

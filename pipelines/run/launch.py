@@ -128,19 +128,23 @@ def launch(folder: RunFolder) -> None:
 
 
 def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
-    """Run a pipeline's steps, or take all results from the store."""
-    stored = None
-    if name == MAIN_PIPELINE:
-        # Steps may depend on the tracking store, for example on the champion: it is open by now.
-        stored = find_stored(STEPS, config.sections(), seed=config.seed)
-    if stored is not None:
-        emit("pipeline_started", "", steps=[each.step.name for each in stored])
-        take_stored(stored, outputs, seed=config.seed)
+    """Run a pipeline's steps, without those whose results are in the store."""
+    if name != MAIN_PIPELINE:
+        emit("message", "", message="loading the pipeline")
+        pipeline = load_pipeline(name)
+        emit("pipeline_started", "", steps=step_names(pipeline))
+        run_pipeline(pipeline, config.pipeline_parameters(), outputs)
         return
-    emit("message", "", message="loading the pipeline")
-    pipeline = load_pipeline(name)
-    emit("pipeline_started", "", steps=step_names(pipeline))
-    run_pipeline(pipeline, config.pipeline_parameters(), outputs)
+    # Steps may depend on the tracking store, for example on the champion: it is open by now.
+    stored = find_stored(STEPS, config.sections(), seed=config.seed)
+    emit("pipeline_started", "", steps=[step.name for step in STEPS])
+    copies = take_stored(stored, outputs, seed=config.seed)
+    if len(copies) < len(STEPS):
+        emit("message", "", message="loading the pipeline")
+        from qatline.pipelines.qat_pipeline import build_pipeline, qat_pipeline
+
+        rest = build_pipeline(stored=copies) if copies else qat_pipeline
+        run_pipeline(rest, config.pipeline_parameters(), outputs)
 
 
 def _nothing_new(config: RunConfig) -> str:

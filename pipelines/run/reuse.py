@@ -1,6 +1,6 @@
-"""Fast path for runs with all results in the store, without a process per step.
+"""Fast path for steps with results in the store, without a process per step.
 
-Kubeflow's runner would start eight processes, and each would import qatline to find its result.
+Kubeflow's runner would start a process for each, which would import qatline to find its result.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StoredStep:
 
 def find_stored(
     steps: Sequence[Step], sections: Mapping[str, Any], *, seed: int
-) -> list[StoredStep] | None:
-    """Return the steps with their arguments if the store has all results, else None.
+) -> list[StoredStep]:
+    """Return the leading steps with a result in the store; none if the settings are wrong.
 
     Args:
         steps: steps of a pipeline in order; each reads artifacts of earlier ones by name.
@@ -38,10 +38,9 @@ def find_stored(
         seed: seed of the run.
     """
     try:
-        found = leading_stored(steps, sections, seed=seed)
+        return leading_stored(steps, sections, seed=seed)
     except QatlineError:  # the step itself reports the error
-        return None
-    return found if len(found) == len(steps) else None
+        return []
 
 
 def leading_stored(
@@ -69,10 +68,13 @@ def leading_stored(
     return found
 
 
-def take_stored(found: Sequence[StoredStep], outputs: Path, *, seed: int) -> None:
+def take_stored(found: Sequence[StoredStep], outputs: Path, *, seed: int) -> dict[str, Path]:
     """Copy the results to the locations used by Kubeflow's runner, and report each step.
 
     Results damaged or removed meanwhile are computed again.
+
+    Returns:
+        The copies by the name of the artifact.
 
     Args:
         found: result of ``find_stored``.
@@ -82,6 +84,7 @@ def take_stored(found: Sequence[StoredStep], outputs: Path, *, seed: int) -> Non
     Raises:
         QatlineError: a step failed.
     """
+    copies: dict[str, Path] = {}
     for each in found:
         task = outputs / _FOLDER / f"{each.step.name.replace('_', '-')}-component"
         task.mkdir(parents=True, exist_ok=True)
@@ -92,3 +95,5 @@ def take_stored(found: Sequence[StoredStep], outputs: Path, *, seed: int) -> Non
             inputs=each.inputs,
             output=str(task / each.step.artifact),
         )
+        copies[each.step.artifact] = task / each.step.artifact
+    return copies

@@ -26,7 +26,7 @@ class SweepTrial:
     """A trial with its settings and results.
 
     Attributes:
-        number: number of the trial, from 0.
+        number: number of the trial, from 1.
         settings: values of the varied keys.
         run_id: name of its run; empty before its start.
         state: ``finished``, ``pruned``, ``failed``, or ``unfinished``.
@@ -37,7 +37,7 @@ class SweepTrial:
     def __init__(self, trial: optuna.trial.Trial, frozen: Any, settings: TrialSettings) -> None:
         self._trial = trial
         attributes = frozen.user_attrs
-        self.number: int = frozen.number
+        self.number: int = frozen.number + 1
         self.settings = settings
         self.run_id: str = attributes.get(_RUN, "")
         self.problem: str = attributes.get(_PROBLEM, "")
@@ -51,7 +51,7 @@ class SweepTrial:
 
     def is_hopeless(self, drop: float) -> bool:
         """Return whether Optuna's pruner stops the trial for the drop of the calibrated model."""
-        if not self._trial.study.trials[self.number].intermediate_values:
+        if not self._trial.study.trials[self._trial.number].intermediate_values:
             self._trial.report(drop, step=0)
         return self._trial.should_prune()
 

@@ -1,4 +1,4 @@
-"""A run that is in the store as a whole starts no processes."""
+"""Steps with results in the store start no processes."""
 
 import json
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_stored_run_is_taken_without_its_functions(tmp_path: Path) -> None:
     run_all(tmp_path / "first")
     assert CALLS == ["prepare_data", "finetune_qat"]
     found = find_stored(STEPS, SECTIONS, seed=3)
-    assert found is not None
+    assert [each.step for each in found] == list(STEPS)
     (tmp_path / "events").unlink()
     take_stored(found, tmp_path / "outputs", seed=3)
     assert CALLS == ["prepare_data", "finetune_qat"]
@@ -84,27 +84,34 @@ def test_stored_run_is_taken_without_its_functions(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("seed", "epochs"), [(4, 2), (3, 5)])
-def test_run_with_a_new_step_is_not_taken(tmp_path: Path, seed: int, epochs: int) -> None:
+@pytest.mark.parametrize(("seed", "epochs", "count"), [(4, 2, 0), (3, 5, 1)])
+def test_steps_before_a_new_one_are_taken(
+    tmp_path: Path, seed: int, epochs: int, count: int
+) -> None:
     run_all(tmp_path / "first")
-    assert find_stored(STEPS, {"qat": QATSettings(epochs=epochs)}, seed=seed) is None
+    found = find_stored(STEPS, {"qat": QATSettings(epochs=epochs)}, seed=seed)
+    assert [each.step for each in found] == list(STEPS[:count])
+    copies = take_stored(found, tmp_path / "outputs", seed=seed)
+    assert list(copies) == ["dataset"][:count]
+    assert all((path / "data").read_text() == "3" for path in copies.values())
+    assert CALLS == ["prepare_data", "finetune_qat"]
 
 
 def test_run_without_a_store_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_all(tmp_path / "first")
     monkeypatch.delenv("QATLINE_STORE")
-    assert find_stored(STEPS, SECTIONS, seed=3) is None
+    assert find_stored(STEPS, SECTIONS, seed=3) == []
 
 
 def test_wrong_settings_are_left_to_the_step(tmp_path: Path) -> None:
     run_all(tmp_path / "first")
-    assert find_stored(STEPS, {"qat": {"epochs": -1}}, seed=3) is None
+    assert find_stored(STEPS, {"qat": {"epochs": -1}}, seed=3) == []
 
 
 def test_result_that_was_damaged_is_computed_again(tmp_path: Path) -> None:
     run_all(tmp_path / "first")
     found = find_stored(STEPS, SECTIONS, seed=3)
-    assert found is not None
+    assert [each.step for each in found] == list(STEPS)
     (model,) = (tmp_path / "store" / "finetune_qat").glob("*/model")
     model.unlink()
     model.write_text("xx")
@@ -119,4 +126,4 @@ def test_unfinished_entry_of_the_store_is_no_result(tmp_path: Path) -> None:
     run_all(tmp_path / "first")
     (manifest,) = (tmp_path / "store" / "finetune_qat").glob(f"*/{MANIFEST_NAME}")
     manifest.unlink()
-    assert find_stored(STEPS, SECTIONS, seed=3) is None
+    assert [each.step for each in find_stored(STEPS, SECTIONS, seed=3)] == [STEPS[0]]
