@@ -2,7 +2,8 @@
 
     python benchmarks/sweep_cost.py -o FOLDER [--workers 1] [--kill-after 120]
 
-Nine configs: three calibrators by three learning rates of QAT. With ``--kill-after``, the sweep is
+Nine configs: three calibrators by three learning rates of QAT, on the digits config with a narrow
+network and six epochs of the baseline. With ``--kill-after``, the sweep is
 killed with SIGKILL after so many seconds and then repeated. Prints the CPU seconds of all processes
 and those of the steps that were executed rather than reused, imports included, and their ratio.
 """
@@ -32,7 +33,8 @@ def main() -> None:
     parser.add_argument("--kill-after", type=float)
     arguments = parser.parse_args()
     command = [sys.executable, "-m", "qatline.pipelines.cli.main", "sweep", str(CONFIG)]
-    command += ["--profile", "quick", "--workers", arguments.workers]
+    command += ["--set", "model.options.width=16", "--set", "training.epochs=6"]
+    command += ["--workers", arguments.workers]
     command += ["--over", "quantization.calibrator=max,entropy,mse"]
     command += ["--over", "qat.learning_rate=2e-5,5e-5,1e-4"]
     command += ["--runs-dir", str(arguments.output / "runs"), "-o", str(arguments.output / "sweep")]
