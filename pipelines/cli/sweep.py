@@ -63,7 +63,7 @@ def sweep_configs(
         str | None,
         typer.Option(
             metavar="DROP",
-            help="Skip fine-tuning where calibration alone loses more than this: 5%.",
+            help="End a trial before QAT if calibration alone loses more than this: 5%.",
             rich_help_panel=_TRIALS_PANEL,
             show_default=False,
         ),
