@@ -17,6 +17,7 @@ import pytest
 from qat_lib.errors import ConfigError, StorageError
 from qatline.components.artifacts import ResultRow
 from qatline.components.artifacts.metric import ACCURACY, Metric
+from qatline.components.support.turns import TURNS_VARIABLE
 from qatline.pipelines.config.run_config import ConfigReading, read_config
 from qatline.pipelines.run.folder import RunFolder
 from qatline.pipelines.run.local import RunFailedError, RunOutcome
@@ -244,6 +245,18 @@ def test_file_as_folder_is_refused(plan: Callable[..., SweepPlan]) -> None:
     plan().folder.write_text("")
     with pytest.raises(ConfigError, match="--output-dir: expected a folder"):
         sweep(plan())
+
+
+def test_concurrent_trials_take_turns_on_their_cpus(
+    runs: Runs, plan: Callable[..., SweepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, turns = [], []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda process, cpus: limits.append(cpus))
+    runs.before = lambda threads, check: turns.append(os.environ.get(TURNS_VARIABLE))
+    sweep(plan("engine.threads=1,2", workers=2, cpus=1))
+    assert limits == [[min(os.sched_getaffinity(0))]]
+    assert turns == [str(plan().folder / ".turns")] * 2
+    assert TURNS_VARIABLE not in os.environ
 
 
 def test_hopeless_trial_is_pruned(
