@@ -204,6 +204,38 @@ interpreter lock serializes a part of that. Of photographs (480x640 pixels) most
     ]
 
 
+def serving() -> list[str]:
+    """Return the section on the server."""
+    figures = load("serving")
+    rows = []
+    for name, found in figures["networks"].items():
+        rates = (found["engine_requests_per_second"], found["server_requests_per_second"])
+        times = (found["ms_p50"], found["ms_p99"])
+        least, most = min(found["server_mib"]), max(found["server_mib"])
+        rows.append(
+            [
+                name,
+                *(f"{rate:,.0f} /s" for rate in rates),
+                f"{found['ratio']:.2f}",
+                *(f"{time:,.0f} ms" for time in times),
+                f"{least:,.0f} to {most:,.0f} MiB",
+                str(found["requests_without_answer"] + found["lost_at_stop"]),
+            ]
+        )
+    head = ["network", "engine", "server", "ratio", "median", "99 %", "memory", "lost"]
+    return [
+        "## How much does the server cost?\n",
+        block("uv run --group test python benchmarks/serving.py --network resnet18"),
+        """`qatline serve` with 8 clients that send raw images over HTTP for a minute, from the same machine, in turns
+with 8 threads that give prepared arrays to the engine itself. A request costs the server about a millisecond of Python,
+and its client half of one: engines that take less are bound by it. Larger ones gain from batches. The last column
+counts requests without an answer, also of those that ran when the server was stopped.
+""",
+        table(head, rows),
+        measured(figures, "openvino"),
+    ]
+
+
 QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a process of its own, in
 turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](qat-cost.md) explains them.
 In such turns, on Keras 2, NVIDIA's toolkit takes 1.9 to 2.1 times the FP32 step for ResNet-50 at 96 pixels,

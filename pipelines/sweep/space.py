@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from qat_lib.errors import ConfigError, QatlineError
+from qatline.components.settings import PackageSettings
 from qatline.pipelines.config.run_config import SECTIONS, ConfigReading, RunConfig
 from qatline.pipelines.config.yaml_files import parse_config
 from qatline.pipelines.run.preflight import check_before_training
@@ -182,7 +183,7 @@ class Space:
 
 
 def trial_config(config: RunConfig) -> RunConfig:
-    """Return a config whose run registers no model and is never skipped.
+    """Return a config whose run registers, packages and publishes no model and is never skipped.
 
     A champion of one trial would change the inputs of the next.
 
@@ -197,6 +198,7 @@ def trial_config(config: RunConfig) -> RunConfig:
     return config.model_copy(
         update={
             "registry": config.registry.model_copy(update={"name": None}),
+            "package": PackageSettings(),
             "retrain": config.retrain.model_copy(update={"only_new": False}),
         }
     )

@@ -123,10 +123,15 @@ def test_config_rejects_contradicting_values() -> None:
 
 def test_trial_config_uses_no_registry() -> None:
     config = RunConfig.model_validate(
-        {"registry": {"name": "line"}, "retrain": {"only_new": True, "qat": "auto"}}
+        {
+            "registry": {"name": "line"},
+            "package": {"target": "plain", "publish": "s3://bucket/line"},
+            "retrain": {"only_new": True, "qat": "auto"},
+        }
     )
     trial = trial_config(config)
     assert (trial.registry.name, trial.retrain.only_new, trial.retrain.qat) == (None, False, "auto")
+    assert (trial.package.target, trial.package.publish) == (None, None)
     champion = config.model_copy(
         update={"retrain": config.retrain.model_copy(update={"start": "champion"})}
     )
