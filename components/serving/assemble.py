@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias, cast
 from qat_lib.engines import choose_backend
 from qat_lib.engines.environment import cpu_kind
 from qat_lib.engines.manifest import manifest_path
-from qat_lib.engines.onnx_graph import read_summary
+from qat_lib.engines.onnx_graph import read_model, read_summary
+from qat_lib.engines.spec import parse_profile
 from qat_lib.errors import ConfigError, StorageError
 from qat_lib.files.whole_files import folder_beside
 from qat_lib.options import BackendChoice
@@ -73,6 +74,11 @@ def assemble_package(source: ModelSource, folder: Path, options: PackageOptions)
     if folder.exists():
         raise StorageError(f"Expected a new folder for the package. Received: {folder}.")
     summary = read_summary(source.graph)
+    if any(tensor.external_data for tensor in read_model(source.graph).graph.initializer):
+        raise ConfigError(
+            f"Expected an ONNX file with its weights inside. Received: {source.graph}, whose "
+            "weights are in another file."
+        )
     backend = _backend(source, options)
     server = _server(options.target, backend)
     if options.raw and server != "triton":
@@ -96,7 +102,7 @@ def assemble_package(source: ModelSource, folder: Path, options: PackageOptions)
                     model,
                     backend=backend,
                     raw=options.raw,
-                    max_batch_size=options.max_batch_size,
+                    max_batch_size=_largest_batch(source, options, is_plan=is_plan),
                 )
             elif server == "ovms":
                 _write_ovms(work, model.name, on_cluster=options.target == "kserve")
@@ -161,6 +167,14 @@ def _backend(source: ModelSource, options: PackageOptions) -> PackageBackend:
             "ONNX file for another one."
         )
     return found
+
+
+def _largest_batch(source: ModelSource, options: PackageOptions, *, is_plan: bool) -> int:
+    """Return the largest batch: no larger than a plan's, which is fixed at its build."""
+    if not is_plan or source.manifest is None:
+        return options.max_batch_size
+    profiles = map(parse_profile, source.manifest.spec["shapes"].values())
+    return min(options.max_batch_size, *(profile.maximum[0] for profile in profiles))
 
 
 def _server(target: Target, backend: PackageBackend) -> str:

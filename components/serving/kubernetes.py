@@ -23,7 +23,7 @@ def write_kserve(
     Args:
         folder: folder of the package.
         model: the model.
-        server: ``triton``, ``ovms``, or ``plain`` for ``qatline serve``.
+        server: ``triton`` or ``ovms``.
         image: image of the server.
         storage_uri: where the package will lie, such as ``s3://bucket/digits``.
         gpu: whether the server needs a GPU.
@@ -45,7 +45,7 @@ def write_kserve(
             f"or pvc://models/digits (--storage-uri). Received: {storage_uri!r}."
         )
     # KServe mounts the folder of the address itself: servers look for models right in it.
-    uri = storage_uri.rstrip("/") + ("" if server == "plain" else f"/{MODELS}")
+    uri = f"{storage_uri.rstrip('/')}/{MODELS}"
     arguments = {
         "triton": [
             "tritonserver",
@@ -60,7 +60,6 @@ def write_kserve(
             f"--rest_port={_HTTP}",
             f"--port={_GRPC}",
         ],
-        "plain": ["serve", _MOUNTED, f"--port={_HTTP}", f"--grpc-port={_GRPC}"],
     }[server]
     limits = {"cpu": "2", "memory": "4Gi", **({"nvidia.com/gpu": "1"} if gpu else {})}
     container = client.V1Container(

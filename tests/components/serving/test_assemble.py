@@ -150,6 +150,16 @@ def test_raw_needs_a_decoding(tmp_path: Path) -> None:
         )
 
 
+def test_weights_outside_of_the_file_are_refused(tmp_path: Path) -> None:
+    import onnx
+
+    graph = write_graph(tmp_path / "m.onnx")
+    model = onnx.load(str(graph))
+    onnx.save(model, str(graph), save_as_external_data=True, size_threshold=0, location="w.data")
+    with pytest.raises(ConfigError, match="Expected an ONNX file with its weights inside"):
+        assemble_package(file_source(graph), tmp_path / "a", PackageOptions())
+
+
 def test_card_of_the_source_is_in_the_package(source: ModelSource, tmp_path: Path) -> None:
     package = assemble_package(replace(source, card="# Mine\n"), tmp_path / "a", PackageOptions())
     assert (package.path / "MODEL_CARD.md").read_text() == "# Mine\n"

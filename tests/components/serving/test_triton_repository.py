@@ -96,6 +96,7 @@ def test_plan_runs_in_images_with_its_tensorrt(source: ModelSource, tmp_path: Pa
     made = replace(source, engine=engine, manifest=plan(source, "10.3.0.26"))
     (config,) = configs(made, tmp_path / "a").values()
     assert (config.platform, config.default_model_filename) == ("tensorrt_plan", "model.plan")
+    assert config.max_batch_size == 16  # of the build, less than the default
     assert config.instance_group[0].kind == model_config_pb2.ModelInstanceGroup.KIND_GPU
     assert (tmp_path / "a" / "models" / "digits" / "1" / "model.plan").read_bytes() == b"a plan"
 
