@@ -153,7 +153,7 @@ def test_killed_sweep_goes_on_and_its_best_config_runs(fake_cli: Any, started: A
     content = json.loads(done.stdout)
     assert [trial["state"] for trial in content["trials"]] == ["finished"] * 3
     assert [trial["latency_ms"] for trial in content["trials"]] == [1.0, 2.0, 3.0]
-    assert content["best"] == 1
+    assert content["best"] == 2
     executed = fake_cli.executed()
     # Its first execution was killed.
     assert (executed.count("prepare_data"), executed.count("train_baseline")) == (1, 2)
@@ -207,7 +207,7 @@ def test_sweep_of_digits_survives_a_kill(tmp_path: Path) -> None:
         if event["event"] == "step_finished" and event["status"] == "executed"
     ]
     assert executed.count("train_baseline") == executed.count("prepare_data") == 1
-    assert "trial 1: calibrator=mse" in (tmp_path / content["page"]).read_text()
+    assert "trial 2: calibrator=mse" in (tmp_path / content["page"]).read_text()
     run = subprocess.run(
         [
             *(sys.executable, "-m", "qatline.pipelines.cli.main", "run", "--accept-rejected"),
