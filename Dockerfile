@@ -22,7 +22,7 @@ FROM base AS training-dependencies
 RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-default-groups --extra all --no-install-project
 
 FROM base AS engine-dependencies
-RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-default-groups --extra engine --extra data --extra pipeline --no-install-project
+RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-default-groups --extra engine --extra data --extra pipeline --extra serve --no-install-project
 
 FROM training-dependencies AS training-build
 COPY qat_lib qat_lib
@@ -36,7 +36,7 @@ COPY qat_lib qat_lib
 COPY components components
 COPY pipelines pipelines
 COPY qatline qatline
-RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-default-groups --extra engine --extra data --extra pipeline --no-editable
+RUN --mount=type=cache,target=/root/.cache/uv uv sync --frozen --no-default-groups --extra engine --extra data --extra pipeline --extra serve --no-editable
 
 # What both images share at run time. A numeric user lets Kubernetes check that it is not root.
 FROM ${PYTHON_IMAGE} AS runtime
