@@ -19,7 +19,7 @@ _NOT_STATED = "Not stated. Ask the owners of the data and of the FP32 model befo
 
 
 def model_card(run: RunData) -> str:
-    """Return the card of a run's INT8 model; figures that were not measured are left out."""
+    """Return the card of a run's INT8 model, without unmeasured figures."""
     measured = run.measurements
     row, reference = measured.row(CANDIDATE), measured.row(REFERENCE)
     name, metric = run.model.name or "Model", row.metric

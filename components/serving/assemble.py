@@ -138,7 +138,7 @@ def _backend(source: ModelSource, options: PackageOptions) -> PackageBackend:
     """Return the backend that computes.
 
     Raises:
-        ConfigError: the target does not run it, or there is no engine of TensorRT.
+        ConfigError: the target does not support it, or the source has no TensorRT engine.
     """
     own = source.manifest.backend if source.manifest is not None else None
     found: PackageBackend = options.backend
@@ -170,7 +170,7 @@ def _backend(source: ModelSource, options: PackageOptions) -> PackageBackend:
 
 
 def _largest_batch(source: ModelSource, options: PackageOptions, *, is_plan: bool) -> int:
-    """Return the largest batch: no larger than a plan's, which is fixed at its build."""
+    """Return the largest batch; that of a plan is fixed at its build."""
     if not is_plan or source.manifest is None:
         return options.max_batch_size
     profiles = map(parse_profile, source.manifest.spec["shapes"].values())
@@ -213,7 +213,7 @@ def _write_model(place: Path, source: ModelSource, server: str, backend: Package
 
 
 def _write_ovms(work: Path, name: str, *, on_cluster: bool) -> None:
-    """Write the configuration of OpenVINO Model Server beside the models."""
+    """Write the configuration of OpenVINO Model Server."""
     mounted = "/mnt/models" if on_cluster else "/models"
     # As the engines: OpenVINO otherwise computes in bfloat16 where a CPU can.
     plugin = {"INFERENCE_PRECISION_HINT": "f32"}

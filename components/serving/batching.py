@@ -34,8 +34,8 @@ class _Waiting:
 class Batcher:
     """Runs requests in batches, first come, first served.
 
-    A request never waits for others: a free worker takes what has arrived. Batches thus grow with
-    the load.
+    A free worker takes the waiting requests at once: batches grow with the load, and no request
+    waits for others to arrive.
 
     Args:
         compute: returns outputs by name for inputs by name and the names of the wanted outputs;

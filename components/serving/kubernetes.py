@@ -18,7 +18,7 @@ _HTTP, _GRPC = 8080, 9000
 def write_kserve(
     folder: Path, model: ServedModel, *, server: str, image: str, storage_uri: str, gpu: bool
 ) -> None:
-    """Write ``kserve.yaml`` with an InferenceService and the runtime that it needs.
+    """Write ``kserve.yaml`` with an InferenceService and its ServingRuntime.
 
     Args:
         folder: folder of the package.
@@ -29,7 +29,7 @@ def write_kserve(
         gpu: whether the server needs a GPU.
 
     Raises:
-        ConfigError: the name is no name of Kubernetes, or there is no address.
+        ConfigError: the name is too long for Kubernetes, or the address is missing.
     """
     import kserve
     from kubernetes import client

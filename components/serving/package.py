@@ -49,7 +49,7 @@ _NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,126}[a-zA-Z0-9])?")
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """What servers and clients have to know about a model.
+    """Description of a model for servers and clients.
 
     Attributes:
         name: name of the model and of its folder.
@@ -80,7 +80,7 @@ class Package:
 
     Attributes:
         path: its folder.
-        target: server that it is for: ``plain``, ``triton``, ``ovms`` or ``kserve``.
+        target: its server: ``plain``, ``triton``, ``ovms`` or ``kserve``.
         backend: backend that computes.
         model: the model.
         file: path of the model file, relative to the folder.
@@ -132,8 +132,8 @@ def read_package(path: Path) -> Package:
     """Open a package and verify its files.
 
     Raises:
-        DataError: the folder is no package, a file is missing or differs from its digest, or the
-            folder of the model has another name than the model.
+        DataError: the folder is not a package, a file is missing or differs from its digest, or the
+            folder of the model has another name.
     """
     file = path / PACKAGE
     if not file.is_file():
@@ -200,7 +200,7 @@ def served_model(name: str, graph: GraphSummary) -> ServedModel:
     """Return the description of a model from the summary of its ONNX file.
 
     Raises:
-        ConfigError: the name is no name of a served model, or a type has no name in the protocol.
+        ConfigError: the name is invalid, or the protocol has no name for a data type.
         DataError: the recorded preprocessing is damaged.
     """
 

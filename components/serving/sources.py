@@ -1,4 +1,4 @@
-"""What is packaged: an engine, an ONNX file, a run, or a champion."""
+"""Sources of packages: an engine, an ONNX file, a run, or a champion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """Files of a model, and what is known about them.
+    """Files of a model, with their origin.
 
     Attributes:
         name: name to serve it under, if none is given.

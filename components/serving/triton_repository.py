@@ -91,7 +91,7 @@ def _runs(version: str, built: str, manifest: EngineManifest) -> bool:
 def write_repository(
     folder: Path, model: ServedModel, *, backend: str, raw: bool, max_batch_size: int
 ) -> ServedModel:
-    """Write the configurations of a model whose file is in ``models/<name>/1/`` already.
+    """Write the configurations of a model with its file in ``models/<name>/1/``.
 
     Args:
         folder: folder of the package.
@@ -225,8 +225,8 @@ def _python_part(folder: Path, config: dict[str, Any], model: ServedModel, part:
 def config_classes() -> Any:
     """Return the module with Triton's classes of a configuration.
 
-    Loaded without its package, whose other classes have the names of KServe's: Protobuf knows each
-    name once in a process.
+    Loaded without its package: other classes there have the same Protobuf names as KServe's, and
+    a process can register a name only once.
     """
     name = "tritonclient.grpc.model_config_pb2"
     if name not in sys.modules:

@@ -1,7 +1,7 @@
 """Published folders: complete, and verified by their readers.
 
 The files are stored first, and last ``published.json`` with the SHA-256 and size of each. Readers take
-what it lists and nothing else, so that they never see half a folder or a changed file.
+only the listed files and verify them: partial or changed folders are detected.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def fetch_published(location: str, folder: Path) -> None:
 
     Args:
         location: ``s3://bucket/folder`` or a path.
-        folder: the local folder, which must not exist.
+        folder: the new local folder.
 
     Raises:
         StorageError: nothing is published there, or a file differs from its SHA-256.

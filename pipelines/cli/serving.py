@@ -30,7 +30,7 @@ ChampionOption = Annotated[
     typer.Option(
         "--champion",
         metavar="NAME",
-        help="Registered model whose champion to take.",
+        help="Use the champion of this registered model.",
         show_default=False,
     ),
 ]
@@ -148,7 +148,7 @@ def _show(package: Package, output: str, *, as_json: bool) -> None:
 def _source(
     source: str | None, champion: str | None, choice: ConfigChoice, runs_dir: Path | None
 ) -> Iterator[ModelSource]:
-    """Yield what the arguments name, or the latest run.
+    """Yield the source in the arguments, or the latest run.
 
     Raises:
         ConfigError: they name both a source and a champion, or the run has not finished.
@@ -273,7 +273,7 @@ def _packaged(
     runs_dir: Path | None,
     folder: Path,
 ) -> Service:
-    """Return the service of a source that is no package yet."""
+    """Package a source temporarily and return its service."""
     from qatline.components.serving.assemble import PackageOptions, assemble_package
     from qatline.components.serving.package import read_package
     from qatline.components.serving.service import Service
@@ -331,7 +331,7 @@ def publish_files(
 ) -> None:
     """Store a folder's files in S3, and last a listing with the SHA-256 of each.
 
-    Readers (qatline serve s3://...) take only what the listing names, and verify it.
+    Readers such as qatline serve s3://... take the listed files only, and verify them.
     """
     from qatline.components.storage.published import publish_folder
 
