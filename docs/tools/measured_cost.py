@@ -227,8 +227,8 @@ def serving() -> list[str]:
         "## How much does the server cost?\n",
         block("uv run --group test python benchmarks/serving.py --network resnet18"),
         """`qatline serve` with 8 clients that send raw images over HTTP for a minute, from the same machine, in turns
-with 8 threads that give prepared arrays to the engine itself. A request costs the server about a millisecond of Python,
-and its client half of one: engines that take less are bound by it. Larger ones gain from batches. The last column
+with 8 threads that give prepared arrays to the engine itself. The Python code of
+server and clients, which share the CPUs with the engine, limits engines that take about a millisecond. The last column
 counts requests without an answer, also of those that ran when the server was stopped.
 """,
         table(head, rows),
