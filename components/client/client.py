@@ -44,9 +44,6 @@ class Client:
         package: folder of the package, or its ``package.json``.
         model: name of the served model. Default: the package's.
         timeout: seconds to wait for an answer.
-
-    Raises:
-        ServerError: the server can't be reached or does not serve the model.
     """
 
     def __init__(
@@ -54,14 +51,13 @@ class Client:
     ) -> None:
         path = Path(package)
         text = (path / PACKAGE if path.is_dir() else path).read_text(encoding="utf-8")
-        self.facts: dict[str, Any] = json.loads(text)["model"]
+        content = json.loads(text)
+        self.facts: dict[str, Any] = content["model"]
         self._models, self._timeout = f"{url.rstrip('/')}/v2/models", timeout
         self._served = model or self.facts["serves"]
-        described = json.loads(self._read(urllib.request.Request(self._at(self._served)))[0])
-        names = {each["name"] for each in described["outputs"]}
-        # Models that decode also take raw data.
-        self._decodes = ANSWER in names
-        self._has_outputs = names != {ANSWER}
+        # qatline serve and ensembles of Triton take raw data.
+        self._is_plain = content["target"] == "plain"
+        self._is_ensemble = self._served == self.facts["serves"] != self.facts["name"]
 
     def predict(self, samples: Array | Mapping[str, Array]) -> list[dict[str, Any]]:
         """Return the answer of each sample: class, boxes, numbers; or its outputs by name.
@@ -71,14 +67,15 @@ class Client:
                 images; of several inputs by name.
 
         Raises:
-            ServerError: the server refuses the request.
+            ServerError: the server can't be reached, or refuses the request.
         """
-        if self._decodes:
+        decoding = self.facts["decoding"]
+        if self._is_ensemble or (self._is_plain and decoding):
             found = self._post(self._served, self._by_name(samples), [ANSWER])
             return [json.loads(text) for text in found[ANSWER]]
         outputs = self.infer(samples)
-        if self.facts["decoding"]:
-            return answers(self.facts["decoding"], outputs)
+        if decoding:
+            return answers(decoding, outputs)
         rows = zip(*outputs.values(), strict=True)
         return [dict(zip(outputs, (x.tolist() for x in row), strict=True)) for row in rows]
 
@@ -97,13 +94,12 @@ class Client:
         Args:
             samples: see ``predict``.
         """
-        arrays, layouts = self._by_name(samples), {}
-        for each in self.facts["outputs"]:
-            layouts[each["name"]] = each["layout"]
-        if self._decodes and self._has_outputs:
+        arrays = self._by_name(samples)
+        layouts = {each["name"]: each["layout"] for each in self.facts["outputs"]}
+        if self._is_plain:
             return self._post(self._served, arrays, list(layouts))
-        name = self.facts["name"] if self._decodes else self._served
-        found = self._post(name, prepared(self.facts, arrays), list(layouts))
+        model = self.facts["name"] if self._is_ensemble else self._served
+        found = self._post(model, prepared(self.facts, arrays), list(layouts))
         return {
             name: np.moveaxis(x, 1, -1) if layouts[name].startswith("NC") else x
             for name, x in found.items()
