@@ -26,6 +26,8 @@
     ├── KubernetesError               the Kubernetes API failed or refused (qatline.components.trainjob.kubernetes_api)
     ├── RunFailedError                a run ended before its result (qatline.pipelines.run.local)
     ├── RunInterruptedError           a signal ended the run (qatline.pipelines.run.local)
+    │   └── HopelessTrialError        the pruner ended a trial (qatline.pipelines.sweep.runner)
+    ├── SweepInterruptedError         a signal ended the sweep (qatline.pipelines.sweep.runner)
     └── ClusterError                  the Kubeflow server failed or refused (qatline.pipelines.cluster.connection)
         └── ClusterRunError           a run there failed or is late (qatline.pipelines.cluster.progress)
 

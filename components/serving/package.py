@@ -232,4 +232,4 @@ def write_client(folder: Path) -> None:
     library.mkdir()
     for path in sorted(Path(client.__file__).parent.glob("*.py")):
         shutil.copyfile(path, library / path.name)
-    shutil.copyfile(Path(__file__).with_name("example_client.py"), folder / "client.py")
+    shutil.copyfile(Path(__file__).parent / "packaged" / "client.py", folder / "client.py")

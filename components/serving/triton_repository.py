@@ -215,7 +215,7 @@ def _python_part(folder: Path, config: dict[str, Any], model: ServedModel, part:
     config["instance_group"] = [{"kind": "KIND_CPU", "count": 1}]
     place = folder / MODELS / config["name"] / VERSION
     place.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(Path(__file__).parent / "triton" / "model.py", place / "model.py")
+    shutil.copyfile(Path(__file__).parent / "packaged" / "model.py", place / "model.py")
     write_client(place)
     (place / "client.py").unlink()
     text = json.dumps(asdict(model), indent=1, sort_keys=True)

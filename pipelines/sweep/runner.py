@@ -231,12 +231,12 @@ def _run_trial(
         drop = calibrated_drop(folder, progress)
         if drop is not None and trial.is_hopeless(drop):
             reason = f"the calibrated model loses {drop:.2%} on the validation part"
-            raise _HopelessError(reason, folder=folder, signal_number=signal.SIGTERM)
+            raise HopelessTrialError(reason, folder=folder, signal_number=signal.SIGTERM)
 
     return execute(folder, view, again=again, check=check).result
 
 
-class _HopelessError(RunInterruptedError):
+class HopelessTrialError(RunInterruptedError):
     """The pruner stopped a run."""
 
 
@@ -265,7 +265,7 @@ def calibrated_drop(folder: RunFolder, progress: RunProgress) -> float | None:
 def _finish(plan: SweepPlan, trial: SweepTrial, future: Future[RunResult]) -> None:
     try:
         trial.finish(TrialMeasures.of(future.result()), plan.goal, plan.bounds)
-    except _HopelessError as error:
+    except HopelessTrialError as error:
         trial.end("pruned", str(error))
     except RunFailedError as error:
         trial.end("failed", str(error))
