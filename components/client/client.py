@@ -18,7 +18,7 @@ PACKAGE = "package.json"
 ANSWER = "answer"
 """Output of servers that decode: JSON text of each sample's answer."""
 
-_TYPES = {
+DATATYPES = {
     "BOOL": np.bool_,
     "UINT8": np.uint8,
     "INT8": np.int8,
@@ -28,7 +28,9 @@ _TYPES = {
     "FP32": np.float32,
     "FP64": np.float64,
 }
-_NAMES = {np.dtype(dtype): name for name, dtype in _TYPES.items()}
+"""NumPy's types by their names in the Open Inference Protocol."""
+
+_NAMES = {np.dtype(dtype): name for name, dtype in DATATYPES.items()}
 _HEADER = "Inference-Header-Content-Length"
 
 
@@ -187,7 +189,7 @@ def prepared(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str,
             x /= np.asarray(own["std"], np.float32)
         if each["layout"].startswith("NC"):
             x = np.moveaxis(x, -1, 1)
-        found[name] = np.ascontiguousarray(x, _TYPES[each["datatype"]])
+        found[name] = np.ascontiguousarray(x, DATATYPES[each["datatype"]])
     return found
 
 
@@ -202,7 +204,7 @@ def _tensor(described: Mapping[str, Any], values: Any) -> Any:
             texts.append(values[start + 4 : end].decode())
             start = end
         return texts
-    dtype = _TYPES[described["datatype"]]
+    dtype = DATATYPES[described["datatype"]]
     flat: Array = (
         np.array(values, dtype) if isinstance(values, list) else np.frombuffer(values, dtype)
     )

@@ -82,24 +82,22 @@ def answers(decoding: Mapping[str, Any], outputs: Mapping[str, Array]) -> list[d
             found.append({"pixels": shares})
         return found
     if kind == "detection":
+        images = detections(
+            list(outputs.values()),
+            image=tuple(decoding["image"]),
+            classes=len(names),
+            score=decoding["score"],
+            iou=decoding["iou"],
+            most=decoding["most"],
+        )
         return [
             {
                 "boxes": [
-                    {"box": box.tolist(), "class": _name(names, int(label)), "score": float(score)}
-                    for *_, score, label, box in (
-                        (each[4], each[5], each[:BOX].round(2)) for each in image
-                    )
-                    if label >= 0
+                    {"box": corners, "class": _name(names, int(label)), "score": score}
+                    for *corners, score, label in image[image[:, 5] >= 0].tolist()
                 ]
             }
-            for image in detections(
-                list(outputs.values()),
-                image=tuple(decoding["image"]),
-                classes=len(names),
-                score=decoding["score"],
-                iou=decoding["iou"],
-                most=decoding["most"],
-            )
+            for image in images
         ]
     raise ValueError(f"decoding: expected a known kind, received {kind!r}. Update the client.")
 

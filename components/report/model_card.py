@@ -78,17 +78,17 @@ def _limits(run: RunData) -> list[str]:
     measured = run.measurements
     metric = measured.row(CANDIDATE).metric
     known = [
-        (group.values[CANDIDATE], group)
+        (value, group)
         for group in measured.groups
-        if group.values.get(CANDIDATE) is not None
+        if (value := group.values.get(CANDIDATE)) is not None
     ]
     texts = [
         "The figures hold for samples like those of the test part. Other cameras, places or "
         "populations were not measured."
     ]
     if known:
-        pick = min if metric.higher_is_better else max
-        value, group = pick(known, key=lambda pair: pair[0])  # type: ignore[arg-type, return-value]
+        known.sort(key=lambda pair: pair[0], reverse=not metric.higher_is_better)
+        value, group = known[0]
         texts.append(
             f"The weakest class is {group.name}: {quality(metric, value)} on "
             f"{group.samples or 0:,.0f} samples."

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
-from qat_lib.engines import choose_backend
+from qat_lib.engines import choose_backend, get_backend
 from qat_lib.engines.environment import cpu_kind
 from qat_lib.engines.manifest import manifest_path
 from qat_lib.engines.onnx_graph import read_model, read_summary
@@ -34,7 +34,6 @@ from qatline.components.support.disk_errors import as_storage_error
 Target: TypeAlias = Literal["plain", "triton", "ovms", "kserve"]
 PackageBackend: TypeAlias = Literal[BackendChoice, "python"]
 
-_OVMS_IMAGE = "openvino/model_server:2025.3"
 _CARD = "# {name}\n\nNo run is known of this model, so that data and quality are unknown.\n"
 
 
@@ -88,9 +87,13 @@ def assemble_package(source: ModelSource, folder: Path, options: PackageOptions)
         )
     model = served_model(options.name or source.name, summary)
     is_plan = backend == "tensorrt"
-    image = options.image or (_OVMS_IMAGE if server == "ovms" else "")
+    image = options.image or ""
     if server == "triton":
         image = choose_image(options.image, source.manifest if is_plan else None)
+    elif server == "ovms" and not image:
+        # Of the OpenVINO that writes the model.
+        version = get_backend("openvino").version().split(".")
+        image = f"openvino/model_server:{'.'.join(version[:2])}"
     try:
         with folder_beside(folder) as work:
             place = work / MODELS / model.name / VERSION

@@ -17,14 +17,13 @@ from kserve.protocol.infer_type import RequestedOutput
 from prometheus_client import Counter, Histogram
 
 from qat_lib.errors import EngineBusyError, QatlineError
+from qatline.components.client.client import DATATYPES
 from qatline.components.serving.batching import Batcher
-from qatline.components.serving.package import TYPES
 from qatline.components.serving.service import Service
 
 logger = logging.getLogger(__name__)
 
 _LENGTH = "inference-header-content-length"
-_NUMPY = {name: np.dtype(dtype) for dtype, name in TYPES.items()}
 _BATCHES = Histogram(
     "qatline_batch_samples", "Samples of each batch", ["model"], buckets=[1, 2, 4, 8, 16, 32, 64]
 )
@@ -85,17 +84,18 @@ class EngineModel(kserve.Model):
     def __init__(self, service: Service, *, waiting: int) -> None:
         super().__init__(service.package.model.name)
         self._waiting = waiting
-        self._service, self._batcher = service, self._batches(service)
+        # One value, which a reload replaces at once.
+        self._serving = service, self._batches(service)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ready = True
 
     def replace(self, service: Service) -> None:
         """Answer further requests with another service, from any thread."""
-        before = self._service, self._batcher
-        self._batcher = self._batches(service)
-        self._service = service
+        before, self._serving = self._serving, (service, self._batches(service))
         _RELOADS.labels(self.name).inc()
-        if self._loop is not None:
+        if self._loop is None:  # no request yet
+            before[0].engine.close()
+        else:
             asyncio.run_coroutine_threadsafe(self._close(*before), self._loop)
 
     async def _close(self, service: Service, batcher: Batcher) -> None:
@@ -113,11 +113,11 @@ class EngineModel(kserve.Model):
 
     async def get_input_types(self) -> list[dict[str, Any]]:
         """Return name, data type and shape of the inputs."""
-        return self._service.inputs
+        return self._serving[0].inputs
 
     async def get_output_types(self) -> list[dict[str, Any]]:
         """Return name, data type and shape of the outputs."""
-        return self._service.outputs
+        return self._serving[0].outputs
 
     async def predict(
         self,
@@ -134,7 +134,7 @@ class EngineModel(kserve.Model):
         self._loop = asyncio.get_running_loop()
         if not isinstance(payload, kserve.InferRequest):
             raise InvalidInput("expected a request of the Open Inference Protocol (v2)")
-        service, batcher = self._service, self._batcher
+        service, batcher = self._serving
         arrays = _arrays(payload, service.inputs)
         known = {each["name"]: each["datatype"] for each in service.outputs}
         wanted = [each.name for each in payload.request_outputs or ()] or list(known)
@@ -172,7 +172,7 @@ def _arrays(payload: kserve.InferRequest, expected: list[dict[str, Any]]) -> dic
     names = [each["name"] for each in expected]
     if set(given) != set(names):
         raise InvalidInput(f"expected the inputs {', '.join(names)}, received {', '.join(given)}")
-    found, samples = {}, set()
+    found, samples = dict[str, Any](), set[int]()
     for each in expected:
         name, tensor = each["name"], given[each["name"]]
         shape = [int(size) for size in tensor.shape]
@@ -186,7 +186,7 @@ def _arrays(payload: kserve.InferRequest, expected: list[dict[str, Any]]) -> dic
                 f"{tensor.datatype} {tuple(shape)}"
             )
         try:
-            found[name] = np.asarray(tensor.as_numpy(), _NUMPY[each["datatype"]]).reshape(shape)
+            found[name] = np.asarray(tensor.as_numpy(), DATATYPES[each["datatype"]]).reshape(shape)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(
                 f"{name}: the data does not fit its shape and type: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from qatline.components.serving.package import MODELS, ServedModel
 KSERVE = "kserve.yaml"
 _MOUNTED = "/mnt/models"
 _HTTP, _GRPC = 8080, 9000
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?")
 
 
 def write_kserve(
@@ -29,15 +31,16 @@ def write_kserve(
         gpu: whether the server needs a GPU.
 
     Raises:
-        ConfigError: the name is too long for Kubernetes, or the address is missing.
+        ConfigError: Kubernetes does not accept the name, or the address is missing.
     """
     import kserve
     from kubernetes import client
 
     name = model.name.lower().replace("_", "-").replace(".", "-")
-    if len(name) > 50:
+    if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"Expected a name of at most 50 characters for Kubernetes. Received: {model.name!r}."
+            "Expected a name of at most 50 characters that starts with a letter, for Kubernetes "
+            f"(--name). Received: {model.name!r}."
         )
     if "://" not in storage_uri:
         raise ConfigError(

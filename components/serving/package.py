@@ -19,29 +19,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qat_lib.engines.onnx_graph import GraphSummary
 from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.files.text_files import read_json
 from qat_lib.preprocessing import read_preprocessing
 from qat_lib.support.digests import sha256_of_file
-from qatline.components.client.client import PACKAGE
+from qatline.components.client.client import DATATYPES, PACKAGE
 
 FORMAT = 1
 CARD = "MODEL_CARD.md"
 MODELS = "models"
 VERSION = "1"
 
-TYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "int8": "INT8",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-}
+TYPES = {np.dtype(dtype).name: name for name, dtype in DATATYPES.items()}
 """Data types of the Open Inference Protocol by NumPy's names."""
 
 _NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,126}[a-zA-Z0-9])?")
@@ -73,6 +66,21 @@ class ServedModel:
     classes: tuple[str, ...]
     decoding: Mapping[str, Any] | None
 
+    @property
+    def raw_inputs(self) -> list[dict[str, Any]]:
+        """Name, data type and shape of the data in front of the preprocessing."""
+        forms, found = self.preprocessing, []
+        for each in self.inputs:
+            samples, *shape = each["shape"]
+            if forms is None:  # the model's own input, with the channels in the last axis
+                datatype = each["datatype"]
+                shape = [*shape[1:], shape[0]] if each["layout"].startswith("NC") else shape
+            else:
+                form = forms["inputs"][each["name"]] if "inputs" in forms else forms
+                datatype, shape = TYPES[form["dtype"]], form["image_shape"]
+            found.append({"name": each["name"], "datatype": datatype, "shape": [samples, *shape]})
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
@@ -80,7 +88,7 @@ class Package:
 
     Attributes:
         path: its folder.
-        target: its server: ``plain``, ``triton``, ``ovms`` or ``kserve``.
+        target: its server: ``plain`` for ``qatline serve``, ``triton`` or ``ovms``.
         backend: backend that computes.
         model: the model.
         file: path of the model file, relative to the folder.
@@ -203,14 +211,7 @@ def served_model(name: str, graph: GraphSummary) -> ServedModel:
         ConfigError: the name is invalid, or the protocol has no name for a data type.
         DataError: the recorded preprocessing is damaged.
     """
-
-    def recorded(key: str) -> Any:
-        try:
-            return json.loads(graph.metadata.get(key, "null"))
-        except ValueError:
-            return None
-
-    layout, form = recorded("layout") or {}, recorded("preprocessing")
+    layout, form = graph.recorded(dict, "layout") or {}, graph.recorded(dict, "preprocessing")
     return ServedModel(
         name=check_name(name),
         serves=name,
@@ -219,8 +220,8 @@ def served_model(name: str, graph: GraphSummary) -> ServedModel:
         outputs=tensors(graph.outputs, layout),
         preprocessing=read_preprocessing(form).to_dict() if form else None,
         preprocessing_embedded=graph.metadata.get("preprocessing_embedded") == "true",
-        classes=tuple(map(str, recorded("classes") or ())),
-        decoding=recorded("decoding"),
+        classes=tuple(map(str, graph.recorded(list, "classes") or ())),
+        decoding=graph.recorded(dict, "decoding"),
     )
 
 

@@ -19,7 +19,7 @@ from qatline.components.client.client import ANSWER
 from qatline.components.client.decoding import answers
 from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.serving.batching import Arrays
-from qatline.components.serving.package import TYPES, Package
+from qatline.components.serving.package import Package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +65,9 @@ class Service:
     @cached_property
     def inputs(self) -> list[dict[str, Any]]:
         """Name, data type and shape of the raw inputs."""
-        model = self.package.model
-        forms = model.preprocessing
-        if forms is None:
-            return [{**_tensor(each), "shape": [-1, *_sample(each)]} for each in model.inputs]
+        # The runner takes any number of samples.
         return [
-            {
-                "name": each["name"],
-                "datatype": TYPES[form["dtype"]],
-                "shape": [-1, *form["image_shape"]],
-            }
-            for each in model.inputs
-            for form in [forms["inputs"][each["name"]] if "inputs" in forms else forms]
+            {**each, "shape": [-1, *each["shape"][1:]]} for each in self.package.model.raw_inputs
         ]
 
     @cached_property
@@ -116,25 +107,13 @@ class Service:
 
 
 def _runner(package: Package, engine: Engine) -> EngineRunner:
-    forms = package.model.preprocessing
-    shapes: Any
-    if forms is None:
-        shapes = {each["name"]: _sample(each) for each in package.model.inputs}
-    elif "inputs" in forms:
-        shapes = {name: tuple(form["image_shape"]) for name, form in forms["inputs"].items()}
-    else:
-        shapes = tuple(forms["image_shape"])
+    inputs = package.model.raw_inputs
+    shapes = {each["name"]: tuple(each["shape"][1:]) for each in inputs}
     return EngineRunner(engine, shapes, raw=True)
 
 
 def _tensor(each: Mapping[str, Any]) -> dict[str, Any]:
     return {key: each[key] for key in ("name", "datatype", "shape")}
-
-
-def _sample(each: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a sample with the channels in the last axis."""
-    _, *shape = each["shape"]
-    return (*shape[1:], shape[0]) if each["layout"].startswith("NC") else tuple(shape)
 
 
 def _only(batch: Mapping[str, Any]) -> Any:

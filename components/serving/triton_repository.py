@@ -40,7 +40,7 @@ TENSORRT_OF_IMAGE = {
 }
 """TensorRT of the images ``nvcr.io/nvidia/tritonserver:<release>-py3``.
 
-Source: NVIDIA Deep Learning Frameworks Support Matrix.
+Not checked against NVIDIA's Frameworks Support Matrix; images that are missing here are not refused.
 """
 
 REPOSITORY = "nvcr.io/nvidia/tritonserver"
@@ -130,7 +130,7 @@ def write_repository(
         config["dynamic_batching"] = {"default_queue_policy": queue}
     if (model.decoding or {}).get("kind") == "classification":
         config["output"][0]["label_filename"] = "labels.txt"
-        labels = "".join(f"{name}\n" for name in model.classes)
+        labels = "".join(f"{' '.join(name.split())}\n" for name in model.classes)
         (folder / MODELS / model.name / "labels.txt").write_text(labels, encoding="utf-8")
     _write(folder, config)
     return _with_ensemble(folder, model, size) if raw else model
@@ -138,17 +138,9 @@ def write_repository(
 
 def _with_ensemble(folder: Path, model: ServedModel, size: int) -> ServedModel:
     """Write preprocessing, decoding and the ensemble of both with the model."""
-    forms = model.preprocessing or {}
-    raw_inputs = [
-        {
-            "name": each["name"],
-            "datatype": "UINT8" if form["dtype"] == "uint8" else "FP32",
-            "shape": [each["shape"][0], *form["image_shape"]],
-        }
-        for each in model.inputs
-        for form in [forms["inputs"][each["name"]] if "inputs" in forms else forms]
-    ]
-    answer = {"name": ANSWER, "datatype": "BYTES", "shape": [-1, 1] if size else [1]}
+    raw_inputs = model.raw_inputs
+    samples = model.outputs[0]["shape"][0]
+    answer = {"name": ANSWER, "datatype": "BYTES", "shape": [samples, 1]}
     before, after = f"{model.name}_prepare", f"{model.name}_decode"
     served = replace(model, serves=f"{model.name}_raw")
     for name, part, inputs, outputs in (
@@ -178,7 +170,7 @@ def _with_ensemble(folder: Path, model: ServedModel, size: int) -> ServedModel:
         ]
     }
     (folder / MODELS / served.serves / VERSION).mkdir(parents=True)
-    # Folders of objects stores and archives do not exist without a file.
+    # Object stores have no empty folders.
     (folder / MODELS / served.serves / VERSION / ".keep").touch()
     _write(folder, ensemble)
     return served

@@ -45,7 +45,7 @@ def publish_folder(folder: Path, location: str, *, told: Told = lambda _done, _t
     names = [
         path.relative_to(folder).as_posix()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != LISTING
+        if path.is_file() and path != folder / LISTING
     ]
     if not names:
         raise StorageError(f"Expected a folder with files to publish. Received: {folder}.")

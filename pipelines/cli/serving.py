@@ -110,6 +110,8 @@ def package_model(
 
 
 def _show(package: Package, output: str, *, as_json: bool) -> None:
+    from qatline.components.serving.kubernetes import KSERVE
+
     model = package.model
     if as_json:
         print_json(
@@ -124,22 +126,22 @@ def _show(package: Package, output: str, *, as_json: bool) -> None:
         )
         return
     typer.echo(f"Wrote {output}: {model.name} for {package.target}, {package.backend}")
+    image = package.server.get("image", "")
+    is_remote = "://" in output
     if package.target == "plain":
         typer.echo(f"Serve it:  qatline serve {output}")
-    elif package.target == "triton":
-        image = package.server["image"]
-        typer.echo(
-            "Serve it:  docker run --rm -p 8000:8000 -v $PWD/" + f"{output}/models:/models \\"
-        )
-        typer.echo(f"             {image} tritonserver --model-repository=/models")
+    elif KSERVE in package.files:
+        typer.echo(f"On a cluster:  kubectl apply -f {KSERVE}, with the file in {output}")
+    elif is_remote:
+        typer.echo(f"Serve the folder models/ in it with {image}")
     else:
-        image = package.server["image"]
-        typer.echo(
-            "Serve it:  docker run --rm -p 8000:8000 -v $PWD/" + f"{output}/models:/models \\"
-        )
-        typer.echo(f"             {image} --config_path /models/config.json --rest_port 8000")
-    if (package.path / "kserve.yaml").is_file() or "kserve.yaml" in package.files:
-        typer.echo(f"On a cluster:  kubectl apply -f {output}/kserve.yaml")
+        start = {
+            "triton": "tritonserver --model-repository=/models",
+            "ovms": "--config_path /models/config.json --rest_port 8000",
+        }[package.target]
+        models = Path(output).absolute() / "models"
+        typer.echo(f"Serve it:  docker run --rm -p 8000:8000 -v {models}:/models \\")
+        typer.echo(f"             {image} {start}")
     if model.decoding is None:
         typer.echo("It records no decoding: clients return the outputs themselves.")
 
@@ -257,7 +259,7 @@ def serve_model(
         elif source is not None and champion is None and (Path(source) / PACKAGE).is_file():
             service = Service.open(read_package(Path(source)))
         elif champion is not None and source is None:
-            follower = _Follower(choice.load(runs_dir), champion, Path(place))
+            follower = ChampionFollower(choice.load(runs_dir), champion)
             service = follower.first()
             watch = Watch(look=follower.look, seconds=reload_seconds)
         else:
@@ -284,11 +286,11 @@ def _packaged(
         return Service.open(assemble_package(found, folder, PackageOptions()))
 
 
-class _Follower:
+class ChampionFollower:
     """The champion of a registered model as a service, packaged again when it moves."""
 
-    def __init__(self, config: RunConfig, name: str, folder: Path) -> None:
-        self._config, self._name, self._folder = config, name, folder
+    def __init__(self, config: RunConfig, name: str) -> None:
+        self._config, self._name = config, name
         self._version = 0
 
     def first(self) -> Service:
@@ -297,11 +299,11 @@ class _Follower:
         from qatline.components.serving.service import Service
 
         with tempfile.TemporaryDirectory() as place:
-            found = _champion(self._config, self._name, Path(place))
-            version = found.origin["version"]
-            package = assemble_package(found, self._folder / f"version-{version}", PackageOptions())
-        service = Service.open(package)
-        self._version = version
+            (fetched := Path(place) / "champion").mkdir()
+            found = _champion(self._config, self._name, fetched)
+            package = assemble_package(found, Path(place) / "package", PackageOptions())
+            service = Service.open(package)
+        self._version = found.origin["version"]
         return service
 
     def look(self) -> Service | None:

@@ -153,7 +153,7 @@ _DIGIT, _HEIGHT, _REACH = 8.0, 13.0, 11.0
 
 
 def _numbers(candidates: Sequence[_Dot], dots: Sequence[_Dot], plot: Plot) -> list[Markup]:
-    """Return the numbers of the dots that have room beside them."""
+    """Return the numbers of the dots, without those that lack space."""
     taken = [
         (x - _REACH / 2, y - _REACH / 2, x + _REACH / 2, y + _REACH / 2)
         for x, y in ((plot.x.at(dot.x), plot.y.at(dot.y)) for dot in dots)

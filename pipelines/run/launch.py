@@ -128,7 +128,7 @@ def launch(folder: RunFolder) -> None:
 
 
 def _run_steps(name: str, config: RunConfig, outputs: Path) -> None:
-    """Run a pipeline's steps, without those whose results are in the store."""
+    """Run a pipeline's steps, without leading ones with results in the store."""
     if name != MAIN_PIPELINE:
         emit("message", "", message="loading the pipeline")
         pipeline = load_pipeline(name)

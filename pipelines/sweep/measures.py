@@ -46,10 +46,12 @@ class TrialMeasures(Record):
         """Return the measures of a finished run."""
         row = result.rows.get(CANDIDATE, ResultRow())
         before = result.rows.get(REFERENCE, ResultRow()).value
-        both = row.value is not None and before is not None
+        drop = None
+        if row.value is not None and before is not None:
+            drop = row.metric.loss(row.value, before)
         return cls(
             quality=row.value,
-            drop=row.metric.loss(row.value, before) if both else None,  # type: ignore[arg-type]
+            drop=drop,
             latency_ms=row.latency_ms_p50,
             size=row.bytes,
             verdict=result.gate.verdict,

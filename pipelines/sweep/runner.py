@@ -70,7 +70,7 @@ class SweepPlan:
     version: str = ""
 
     def identity(self) -> dict[str, Any]:
-        """Return what a resumed sweep must have in common with the interrupted one."""
+        """Return the options and settings that a resumed sweep must repeat."""
         found: dict[str, Any] = {
             "--over": [_over(each) for each in self.space.parameters],
             "--sampler": self.sampler,

@@ -45,7 +45,7 @@ class SweepTrial:
         self.state: State = _state(frozen.state.name)
 
     def start(self, run_id: str) -> None:
-        """Store the run of the trial, which a resumed sweep continues."""
+        """Store the run of the trial, for a resumed sweep."""
         self.run_id = run_id
         self._trial.set_user_attr(_RUN, run_id)
 

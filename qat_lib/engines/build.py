@@ -144,8 +144,8 @@ def build_engine(
         preprocessing=spec.preprocessing,
         preprocessing_embedded=graph.metadata.get("preprocessing_embedded") == "true",
         classes=spec.classes,
-        layout=_described_as(dict, graph, "layout") or {},
-        decoding=_described_as(dict, graph, "decoding"),
+        layout=graph.recorded(dict, "layout") or {},
+        decoding=graph.recorded(dict, "decoding"),
         device_memory_bytes=built.device_memory_bytes,
         git=git_state(),
     )
@@ -173,18 +173,9 @@ def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
     """Fill in the spec's preprocessing and classes from the ONNX file."""
     return replace(
         spec,
-        preprocessing=spec.preprocessing or _described_as(dict, graph, "preprocessing"),
-        classes=spec.classes or tuple(map(str, _described_as(list, graph, "classes") or ())),
+        preprocessing=spec.preprocessing or graph.recorded(dict, "preprocessing"),
+        classes=spec.classes or tuple(map(str, graph.recorded(list, "classes") or ())),
     )
-
-
-def _described_as(kind: type, graph: GraphSummary, key: str) -> Any:
-    """Return an entry of the metadata; None if it is missing or has a foreign format."""
-    try:
-        value = json.loads(graph.metadata.get(key, "null"))
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, kind) else None
 
 
 def _layers_json(backend: str, layers: Sequence[EngineLayer], inspector: Any) -> bytes:

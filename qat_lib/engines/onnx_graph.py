@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,14 @@ class GraphSummary:
     metadata: Mapping[str, str] = field(default_factory=dict)
     weights: WeightForm | None = None
     half: bool = False
+
+    def recorded(self, kind: type, key: str) -> Any:
+        """Return an entry of the metadata in JSON; None if it is missing or of another type."""
+        try:
+            value = json.loads(self.metadata.get(key, "null"))
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, kind) else None
 
 
 def read_summary(path: Path) -> GraphSummary:

@@ -130,12 +130,6 @@ def write_exact(onnx: Path, path: Path) -> None:
             model.graph.initializer.append(zero)
             del node.input[2:]
             node.input.append(zero.name)
-    used = {name for node in model.graph.node for name in node.input}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    # Copies: deleting the repeated field invalidates its messages.
-    copied = [library.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(copied)
     path.write_bytes(model.SerializeToString())
 
 

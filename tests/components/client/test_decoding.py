@@ -123,7 +123,7 @@ def test_answers_of_a_detector_are_its_boxes() -> None:
             "ab"[int(label)] for label in boxes[:, 5]
         ]
         np.testing.assert_allclose([box["score"] for box in each["boxes"]], boxes[:, 4])
-        np.testing.assert_allclose([box["box"] for box in each["boxes"]], boxes[:, :4], atol=0.006)
+        np.testing.assert_allclose([box["box"] for box in each["boxes"]], boxes[:, :4])
 
 
 def test_answers_refuse_kinds_of_later_versions() -> None:

@@ -127,6 +127,7 @@ print(json.dumps(answers(facts["decoding"], {"logits": held["logits"]})))
         ({"name": "a/b"}, "Expected a name of letters"),
         ({"target": "kserve"}, "Expected the address that KServe loads the package from"),
         ({"target": "kserve", "storage_uri": "s3://b/m", "name": "a" * 60}, "at most 50"),
+        ({"target": "kserve", "storage_uri": "s3://b/m", "name": "3d"}, "starts with a letter"),
     ],
 )
 def test_what_will_not_run_is_refused(

@@ -73,6 +73,19 @@ def test_fixed_batch_is_a_dimension(tmp_path: Path) -> None:
     assert not config.HasField("dynamic_batching")
 
 
+def test_ensemble_of_a_fixed_batch_has_an_answer_for_each_sample(tmp_path: Path) -> None:
+    import onnx
+
+    graph = write_graph(tmp_path / "m.onnx")
+    model = onnx.load(str(graph))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 4
+    onnx.save(model, str(graph))
+    ensemble = configs(file_source(graph), tmp_path / "a", raw=True)["digits_raw"]
+    assert list(ensemble.input[0].dims) == [4, 8, 8, 1]
+    assert list(ensemble.output[0].dims) == [4, 1]
+
+
 def test_ensemble_leads_from_raw_data_to_answers(source: ModelSource, tmp_path: Path) -> None:
     found = configs(source, tmp_path / "a", backend="openvino", raw=True)
     assert set(found) == {"digits", "digits_prepare", "digits_decode", "digits_raw"}

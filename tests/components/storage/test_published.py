@@ -100,6 +100,11 @@ def test_damaged_listings_are_refused(folder: Path, tmp_path: Path, listing: str
         fetch_published(str(tmp_path / "store"), tmp_path / "copy")
 
 
+def test_listings_of_folders_inside_are_files(folder: Path, tmp_path: Path) -> None:
+    (folder / "deep" / LISTING).write_text("of another publication")
+    assert publish_folder(folder, str(tmp_path / "store")) == 4
+
+
 def test_empty_folders_are_not_published(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Expected a folder with files to publish"):
         publish_folder(tmp_path / "missing", str(tmp_path / "store"))

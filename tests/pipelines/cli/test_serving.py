@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,14 +13,18 @@ from served_classifier import write_graph
 from test_server import Server, serving
 from typer.testing import CliRunner
 
+from qat_lib.errors import EngineBuildError
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.client import Client
 from qatline.components.registry.mlflow_registry import MlflowRegistry
 from qatline.components.registry.package import write_package
 from qatline.components.registry.registry import DIGEST
+from qatline.components.serving.service import Service
 from qatline.components.store.fingerprints import file_digest
 from qatline.components.tracking.store import ensure_store
 from qatline.pipelines.cli.main import app
+from qatline.pipelines.cli.serving import ChampionFollower
+from qatline.pipelines.config.run_config import build_config
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
@@ -45,7 +50,8 @@ def test_package_says_how_to_start_the_server(tmp_path: Path) -> None:
     assert "--config_path /models/config.json" in shown
     arguments = ("--target", "kserve", "--storage-uri", "s3://b/d")
     shown = invoke("package", graph, "-o", str(tmp_path / "kserve"), *arguments)
-    assert f"kubectl apply -f {tmp_path / 'kserve'}/kserve.yaml" in shown
+    assert f"kubectl apply -f kserve.yaml, with the file in {tmp_path / 'kserve'}" in shown
+    assert "docker" not in shown
 
 
 def test_package_in_json(tmp_path: Path) -> None:
@@ -122,6 +128,20 @@ def test_champion_is_packaged_with_its_card(registry: MlflowRegistry, tmp_path: 
     assert (folder / "models" / "digits" / "1" / "model.onnx").read_bytes() == (
         tmp_path / "1.onnx"
     ).read_bytes()
+
+
+def test_champion_is_tried_again_after_a_failure(
+    registry: MlflowRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = ChampionFollower(build_config({}, source="test"), "digits")
+    with monkeypatch.context() as patched:
+        patched.setattr(Service, "open", Mock(side_effect=EngineBuildError("no memory")))
+        with pytest.raises(EngineBuildError, match="no memory"):
+            follower.look()
+    found = follower.look()
+    assert found is not None
+    assert follower.look() is None
+    found.engine.close()
 
 
 @pytest.mark.matrix
