@@ -16,7 +16,7 @@ import numpy as np
 
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.graph.call_graph import CallGraph, GraphCall
-from qat_lib.lockstep.steps import BothForms, Visit
+from qat_lib.lockstep.steps import BothForms, Form, Visit
 
 TRIM = 0.05
 """Share of a channel's errors excluded from their mean, at each end.
@@ -183,18 +183,30 @@ class BiasCorrection:
         moved = [bias.moved(x, shift) for x in pair.quantized]
         return (BothForms(float=pair.float, quantized=moved),)
 
-    def run(self, run_model: Callable[[Visit], float]) -> None:
+    def run(
+        self,
+        run_model: Callable[[Visit, Form], list[BothForms]],
+        as_array: Callable[[Any], np.ndarray],
+    ) -> None:
         """Correct all layers, unless that increases the error of the model's outputs.
 
         Each layer's own error decreases on average, but errors that cancelled in later layers may
         no longer cancel.
 
         Args:
-            run_model: runs the model on the samples, with its argument as ``visit``, and returns
-                ``output_error``.
+            run_model: runs the model on the samples and returns its outputs; see ``run_steps``.
+            as_array: converts one batch of an output to an array of floats.
         """
-        before = run_model(lambda *_: None)
-        after = run_model(self.visit)
+        uncorrected = run_model(lambda *_: None, "quantized")
+        corrected = run_model(self.visit, "both")
+        before = output_error(
+            [
+                BothForms(float=output.float, quantized=earlier.quantized)
+                for output, earlier in zip(corrected, uncorrected, strict=True)
+            ],
+            as_array,
+        )
+        after = output_error(corrected, as_array)
         # Also keeps the correction if an error is NaN.
         if not after > before:
             return

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from qat_lib.calibrators.collecting import collecting
 
@@ -44,6 +44,8 @@ class ModelStep:
     without_activation: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
+Form: TypeAlias = Literal["both", "float", "quantized"]
+"""What to compute of a model. With one form only, its tensors stand for both."""
 Visit = Callable[[Any, tuple[BothForms, ...]], tuple[BothForms, ...] | None]
 """Called with each call and its outputs; returns replacements of the outputs for their readers, or
 None."""
@@ -64,7 +66,7 @@ def run_steps(
     given: Mapping[Hashable, BothForms],
     visit: Visit,
     *,
-    quantized: bool = True,
+    form: Form = "both",
     prepare: Prepare | None = None,
     keep: Sequence[Hashable] = (),
 ) -> list[BothForms]:
@@ -78,8 +80,7 @@ def run_steps(
         steps: the steps of a quantized model, in topological order.
         given: the inputs of the model.
         visit: called after each step that is a call.
-        quantized: whether to compute the quantized form. Default True; for a float model, its one
-            form is used as both.
+        form: the forms to compute. Default: both.
         prepare: called before each call is computed in its quantized form. Default None.
         keep: tensors to return. Default: none.
     """
@@ -92,10 +93,11 @@ def run_steps(
         # Both forms run without the activation; visited outputs go through it afterwards.
         with step.without_activation() as activation:
             inputs = [pairs[tensor] for tensor in step.inputs]
-            in_float = _compute_float(step, inputs, count)
+            in_float = _compute_float(step, inputs, count) if form != "quantized" else []
             if prepare is not None and step.call is not None:
                 prepare(step.call, inputs, in_float)
-            outputs = _compute(step, inputs, in_float, quantized=quantized)
+            in_integers = _compute_quantized(step, inputs, count) if form != "float" else in_float
+            outputs = _paired(step, in_float or in_integers, in_integers)
         if step.call is not None:
             outputs = visit(step.call, outputs) or outputs
         if activation is not None:
@@ -122,10 +124,10 @@ def release(step: ModelStep, readers: Counter[Hashable]) -> list[Hashable]:
 
 
 def _activated(pair: BothForms, activation: Callable[[Any], Any]) -> BothForms:
-    return BothForms(
-        float=[activation(x) for x in pair.float],
-        quantized=[activation(x) for x in pair.quantized],
-    )
+    floats = integers = [activation(x) for x in pair.float]
+    if pair.quantized is not pair.float:
+        integers = [activation(x) for x in pair.quantized]
+    return BothForms(float=floats, quantized=integers)
 
 
 def _compute_float(step: ModelStep, inputs: Sequence[BothForms], count: int) -> list[Sequence[Any]]:
@@ -137,21 +139,23 @@ def _compute_float(step: ModelStep, inputs: Sequence[BothForms], count: int) -> 
     return found
 
 
-def _compute(
-    step: ModelStep, inputs: Sequence[BothForms], in_float: list[Sequence[Any]], *, quantized: bool
+def _compute_quantized(
+    step: ModelStep, inputs: Sequence[BothForms], count: int
+) -> list[Sequence[Any]]:
+    """Return the quantized outputs of a step, over all batches."""
+    return [step.run([pair.quantized[batch] for pair in inputs]) for batch in range(count)]
+
+
+def _paired(
+    step: ModelStep, in_float: list[Sequence[Any]], in_integers: list[Sequence[Any]]
 ) -> tuple[BothForms, ...]:
-    """Return the outputs of a step in both forms, over all batches."""
-    in_integers = in_float
-    if quantized:
-        in_integers = []
-        for batch in range(len(in_float)):
-            in_integers.append(step.run([pair.quantized[batch] for pair in inputs]))
+    """Return each output of a step in both forms, over all batches."""
     pairs = []
     for index in range(len(step.outputs)):
-        pairs.append(
-            BothForms(
-                float=[outputs[index] for outputs in in_float],
-                quantized=[outputs[index] for outputs in in_integers],
-            )
-        )
+        floats = [outputs[index] for outputs in in_float]
+        # One list stands for both forms where only one was computed; see ``_activated``.
+        integers = floats
+        if in_integers is not in_float:
+            integers = [outputs[index] for outputs in in_integers]
+        pairs.append(BothForms(float=floats, quantized=integers))
     return tuple(pairs)

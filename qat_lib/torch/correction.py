@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from qat_lib.errors import CalibrationError
-from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift, output_error
+from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift
 from qat_lib.torch.graph import ModuleCall, ModuleGraph
 from qat_lib.torch.lockstep import read_samples, run_lockstep
 from qat_lib.torch.naming import model_quantizers
@@ -57,9 +57,8 @@ def correct_bias(
     batches = read_samples(graph, data, samples, batch_size)
     correction = BiasCorrection(graph, _ModuleBiases(), on_layer)
     correction.run(
-        lambda visit: output_error(
-            run_lockstep(graph, batches, visit), lambda x: x.detach().float().cpu().numpy()
-        )
+        lambda visit, form: run_lockstep(graph, batches, visit, form=form),
+        lambda x: x.detach().float().cpu().numpy(),
     )
     return correction.report(batches)
 

@@ -12,13 +12,23 @@ from torch import fx, nn
 
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, take_samples
-from qat_lib.lockstep.steps import BothForms, ModelStep, Visit, count_readers, release, run_steps
+from qat_lib.lockstep.steps import (
+    BothForms,
+    Form,
+    ModelStep,
+    Visit,
+    count_readers,
+    release,
+    run_steps,
+)
 from qat_lib.torch.calibration import as_tensor
 from qat_lib.torch.graph import ModuleGraph, inputs_of
 from qat_lib.torch.inference import in_inference
 
 
-def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> list[BothForms]:
+def run_lockstep(
+    graph: ModuleGraph, batches: Sequence[Any], visit: Visit, *, form: Form = "both"
+) -> list[BothForms]:
     """Compute call by call in float and quantized form, and return the outputs of the model.
 
     See ``qat_lib.lockstep.steps.run_steps``. The model runs in inference mode, without gradients.
@@ -27,6 +37,7 @@ def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> li
         graph: the graph of a quantized model.
         batches: batches of inputs from ``read_samples``.
         visit: called after each call.
+        form: the forms to compute. Default: both.
     """
     inputs = [_arguments(graph, batch) for batch in batches]
     given: dict[Hashable, BothForms] = {}
@@ -37,7 +48,7 @@ def run_lockstep(graph: ModuleGraph, batches: Sequence[Any], visit: Visit) -> li
         given[node] = BothForms(float=values, quantized=copies)
     (output,) = (node for node in graph.model.graph.nodes if node.op == "output")
     with in_inference(graph.model), torch.no_grad():
-        return run_steps(_steps(graph), given, visit, keep=list(inputs_of(output)))
+        return run_steps(_steps(graph), given, visit, form=form, keep=list(inputs_of(output)))
 
 
 def read_samples(graph: ModuleGraph, data: Any, samples: int, batch_size: int) -> list[Any]:

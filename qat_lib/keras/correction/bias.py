@@ -13,7 +13,7 @@ from qat_lib.errors import CalibrationError
 from qat_lib.keras.correction.lockstep import read_samples, run_lockstep
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import model_quantizers
-from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift, output_error
+from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift
 
 
 def correct_bias(
@@ -58,9 +58,8 @@ def correct_bias(
     batches = read_samples(graph, data, samples, batch_size)
     correction = BiasCorrection(graph, KerasBiases(graph), on_layer)
     correction.run(
-        lambda visit: output_error(
-            run_lockstep(graph, batches, visit), lambda x: np.asarray(tf.cast(x, tf.float32))
-        )
+        lambda visit, form: run_lockstep(graph, batches, visit, form=form),
+        lambda x: np.asarray(tf.cast(x, tf.float32)),
     )
     return correction.report(batches)
 

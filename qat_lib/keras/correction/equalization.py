@@ -192,7 +192,7 @@ def _observe(
 
     # Batch by batch: statistics need no tensors of other batches in memory.
     for batch in batches:
-        run_lockstep(graph, [batch], visit, quantized=False)
+        run_lockstep(graph, [batch], visit, form="float")
     found: dict[str, _Channels] = {}
     for tensor, channels in seen.items():
         largest, power = zip(*channels, strict=True)
@@ -201,10 +201,10 @@ def _observe(
 
 
 def _by_channel(tensor: Any) -> _Channels:
-    axes = list(range(len(tensor.shape) - 1))
-    values = tf.cast(tensor, tf.float32)
-    largest = tf.reduce_max(tf.abs(values), axis=axes).numpy()
-    return largest, tf.reduce_mean(values**2, axis=axes).numpy()
+    # NumPy reads the tensor in place and needs no tensor for the magnitudes and none for the squares.
+    rows = np.asarray(tf.cast(tensor, tf.float32)).reshape(-1, tensor.shape[-1])
+    largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+    return largest, np.einsum("ij,ij->j", rows, rows) / len(rows)
 
 
 def _multiply_outputs(layer: Any, factors: np.ndarray) -> None:

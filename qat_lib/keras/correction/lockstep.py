@@ -15,7 +15,7 @@ import tensorflow as tf
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, take_samples
-from qat_lib.lockstep.steps import BothForms, ModelStep, Prepare, Visit, run_steps
+from qat_lib.lockstep.steps import BothForms, Form, ModelStep, Prepare, Visit, run_steps
 
 
 def run_lockstep(
@@ -23,7 +23,7 @@ def run_lockstep(
     batches: Sequence[Any],
     visit: Visit,
     *,
-    quantized: bool = True,
+    form: Form = "both",
     prepare: Prepare | None = None,
 ) -> list[BothForms]:
     """Compute each call in float and quantized form before the next; return the model outputs.
@@ -34,8 +34,7 @@ def run_lockstep(
         graph: the graph of a quantized model.
         batches: batches of inputs, each a tensor or a list with one tensor per input.
         visit: called after each call except inputs.
-        quantized: whether to compute the quantized form. Default True; False uses the float form
-            for both, as for a float model.
+        form: the forms to compute. Default: both.
         prepare: called before the quantized form of each call is computed. Default None.
     """
     pairs: dict[Any, BothForms] = {}
@@ -43,7 +42,7 @@ def run_lockstep(
         given = [tf.cast(_input(batch, index), graph.dtypes[tensor]) for batch in batches]
         pairs[tensor] = BothForms(float=given, quantized=given)
     steps = [_step(call) for call in graph.calls if not call.is_input]
-    return run_steps(steps, pairs, visit, quantized=quantized, prepare=prepare, keep=graph.outputs)
+    return run_steps(steps, pairs, visit, form=form, prepare=prepare, keep=graph.outputs)
 
 
 def _step(call: Call) -> ModelStep:

@@ -159,13 +159,15 @@ def test_bias_correction_tells_of_its_progress() -> None:
 def test_bias_correction_is_taken_back_where_outputs_get_worse(after: float, kept: bool) -> None:
     bias, conv = Bias(), call("conv")
     correction = corrected(Chain(conv), Biases({"conv": bias}, {}))
-    errors = iter([0.2, after])
+    one, errors = np.ones((1, 1)), iter([0.2, after])
 
-    def run_model(visit: Any) -> float:
+    def run_model(visit: Any, form: str) -> list[BothForms]:
         visit(conv, (forms(np.full(2, 0.5)),))
-        return next(errors)
+        answer = one + np.sqrt(next(errors))
+        # The run without corrections computes no float form.
+        return [BothForms(float=[answer if form == "quantized" else one], quantized=[answer])]
 
-    correction.run(run_model)
+    correction.run(run_model, np.asarray)
     np.testing.assert_allclose(bias.shift, -0.5 if kept else 0.0, atol=1e-6)
     report = correction.report([np.zeros((4, 2))])
     assert set(report.shifts) == ({"conv"} if kept else set())

@@ -71,5 +71,5 @@ def test_run_steps_prepares_calls_before_they_run_quantized() -> None:
 
 def test_run_steps_stays_in_float_when_asked() -> None:
     seen: dict[str, Any] = {}
-    run_steps(STEPS, GIVEN, lambda call, pairs: seen.update({call: pairs[0]}), quantized=False)
+    run_steps(STEPS, GIVEN, lambda call, pairs: seen.update({call: pairs[0]}), form="float")
     assert seen["double"].quantized == [3.5, 4.5]

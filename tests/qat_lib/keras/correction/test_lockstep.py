@@ -126,7 +126,7 @@ def test_read_samples_takes_inputs_by_name():
     data = {"a": rng.normal(size=(5, 3)), "b": rng.normal(size=(5, 4)), "more": np.zeros(5)}
     graph, seen = LayerGraph(model), {}
     batches = read_samples(graph, data, samples=5, batch_size=2)
-    run_lockstep(graph, batches, lambda c, p: seen.update({c.layer: p}), quantized=False)
+    run_lockstep(graph, batches, lambda c, p: seen.update({c.layer: p}), form="float")
     found = np.concatenate(seen["cat"][0].float)
     del data["more"]
     np.testing.assert_allclose(found, model.predict(data, verbose=0), atol=1e-6)
