@@ -1,4 +1,4 @@
-"""Segmentation and several labels through every step in both frameworks, as a user starts them."""
+"""Several labels in Keras and segmentation in PyTorch through every step, as a user starts them."""
 
 from __future__ import annotations
 
@@ -55,26 +55,10 @@ KERAS = """
             x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
         x = layers.Flatten()(layers.MaxPooling2D()(x))
         return keras.Model(inputs, layers.Dense(classes, activation="sigmoid")(x))
-
-    def segmenter(input_shape, classes, width=16):
-        inputs = keras.Input(input_shape)
-        fine = layers.Conv2D(width, 3, padding="same", activation="relu")(inputs)
-        x = layers.MaxPooling2D()(fine)
-        x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
-        x = layers.Concatenate()([layers.UpSampling2D()(x), fine])
-        x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
-        return keras.Model(inputs, layers.Conv2D(classes, 1)(x))
 """
 TORCH = """
     import torch
     from torch import nn
-
-    def labeller(channels, classes, width=16):
-        return nn.Sequential(
-            nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Linear(16 * width, classes),
-        )
 
     class Segmenter(nn.Module):
         def __init__(self, channels, classes, width=16):
@@ -100,8 +84,6 @@ TORCH = """
     ("task", "framework", "least"),
     [
         ("multilabel", "keras", 0.97),
-        pytest.param("multilabel", "torch", 0.97, marks=needs_torch),
-        ("segmentation", "keras", 0.8),
         pytest.param("segmentation", "torch", 0.8, marks=needs_torch),
     ],
 )
