@@ -18,8 +18,11 @@ _MOST_GROUPS = 100
 _NOT_STATED = "Not stated. Ask the owners of the data and of the FP32 model before publication."
 
 
-def model_card(run: RunData) -> str:
-    """Return the card of a run's INT8 model, without unmeasured figures."""
+def model_card(run: RunData, license: str | None = None) -> str:
+    """Return the card of a run's INT8 model, without unmeasured figures.
+
+    ``license`` is the licence of the model, one line; None if it is not stated.
+    """
     measured = run.measurements
     row, reference = measured.row(CANDIDATE), measured.row(REFERENCE)
     name, metric = run.model.name or "Model", row.metric
@@ -53,8 +56,8 @@ def model_card(run: RunData) -> str:
         sections.append(_table(("class", "samples", "FP32", "INT8"), groups))
         if len(measured.groups) > len(shown):
             sections.append(f"And {len(measured.groups) - len(shown)} more classes.")
-    sections += ["## Limits", *_limits(run), "## Licence", _NOT_STATED, "## Quantization"]
-    sections += [_table(("setting", "value"), _quantization(run))]
+    sections += ["## Limits", *_limits(run), "## Licence", license or _NOT_STATED]
+    sections += ["## Quantization", _table(("setting", "value"), _quantization(run))]
     sections += ["## Speed and size", _table(_SPEED, _speeds(run))]
     engine = run.engines.get(CANDIDATE_VARIANT)
     if engine is not None and engine.backend:

@@ -188,6 +188,11 @@ class PackageSettings(Settings):
         min_length=1,
         description="Where to publish the package, such as s3://bucket/models/digits.",
     )
+    license: str | None = Field(
+        None,
+        pattern=r"^[^\r\n]+$",
+        description="Licence of the model for its model card, such as Apache-2.0.",
+    )
 
     @model_validator(mode="after")
     def _has_a_target(self) -> PackageSettings:

@@ -106,7 +106,7 @@ def promote_step(
         engines=engines,
         evaluation=evaluation,
     )
-    card = model_card(read_run(folders))
+    card = model_card(read_run(folders), package.license)
     promotion.file(promotion.CARD).write_text(card, encoding="utf-8")
     if (model_registry := run_registry(registry, progress.warn)) is not None:
         progress.update("registering", 0, 1)

@@ -14,11 +14,12 @@ from qatline.components.report.sources import read_run
 
 def test_card_has_data_quality_limits_quantization_and_speed(tmp_path: Path) -> None:
     run = read_run(write_sample_run(tmp_path))
-    card = model_card(run)
+    card = model_card(run, "CC-BY-4.0")
     headings = [line[3:] for line in card.splitlines() if line.startswith("## ")]
     assert headings == ["Data", "Quality", "Limits", "Licence", "Quantization", "Speed and size"]
     assert run.dataset is not None
     assert f"`{run.dataset.fingerprint}`" in card
+    assert "## Licence\n\nCC-BY-4.0\n" in card
     row = run.measurements.row(CANDIDATE)
     assert row.value is not None
     assert f"{row.value:.2%}" in card
@@ -40,4 +41,5 @@ def test_card_of_a_run_without_measurements(tmp_path: Path) -> None:
     folders = write_sample_run(tmp_path)
     (folders.evaluation / "evaluation.json").write_text(json.dumps({"version": 1}))
     card = model_card(read_run(folders))
+    assert "Not stated" in card
     assert "FP32: –" in card or "FP32: -" in card or "FP32: —" in card
