@@ -98,11 +98,11 @@ class _Schedule(Settings):
 class _BaselineSchedule(_Schedule):
     """Keys of the baseline's training that QAT has with other defaults."""
 
-    epochs: int = Field(20, ge=0, le=10_000)
-    batch_size: Batch = 64
+    epochs: int = Field(6, ge=0, le=10_000)
+    batch_size: Batch = 32
     accumulate_steps: int = Field(1, ge=1, le=LARGEST_BATCH, description=ACCUMULATE_HELP)
     learning_rate: float = Field(
-        2e-3, gt=0, le=100, description="Peak learning rate; see schedule."
+        1e-3, gt=0, le=100, description="Peak learning rate; see schedule."
     )
     optimizer: Code = Field("adam", description=OPTIMIZER_HELP)
     weight_decay: float = Field(0.0, ge=0)
@@ -312,7 +312,7 @@ class EngineSettings(Settings):
         description="Batch size of the throughput benchmark, and the largest that the engines take.",
     )
     threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all.")
-    benchmark_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds of each benchmark.")
+    benchmark_seconds: float = Field(0.5, gt=0, le=3600, description="Seconds of each benchmark.")
     workspace_mib: int = Field(1024, ge=1, le=2**20)
     optimization_level: int = Field(3, ge=0, le=5)
 

@@ -34,7 +34,7 @@ class FinetuningOptions:
     """Schedule and recipe of quantization-aware fine-tuning. Epochs count from 1."""
 
     epochs: int = field(
-        default=6, metadata=about("Epochs.", least=0, most=MOST_EPOCHS, command_least=1)
+        default=2, metadata=about("Epochs.", least=0, most=MOST_EPOCHS, command_least=1)
     )
     batch_size: int = field(default=64, metadata=about("Batch size.", least=1, most=LARGEST_BATCH))
     accumulate_steps: int = field(

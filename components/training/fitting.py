@@ -223,6 +223,7 @@ class CompiledModel:
 
     def __init__(self, model: Any, loss: Any = None) -> None:
         self._model, self._loss = model, loss or model.loss
+        self._outputs = inference_of(model)
 
     @property
     def learning_rate(self) -> float:
@@ -235,8 +236,7 @@ class CompiledModel:
 
     def outputs(self, x: Any) -> Outputs:
         """Return the inference outputs of a batch."""
-        found: Outputs = named_outputs(self._model, self._model.predict_on_batch(x))
-        return found
+        return self._outputs(x)
 
     def losses(self, y: Any, outputs: Outputs) -> np.ndarray:
         """Return the loss of each sample."""
@@ -273,11 +273,35 @@ class CompiledModel:
 
 def predict(model: Any, batches: Iterable[Any]) -> Iterator[Outputs]:
     """Yield the inference outputs of each batch of inputs."""
-    run = tf.function(lambda x: named_outputs(model, model(x, training=False)))
+    run = inference_of(model)
     with folded_weights(model):
-        for x in batches:
-            outputs = run(keras.tree.map_structure(tf.convert_to_tensor, x))
-            yield keras.tree.map_structure(lambda y: y.numpy(), outputs)
+        yield from map(run, batches)
+
+
+def inference_of(model: Any) -> Callable[[Any], Outputs]:
+    """Return a function from a batch of inputs to the inference outputs, both as arrays.
+
+    One trace serves batches of all sizes if the model accepts them: tracing a quantized model takes
+    a second.
+    """
+    run = tf.function(lambda x: named_outputs(model, model(x, training=False)))
+    sizes = [each.shape[0] for each in getattr(model, "inputs", None) or [None]]
+    any_size = all(size is None for size in sizes)
+
+    def outputs(x: Any) -> Outputs:
+        nonlocal run
+        tensors = keras.tree.map_structure(tf.convert_to_tensor, x)
+        if any_size and run.input_signature is None:
+            signature = keras.tree.map_structure(_of_any_size, tensors)
+            run = tf.function(run.python_function, input_signature=[signature])
+        found: Outputs = keras.tree.map_structure(lambda y: y.numpy(), run(tensors))
+        return found
+
+    return outputs
+
+
+def _of_any_size(tensor: Any) -> Any:
+    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
 
 
 def _compile(

@@ -47,7 +47,7 @@ class RunConfig(Settings):
 
     Examples:
         >>> RunConfig().training.epochs
-        20
+        6
     """
 
     seed: int = Field(

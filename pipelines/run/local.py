@@ -24,6 +24,7 @@ from types import FrameType
 from qat_lib.errors import QatlineError
 from qatline.components.support.disk_errors import as_storage_error, is_disk_full
 from qatline.pipelines.config.run_config import RunConfig
+from qatline.pipelines.run.durations import expected_seconds
 from qatline.pipelines.run.event_tail import EventTail, file_size
 from qatline.pipelines.run.folder import RunFolder
 from qatline.pipelines.run.progress import RunProgress
@@ -117,7 +118,7 @@ def _execute(
         # Its presence marks a finished run: remove the result of an earlier attempt.
         folder.result_file.unlink(missing_ok=True)
         tail = EventTail.from_end(folder.events_file)
-        progress = RunProgress.of(list(STEP_ARTIFACTS))
+        progress = RunProgress.of(list(STEP_ARTIFACTS), expected_seconds(folder))
         log_start = file_size(folder.log_file)
         try:
             signals = _signals_raise(folder) if check is None else contextlib.nullcontext()

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+_PRIOR = 20.0
+"""Seconds of work at the typical pace that are assumed before the first step."""
+
 
 @dataclass(kw_only=True)
 class StepProgress:
@@ -43,6 +46,8 @@ class RunProgress:
     """State of a run, updated by events and independent of its display."""
 
     expected: list[str]
+    typical: Mapping[str, float] = field(default_factory=dict)
+    now: float = 0.0
     steps: dict[str, StepProgress] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -50,9 +55,9 @@ class RunProgress:
     stopped: str = ""
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> RunProgress:
-        """Start with the names of the expected steps, in order."""
-        return cls(expected=list(names))
+    def of(cls, names: Sequence[str], typical: Mapping[str, float] | None = None) -> RunProgress:
+        """Start with the names of the expected steps in order, and their typical seconds."""
+        return cls(expected=list(names), typical=typical or {})
 
     def position(self, name: str) -> tuple[int, int]:
         """Return the step's position, counted from one, and the number of steps."""
@@ -67,11 +72,41 @@ class RunProgress:
             (step for step in reversed(self.steps.values()) if step.status == "running"), None
         )
 
+    def seconds_left(self, now: float | None = None) -> float | None:
+        """Return the remaining seconds of the run; None without typical seconds of all steps.
+
+        Typical seconds are scaled by the pace of the steps so far, and a training goes on at its
+        own pace.
+
+        Args:
+            now: time of the question, as in events; default: that of the last event.
+        """
+        if not self.expected or any(name not in self.typical for name in self.expected):
+            return None
+        now = self.now if now is None else now
+        # The first steps are short: their pace counts as one of several measurements.
+        taken = typical = _PRIOR
+        left, own = 0.0, 0.0
+        for name in self.expected:
+            step = self.steps.get(name)
+            if step is None:
+                left += self.typical[name]
+            elif step.seconds is not None and step.status != "reused":
+                taken += step.seconds
+                typical += self.typical[name]
+            elif step.status == "running" and step.phase == "training" and step.seconds_left:
+                own = max(step.seconds_left - (now - step.now), 0.0)
+                taken += now - step.started + own
+                typical += self.typical[name]
+            elif step.status == "running":
+                own = max(self.typical[name] - (now - step.started), 0.0)
+        return own + left * taken / typical
+
     def apply(self, event: Mapping[str, Any]) -> None:
         """Apply one event; unknown kinds are ignored for forward compatibility."""
         kind = event.get("event")
         name = str(event.get("step") or "")
-        time = float(event.get("time") or 0.0)
+        time = self.now = float(event.get("time") or 0.0)
         if kind == "pipeline_started":
             self.expected = [str(step) for step in event.get("steps", ())]
         elif kind == "message":

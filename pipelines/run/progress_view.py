@@ -79,9 +79,9 @@ class LineView(SilentView):
         """Print the line of an event, if any."""
         kind, name = event.get("event"), str(event.get("step") or "")
         if kind == "message":
-            self._print(progress.message)
+            self._print(_joined(progress.message, _run_left(progress)))
         elif kind == "step_started":
-            self._print(f"{_head(progress, name)} ...")
+            self._print(_joined(f"{_head(progress, name)} ...", _run_left(progress)))
         elif kind == "step_finished":
             self._print(f"{_head(progress, name)} {_outcome(progress.steps[name])}")
         elif kind == "warning":
@@ -99,7 +99,7 @@ class LineView(SilentView):
                 return
             self._last = (step.name, step.phase, step.now)
             parts = [f"{step.phase} {step.current:g}/{step.total:g}", _metrics(step), _left(step)]
-            self._print(f"{_head(progress, step.name)} {'  '.join(part for part in parts if part)}")
+            self._print(f"{_head(progress, step.name)} {_joined(*parts)}")
 
     def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
@@ -151,9 +151,12 @@ class LiveView:
             message = (progress.message if progress else "") or (
                 "starting the next step" if started else "starting"
             )
-            return _row(self._spinner, Text(message))
-        elapsed = Text(f"{max(time.time() - step.started, 0.0):.0f} s", style="dim")
-        head = _row(self._spinner, Text(_head(progress, step.name), style="bold"), elapsed)
+            rest = _run_left(progress, time.time()) if progress is not None else ""
+            return _row(self._spinner, Text(message), Text(rest, style="dim"))
+        now = time.time()
+        elapsed = f"{max(now - step.started, 0.0):.0f} s"
+        times = Text(_joined(elapsed, _run_left(progress, now)), style="dim")
+        head = _row(self._spinner, Text(_head(progress, step.name), style="bold"), times)
         table = Table.grid()
         table.add_row(head)
         if step.waiting_for:
@@ -190,6 +193,10 @@ def _outcome(step: StepProgress) -> str:
     return f"reused ({seconds})" if step.status == "reused" else f"done in {seconds}"
 
 
+def _joined(*parts: str) -> str:
+    return "  ".join(part for part in parts if part)
+
+
 def _wait(step: StepProgress) -> str:
     return f"waiting for {step.waiting_for}, which computes the same"
 
@@ -207,5 +214,14 @@ def _left(step: StepProgress) -> str:
     seconds = step.seconds_left
     if seconds is None or step.current >= step.total:
         return ""
+    return f"{_clock(seconds)} left"
+
+
+def _run_left(progress: RunProgress, now: float | None = None) -> str:
+    seconds = progress.seconds_left(now)
+    return "" if seconds is None else f"about {_clock(seconds)} left in all"
+
+
+def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} left"
+    return f"{minutes}:{rest:02d}"

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from qatline.pipelines.run.event_tail import EventTail
@@ -68,6 +69,39 @@ def test_a_new_phase_starts_afresh() -> None:
     step = fold([*EVENTS, event]).running
     assert step is not None
     assert (step.phase, step.metrics, step.seconds_left) == ("evaluation", {}, None)
+
+
+def test_run_left_follows_the_pace_of_the_steps() -> None:
+    typical = {"prepare_data": 10.0, "train_baseline": 40.0}
+    progress = RunProgress.of(list(typical), typical)
+    assert progress.seconds_left() == 50
+    started = {"event": "step_started", "step": "prepare_data", "time": 100.0}
+    progress.apply(started)
+    assert progress.seconds_left(104.0) == 46
+    # Twice as slow as usual, with 20 s at the usual pace assumed before: 40 s become 40 * 40 / 30.
+    progress.apply({**started, "event": "step_finished", "time": 120.0, "seconds": 20.0})
+    assert progress.seconds_left() == pytest.approx(40 * 40 / 30)
+    training = {"step": "train_baseline", "phase": "training", "total": 5}
+    progress.apply({**started, "step": "train_baseline", "time": 120.0})
+    for current, at in ((1, 130.0), (2, 136.0)):
+        progress.apply({**training, "event": "progress", "current": current, "time": at})
+    assert progress.seconds_left() == 18  # three epochs of 6 s
+
+
+def test_run_left_is_unknown_without_typical_seconds() -> None:
+    assert fold(EVENTS).seconds_left() is None
+    assert RunProgress.of(["a", "b"], {"a": 1.0}).seconds_left() is None
+
+
+def test_line_view_shows_what_is_left_in_80_columns() -> None:
+    stream = io.StringIO()
+    typical = {"prepare_data": 600.0, "train_baseline": 6000.0}
+    view, progress = LineView(Console(file=stream, width=80)), RunProgress.of([], typical)
+    for event in EVENTS[:2]:
+        progress.apply(event)
+        view.show(event, progress)
+    line = stream.getvalue().rstrip()
+    assert line == "step 1/2 prepare_data   ...  about 110:00 left in all"
 
 
 def test_an_error_ends_its_step() -> None:
