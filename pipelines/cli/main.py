@@ -38,7 +38,7 @@ app = CommandLine(
     name="qatline",
     help="From a Keras model to a checked INT8 engine.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -169,6 +169,49 @@ def ui(
     from qatline.pipelines.cli.tracking_ui import open_ui
 
     open_ui(run, output=runs_dir or Path("runs"), port=port)
+
+
+@app.command(rich_help_panel="Runs")
+@command
+def report(
+    run: cli_runs.RunOrLatest = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    runs_dir: RunsDirOption = None,
+) -> None:
+    """Print the path of a run's HTML report."""
+    import webbrowser
+
+    from qatline.pipelines.run.folder import find_or_latest
+
+    path = find_or_latest(runs_dir or Path("runs"), run).report()
+    typer.echo(path)
+    if open_:
+        webbrowser.open(path.as_uri())
+
+
+@app.command(rich_help_panel="Setup")
+@command
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
+) -> None:
+    """Write a project with a config, a model and a task of your own, a test and CI."""
+    from qatline.pipelines.cli.init import create_project
+
+    for name in create_project(folder):
+        typer.echo(f"Wrote {folder / name}")
+    typer.echo(f"\nNext: cd {folder} && qatline run --config qatline.yaml")
+
+
+@app.command(rich_help_panel="Setup")
+@command
+def doctor(json_: JsonOption = False) -> None:
+    """Show what is installed, works or is missing, and the command that installs it.
+
+    The exit code is 1 if an installed part does not work, else 0.
+    """
+    from qatline.pipelines.cli.doctor import report_installation
+
+    report_installation(as_json=json_)
 
 
 app.command("sweep", rich_help_panel="Runs")(command(cli_sweep.sweep_configs))

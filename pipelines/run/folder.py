@@ -94,6 +94,19 @@ class RunFolder:
     def report_file(self) -> Path:
         return self.path / "report.html"
 
+    def report(self) -> Path:
+        """Return the absolute path of the report.
+
+        Raises:
+            StorageError: the run has none yet.
+        """
+        if not self.report_file.exists():
+            raise StorageError(
+                f"Run {self.run_id} has no report: its last step, promote, has not finished. "
+                f"Resume it with: qatline resume {self.run_id}"
+            )
+        return self.report_file.absolute()
+
     def store_dir(self, *, shared: bool) -> Path:
         """Return the shared step store, or the run's private one with ``--no-cache``."""
         return (self.path.parent if shared else self.path) / "store"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable
 
-_PACKAGES = {
+EXTRAS = {
     "keras": ("tensorflow", "keras", "tf2onnx", "onnx_ir"),
     "engine": ("onnx", "onnxruntime", "openvino"),
     "tensorrt": ("cuda",),
@@ -25,7 +25,7 @@ _PACKAGES = {
         "urllib3",
     ),
 }
-_EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
+_EXTRAS = {package: extra for extra, packages in EXTRAS.items() for package in packages}
 
 
 def missing_hint(error: ImportError) -> str | None:

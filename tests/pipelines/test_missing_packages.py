@@ -56,7 +56,12 @@ def check(said: dict[str, Any]) -> None:
             assert code == 1, (command, message)
             assert f"Install it with: pip install 'qatline[{NEEDS[command]}]'" in message
             assert message.count("\n") == 1
-        elif command.startswith(("config", "runs", "cluster image", "cluster runtime", "schedule")):
+        elif command.startswith(
+            (
+                *("config", "runs", "report", "init", "doctor"),
+                *("cluster image", "cluster runtime", "schedule"),
+            )
+        ):
             assert (code, message) == (0, ""), command
         elif command == "check":  # its mistakes are its result, on standard output
             assert (code, message) == (2, "")

@@ -70,6 +70,7 @@ run.mkdir(parents=True)
 (run / "config.yaml").write_text("seed: 1")
 (run / "logs").mkdir()
 (run / "logs" / "pipeline.log").write_text("")
+(run / "report.html").write_text("")
 (run / "tracking.json").write_text('{"uri": "sqlite:///x.db", "experiment_id": "1", "run_id": "a"}')
 HOST = ["--host", "http://127.0.0.1:1"]
 COMMANDS = {
@@ -80,6 +81,9 @@ COMMANDS = {
     "compare": [],
     "sync": ["r"],
     "ui": ["r"],
+    "report": ["r"],
+    "init": ["project"],
+    "doctor": [],
     "resume": ["none"],
     "sweep": ["c.yaml", "--over", "seed=1,2"],
     "registry": ["--name", "x"],

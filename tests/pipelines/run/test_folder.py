@@ -178,3 +178,11 @@ def test_hold_removes_what_a_killed_process_left(tmp_path: Path) -> None:
         assert sorted(path.name for path in folder.path.glob(".*")) == [".lock", ".mine.tmp"]
         assert list(folder.artifacts_dir.iterdir()) == []
         assert list(task.iterdir()) == []
+
+
+def test_report_names_the_missing_step(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    with pytest.raises(StorageError, match=f"promote.*qatline resume {folder.run_id}"):
+        folder.report()
+    folder.report_file.write_text("<html>")
+    assert folder.report() == folder.path / "report.html"

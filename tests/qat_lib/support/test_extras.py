@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from qat_lib.support.extras import _PACKAGES, install_hint, missing_hint, missing_packages
+from qat_lib.support.extras import EXTRAS, install_hint, missing_hint, missing_packages
 
 
 def test_extras_are_those_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    assert set(_PACKAGES) == set(project["optional-dependencies"]) - {"all"}
+    assert set(EXTRAS) == set(project["optional-dependencies"]) - {"all"}
 
 
 def test_missing_hint_knows_packages_of_extras_only() -> None:
