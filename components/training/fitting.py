@@ -6,6 +6,7 @@ Training is seeded and deterministic, reports progress and records a history.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -223,7 +224,6 @@ class CompiledModel:
 
     def __init__(self, model: Any, loss: Any = None) -> None:
         self._model, self._loss = model, loss or model.loss
-        self._outputs = inference_of(model)
 
     @property
     def learning_rate(self) -> float:
@@ -236,7 +236,7 @@ class CompiledModel:
 
     def outputs(self, x: Any) -> Outputs:
         """Return the inference outputs of a batch."""
-        return self._outputs(x)
+        return _infer(self._model, x)
 
     def losses(self, y: Any, outputs: Outputs) -> np.ndarray:
         """Return the loss of each sample."""
@@ -273,35 +273,31 @@ class CompiledModel:
 
 def predict(model: Any, batches: Iterable[Any]) -> Iterator[Outputs]:
     """Yield the inference outputs of each batch of inputs."""
-    run = inference_of(model)
     with folded_weights(model):
-        yield from map(run, batches)
+        for x in batches:
+            yield _infer(model, x)
 
 
-def inference_of(model: Any) -> Callable[[Any], Outputs]:
-    """Return a function from a batch of inputs to the inference outputs, both as arrays.
-
-    One trace serves batches of all sizes if the model accepts them: tracing a quantized model takes
-    a second.
-    """
-    run = tf.function(lambda x: named_outputs(model, model(x, training=False)))
-    sizes = [each.shape[0] for each in getattr(model, "inputs", None) or [None]]
-    any_size = all(size is None for size in sizes)
-
-    def outputs(x: Any) -> Outputs:
-        nonlocal run
-        tensors = keras.tree.map_structure(tf.convert_to_tensor, x)
-        if any_size and run.input_signature is None:
-            signature = keras.tree.map_structure(_of_any_size, tensors)
-            run = tf.function(run.python_function, input_signature=[signature])
-        found: Outputs = keras.tree.map_structure(lambda y: y.numpy(), run(tensors))
-        return found
-
-    return outputs
+_COMPILED: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Inference of models: tracing a quantized one takes a second, so it is traced once in a process."""
 
 
-def _of_any_size(tensor: Any) -> Any:
-    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
+def _infer(model: Any, x: Any) -> Outputs:
+    """Return the inference outputs of a batch as arrays."""
+    if model not in _COMPILED:
+        # A strong reference in the value would keep the key alive.
+        found: Any = weakref.ref(model)
+        _COMPILED[model] = tf.function(lambda x: named_outputs(found(), found()(x, training=False)))
+    tensors = keras.tree.map_structure(tf.convert_to_tensor, x)
+    signature = tensors
+    if all(tensor.shape[0] is None for tensor in getattr(model, "inputs", None) or ()):
+        # One trace for batches of all sizes: the last one of a part is smaller.
+        signature = keras.tree.map_structure(
+            lambda tensor: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype), tensors
+        )
+    outputs = _COMPILED[model].get_concrete_function(signature)(tensors)
+    converted: Outputs = keras.tree.map_structure(lambda y: y.numpy(), outputs)
+    return converted
 
 
 def _compile(
