@@ -161,7 +161,11 @@ def create_project(folder: Path) -> list[str]:
             path.write_text(Template(text).safe_substitute(name=_model_name(target)))
         (work / "schedule.sh").chmod(0o755)
         sync_tree(work)
-        work.replace(target)  # also replaces an empty folder
+        if target.exists():  # possibly the working directory, which must stay the same folder
+            for path in work.iterdir():
+                path.replace(target / path.name)
+        else:
+            work.replace(target)
     return list(_FILES)
 
 

@@ -35,6 +35,14 @@ def test_init_writes_a_new_or_an_empty_folder(tmp_path: Path, *, exists: bool) -
     assert [path.name for path in tmp_path.iterdir()] == ["my vision"]
 
 
+def test_init_fills_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vision").mkdir()
+    monkeypatch.chdir(tmp_path / "vision")
+    assert init(Path())[0] == 0
+    assert {path.name for path in Path().iterdir()} == FILES
+    assert "registry.name=vision" in Path("schedule.sh").read_text()
+
+
 def test_init_leaves_a_folder_with_files_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     code, output = init(tmp_path)
