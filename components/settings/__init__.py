@@ -312,7 +312,7 @@ class EngineSettings(Settings):
         description="Batch size of the throughput benchmark, and the largest that the engines take.",
     )
     threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all.")
-    benchmark_seconds: float = Field(0.5, gt=0, le=3600, description="Seconds of each benchmark.")
+    benchmark_seconds: float = Field(1.0, gt=0, le=3600, description="Seconds of each benchmark.")
     workspace_mib: int = Field(1024, ge=1, le=2**20)
     optimization_level: int = Field(3, ge=0, le=5)
 
