@@ -98,7 +98,7 @@ class _Schedule(Settings):
 class _BaselineSchedule(_Schedule):
     """Keys of the baseline's training that QAT has with other defaults."""
 
-    epochs: int = Field(6, ge=0, le=10_000)
+    epochs: int = Field(9, ge=0, le=10_000)
     batch_size: Batch = 32
     accumulate_steps: int = Field(1, ge=1, le=LARGEST_BATCH, description=ACCUMULATE_HELP)
     learning_rate: float = Field(

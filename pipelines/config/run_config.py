@@ -47,7 +47,7 @@ class RunConfig(Settings):
 
     Examples:
         >>> RunConfig().training.epochs
-        6
+        9
     """
 
     seed: int = Field(

@@ -9,7 +9,7 @@ from qatline.pipelines.run.folder import RunFolder, run_folders
 
 _DEFAULT_RUN = {
     "prepare_data": 8.0,
-    "train_baseline": 45.0,
+    "train_baseline": 60.0,
     "quantize_model": 20.0,
     "finetune_qat": 45.0,
     "export_onnx": 30.0,
