@@ -148,7 +148,13 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "page"), [("config_reference", "configuration"), ("measurements", "measurements")]
+    ("tool", "page"),
+    [
+        ("cli_reference", "cli"),
+        ("config_reference", "configuration"),
+        ("findings", "findings"),
+        ("measurements", "measurements"),
+    ],
 )
 def test_a_generated_page_is_up_to_date(tool: str, page: str) -> None:
     # As `python docs/tools/TOOL.py` finds its modules: the script's folder comes first.
