@@ -129,7 +129,7 @@ DETAILS = {
     ),
     "V24": (
         "`Dense` or `Conv` below the size that gains on GPUs.",
-        "Leave the layer in float if it is no slower there.",
+        "Leave the layer in float if that is as fast.",
     ),
     "V25": (
         "`Conv` with 24 channels.",
