@@ -50,7 +50,7 @@ def photographs() -> list[str]:
 def _photographs(figures: dict[str, Any], option: str) -> list[str]:
     names = {
         "fp32": "FP32",
-        "fp32_longer": "FP32, trained as long as QAT",
+        "fp32_longer": "FP32, same training as QAT",
         "ptq_signed": "PTQ, signed",
         "ptq_unsigned": "PTQ, unsigned",
         "qat_signed": "QAT, signed",
@@ -106,9 +106,9 @@ feature pyramid, on photographs of blood cells (BCCD: 364 images, 4,888 boxes) o
 It is trained for {figures["epochs"]} epochs, calibrated with 32 images, and fine-tuned for
 {figures["qat_epochs"]} epochs with quantizers and without. Boxes count from a score of
 {figures["score_threshold"]}, by COCO's rules. The divergence is the root mean square error of the outputs
-relative to FP32's. By default the output layers stay in float, and the inputs of a concatenation share a range; two
+relative to FP32's. By default the output layers run in float, and the inputs of a concatenation share a range; two
 rows change that. Latencies are those of batch 1 on one core of a CPU of the kind `{figures["cpu"]}`, in turns;
-INT8 takes {ratio:.2f} times as long as FP32 there. Seeds: {", ".join(seeds)}.
+INT8 takes {ratio:.2f} times the time of FP32 there. Seeds: {", ".join(seeds)}.
 """,
         table(["engine", "mAP 50-95", "mAP 50", "divergence", "latency"], rows),
         measured(figures, "tensorflow", "openvino", "nncf"),
@@ -127,9 +127,9 @@ def recipes() -> list[str]:
     parts.append(block("\n".join(commands)))
     parts.append(
         """Accuracy of the Keras networks on test images of CIFAR-10 that went through JPEG. FP32 was fine-tuned
-on these images (2 epochs), and trained on for as long as QAT (2 epochs); from the same weights, with
+on these images (2 epochs), and trained on like QAT (2 epochs); from the same weights, with
 the same order, augmentation and schedule, QAT was run with each recipe. The last column is the mean
-difference from FP32 trained as long, over the seeds that were measured. "Teaches" is distillation
+difference from FP32 with the same training, over the seeds that were measured. "Teaches" is distillation
 with weight 0.5; "statistics again" re-estimates BatchNormalization, "averaged" has `ema` 0.99,
 "equalized" starts from `qat_lib.equalize`, as the pipeline does around depthwise convolutions, "oscillation
 frozen" has `freeze_oscillating` 0.02. W4A8 has 4-bit weights in every layer.
@@ -158,7 +158,9 @@ def _recipe_table(network: str, seeds: dict[str, dict[str, float]]) -> str:
             if name in row:
                 differences.append(100 * (row[name] - row["FP32, as long"]))
         rows.append([name, *cells, f"{sum(differences) / len(differences):+.2f} pp"])
-    return table([network, *(f"seed {seed}" for seed in seeds), "against FP32 as long"], rows)
+    return table(
+        [network, *(f"seed {seed}" for seed in seeds), "against FP32, same training"], rows
+    )
 
 
 def agreement() -> list[str]:

@@ -63,7 +63,7 @@ def export() -> list[str]:
     return [
         "## What does the export cost?\n",
         block(f"uv run python benchmarks/export_speed.py --network {figures['network']}"),
-        f"{figures['network']} at {figures['pixels']} pixels, each row in a process of its own, best of "
+        f"{figures['network']} at {figures['pixels']} pixels, each row in a new process, best of "
         f"{figures['repeats']}. Beyond the conversion\ncome the passes, the verification and the file. "
         f"The INT8 file is {figures['int8_share']:.3f} times the FP32 one.\n",
         table(["", "conversion", "beyond it", "file", "peak memory / FP32 weights"], rows),
@@ -122,7 +122,7 @@ def steps() -> list[str]:
         "executor, keys, files and the record in MLflow, which the launcher writes on one machine and the step on a\n"
         f"cluster. A whole run that is in the store takes {cached:.1f} CPU seconds, `qatline --help`\n"
         f"{help_text:.2f}.\n",
-        table(["step", "its function", "beside it", "beside it, on a cluster"], rows),
+        table(["step", "its function", "around it", "around it, on a cluster"], rows),
         measured(figures, "tensorflow", "keras"),
     ]
 
@@ -199,7 +199,7 @@ cache. "By hand" is a `tf.data` pipeline for the same files; the last column is 
 files are slow: Pillow decodes them, on every path, so that training and engine see the same pixels, and Python's
 interpreter lock serializes a part of that. Of photographs (480x640 pixels) most of the time is decoding.
 """,
-        table(["reader", "samples", "CPU time per sample", "to by hand"], rows),
+        table(["reader", "samples", "CPU time per sample", "to hand-written"], rows),
         measured(figures, "tensorflow", "keras"),
     ]
 
@@ -236,7 +236,7 @@ counts requests without an answer, also of those that ran when the server was st
     ]
 
 
-QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a process of its own, in
+QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a separate process, in
 turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](qat-cost.md) explains them.
 In such turns, on Keras 2, NVIDIA's toolkit takes 1.9 to 2.1 times the FP32 step for ResNet-50 at 96 pixels,
 1.2 to 1.4 for MobileNetV2 and 1.2 to 1.3 for ResNet-20, and TFMOT 3.2 to 3.8, 1.4 and 1.3 to 1.5.

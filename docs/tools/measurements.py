@@ -12,7 +12,7 @@ TARGET = ROOT / "docs" / "measurements.md"
 
 INTRODUCTION = """# Measurements
 
-<!-- Written by docs/tools/measurements.py from benchmarks/results; don't edit by hand. -->
+<!-- Written by docs/tools/measurements.py from benchmarks/results; don't edit it. -->
 
 Speed, size and accuracy of qatline, with the command behind each figure. Ratios come from one run with both sides in
 turns; absolute times depend on the machine. Nothing here was measured on a GPU.
