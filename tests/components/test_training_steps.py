@@ -23,6 +23,8 @@ from qatline.components.store.manifest import describe
 from qatline.components.support.events import NullProgress
 from qatline.components.tasks import task_for
 
+# All tests read the results of one training of 45 CPU seconds.
+pytestmark = pytest.mark.matrix
 SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
 
 TEN = task_for("classification", classes=list("0123456789"))
@@ -265,7 +267,6 @@ def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
     assert same == (kept["epoch"] == 0)
 
 
-@pytest.mark.matrix
 def test_control_is_trained_and_teaches(steps: dict[str, Path], tmp_path: Path) -> None:
     from qatline.components.steps.finetune_qat import finetune_qat_step
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hostile_files import BROKEN, HOSTILE
 
+# All tests read the results of one process that takes half a minute.
+pytestmark = pytest.mark.matrix
 READERS = {"analyze_onnx", "read_summary", "report", "analyze", "verify_onnx", "verify"}
 #: The report draws what is written, cycles and all.
 DRAWN = {"cycle", "two producers", "no producer"}
@@ -45,7 +47,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run(tmp_path_factory.mktemp("hostile"), *FAST)
 
 
-@pytest.mark.matrix
 def test_every_opener_refuses_hostile_files(cases: list[dict[str, Any]]) -> None:
     check(cases)
 
