@@ -86,7 +86,7 @@ def test_other_settings_and_other_data_are_new(store: Store, tmp_path: Path) -> 
     assert store.check("one", sections(mine))
     store.end("one", "promote")
     assert store.check("two", sections(mine, "seed=1"))
-    assert store.check("three", sections(mine, "qat.epochs=2"))
+    assert store.check("three", sections(mine, "qat.epochs=3"))
     np.savez(data, x=np.ones(3))
     assert store.check("four", sections(mine))
     store.end("four", "reject")
