@@ -240,3 +240,21 @@ def test_predict_gives_the_outputs_of_inference_in_order() -> None:
     model = keras.Model(x, keras.layers.Dropout(0.9)(x))
     batches = [LOGITS[:2, :2], LOGITS[2:, :2]]
     np.testing.assert_array_equal(np.concatenate([*fitting.predict(model, batches)]), LOGITS[:, :2])
+
+
+@pytest.mark.parametrize(("size", "traces"), [(None, 1), (2, 2)])
+def test_a_model_is_traced_once_for_batches_of_all_sizes(size: int | None, traces: int) -> None:
+    traced = []
+
+    class Counted(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            traced.append(x.shape)
+            return 2 * x
+
+    x = keras.Input(batch_shape=(size, 2))
+    model = keras.Model(x, Counted()(x))
+    traced.clear()
+    for batches in ([LOGITS[:2, :2], LOGITS[2:, :2]], [LOGITS[1:, :2]]):
+        found = np.concatenate([*fitting.predict(model, batches)])
+        np.testing.assert_array_equal(found, 2 * np.concatenate(batches))
+    assert len(traced) == traces
