@@ -55,7 +55,7 @@ def measured_seconds(folder: RunFolder) -> dict[str, float]:
             if event.get("status") == "reused":
                 return {}
             end = float(event["time"])
-    later = [*list(starts.values())[1:], end]
+    later = [*starts.values(), end][1:]
     return {name: after - start for (name, start), after in zip(starts.items(), later, strict=True)}
 
 

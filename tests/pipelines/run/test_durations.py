@@ -50,3 +50,9 @@ def test_reused_steps_give_none(tmp_path: Path) -> None:
     folder = make(tmp_path)
     finish(folder, status="reused")
     assert measured_seconds(folder) == {}
+
+
+def test_run_without_steps_gives_none(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.events_file.write_text('{"event": "pipeline_started", "step": "", "time": 1.0}\n')
+    assert measured_seconds(folder) == {}
