@@ -21,7 +21,9 @@ _NOT_STATED = "Not stated. Ask the owners of the data and of the FP32 model befo
 def model_card(run: RunData, license: str | None = None) -> str:
     """Return the card of a run's INT8 model, without unmeasured figures.
 
-    ``license`` is the licence of the model, one line; None if it is not stated.
+    Args:
+        run: the run's results.
+        license: licence of the model, in one line. Default None: not stated.
     """
     measured = run.measurements
     row, reference = measured.row(CANDIDATE), measured.row(REFERENCE)

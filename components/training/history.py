@@ -202,10 +202,9 @@ class History:
                     measured = None
         name = self._task.primary.name
         value = self._task.summarize(joined(measured))[name] if measured else math.nan
+        quality = {f"val_{name}": value} if math.isfinite(value) else {}
         # In float64, so that a difference of means is the mean of the differences.
-        return np.concatenate(losses).astype(np.float64), {f"val_{name}": value} if math.isfinite(
-            value
-        ) else {}
+        return np.concatenate(losses).astype(np.float64), quality
 
     def _speed(self, seconds: float) -> dict[str, float]:
         """Return the images per second of each of several workers."""

@@ -1,4 +1,4 @@
-"""``qatline doctor``: installed parts, what works with them, and how to get the rest."""
+"""``qatline doctor``: installed and missing parts, and the commands that install them."""
 
 from __future__ import annotations
 
@@ -123,10 +123,8 @@ def _run_tiny_engine(name: str) -> str:
 
     from qat_lib.engines import BuildSpec, build_engine, load_engine
 
-    names = {"x": ("x", TensorProto.FLOAT, [1, 4]), "y": ("y", TensorProto.FLOAT, [1, 4])}
-    inputs, outputs = (helper.make_tensor_value_info(*names[each]) for each in "xy")
-    node = helper.make_node("Relu", ["x"], ["y"])
-    graph = helper.make_graph([node], "tiny", [inputs], [outputs])
+    x, y = (helper.make_tensor_value_info(each, TensorProto.FLOAT, [1, 4]) for each in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "tiny", [x], [y])
     opset = [helper.make_opsetid("", 17)]
     with tempfile.TemporaryDirectory(prefix="qatline-doctor-") as folder:
         path = Path(folder) / "tiny.onnx"

@@ -205,7 +205,7 @@ def init(
 @app.command(rich_help_panel="Setup")
 @command
 def doctor(json_: JsonOption = False) -> None:
-    """Show what is installed, works or is missing, and the command that installs it.
+    """Check the installation, and show the commands for missing parts.
 
     The exit code is 1 if an installed part does not work, else 0.
     """
