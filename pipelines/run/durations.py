@@ -27,17 +27,17 @@ _TIMED = ("data", "task", "model", "training", "quantization", "qat")
 def expected_seconds(folder: RunFolder) -> dict[str, float]:
     """Return the expected seconds of each step; empty if unknown.
 
-    The source is the latest finished run beside ``folder`` with the same data, model and training;
+    The source is the latest finished run next to ``folder`` with the same data, model and training;
     for the default run, a measurement.
     """
     config = folder.config()
     for earlier in reversed(run_folders(folder.path.parent)[-_LOOKED_AT:]):
         try:
             same = earlier.path != folder.path and _is_same(earlier.config(), config)
-        except (QatlineError, OSError):  # a damaged run gives no estimate
-            continue
-        if same and earlier.result_file.exists() and (found := measured_seconds(earlier)):
-            return found
+            if same and earlier.result_file.exists() and (found := measured_seconds(earlier)):
+                return found
+        except (QatlineError, OSError, LookupError, TypeError, ValueError):
+            continue  # a damaged run gives no estimate
     return dict(_DEFAULT_RUN) if _is_same(RunConfig(), config) else {}
 
 

@@ -46,6 +46,16 @@ def test_equal_runs_give_the_estimate(
     assert expected_seconds(make(tmp_path, settings, "engine.threads=1")) == expected
 
 
+@pytest.mark.parametrize("time", ['"x"', "null", "[]"])
+def test_damaged_events_of_an_earlier_run_give_none(tmp_path: Path, time: str) -> None:
+    earlier = make(tmp_path, "training.epochs=7")
+    finish(earlier)
+    damaged = f'{{"event": "step_started", "step": "c", "time": {time}}}\n'
+    with earlier.events_file.open("a") as events:
+        events.write(damaged)
+    assert expected_seconds(make(tmp_path, "training.epochs=7")) == {}
+
+
 def test_reused_steps_give_none(tmp_path: Path) -> None:
     folder = make(tmp_path)
     finish(folder, status="reused")
