@@ -23,7 +23,7 @@ def render() -> str:
     """Return the page."""
     sections = [
         *(accuracy.digits(), accuracy.photographs(), accuracy.detection()),
-        *(accuracy.recipes(), accuracy.agreement()),
+        *(accuracy.recipes(), accuracy.records(), accuracy.agreement()),
         accuracy.without_vnni(),
         *(accuracy.ranges(), accuracy.few_bits(), accuracy.calibration(), accuracy.diagnosis()),
         *(cost.openvino(), cost.export(), cost.overhead(), cost.scaling(), cost.steps()),
