@@ -253,9 +253,8 @@ def without_vnni() -> list[str]:
         ),
         """x86 CPUs without VNNI and AMX add pairs of 8-bit products in 16 bits, with saturation. Ways around it,
 quantized without training and compared with FP32. *Room for pairs* is the plan for such CPUs (`--cpu avx2`), with the
-first layer in float if it reads an image; *8 bits* is the plan for others. For MobileNetV2, *room for
-pairs* was measured with the first layer in INT8. The first two columns are exact arithmetic: ONNX Runtime without
-optimizations. OpenVINO runs the files as they are; `build_engine` would run the layers that can overflow in float32.
+first layer in float if it reads an image; *8 bits* is the plan for others. The first two columns are exact
+arithmetic: ONNX Runtime without optimizations. OpenVINO runs the files as they are; `build_engine` would run the layers that can overflow in float32.
 Speed is the processor time of FP32 over that of INT8 in the same backend, with one image and one thread. The CPU
 without VNNI is emulated (`ONEDNN_MAX_CPU_ISA=AVX2`). ONNX Runtime does not obey that variable and ran with VNNI.
 Empty cells were not measured.
@@ -457,8 +456,7 @@ them: in the weights of eight layers (scale times 1.2, a channel of median norm 
 next, noise of up to 20 steps), all biases zero, ReLUs removed, zero points moved by 3, scales of
 activations times 1.2. An engine is refused if `build-engine` does so, or `check-engine` with real inputs.
 A fault is costly if it takes more than half a point of accuracy on these inputs. All unchanged engines
-were accepted. The figures with VNNI are those of the check before the mean over dithered inputs, for MobileNetV2 with
-faults in four layers (`--layers 4`) and 96 images.
+were accepted.
 
 The accuracy of MobileNetV2 is agreement with FP32's labels on 200 images, of which `check-engine` gets 96. Rounding
 alone changes some of these labels, so a fault that is accepted is costly if it takes half a point in the mean over 16
