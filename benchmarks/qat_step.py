@@ -4,17 +4,27 @@ Each model trains in a process of its own; the processes take turns, round by ro
 machine slows both. A ratio is that of two neighbouring turns; medians and quartiles over the rounds
 are shown. Besides: peak memory, seconds of the first step (tracing included), inference as it is
 and with the weights quantized once (``qat_lib.folded_weights``), and the floor: the bytes that
-quantizers must read and write in a step, over those of the FP32 layers.
+quantizers must read and write in a step, over those of the FP32 layers (Keras only).
+
+With ``--framework torch``, PyTorch's own tools take part: ``fx`` is ``torch.ao.quantization``'s graph
+mode, ``pt2e`` is torchao's export mode. torchao is no dependency; ``--packages`` names a folder
+with it::
+
+    pip install --target /tmp/packages --no-deps torchao
+    uv run python benchmarks/qat_step.py --framework torch --packages /tmp/packages
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +34,17 @@ NETWORKS = {"resnet20": 32, "mobilenetv2": 96, "resnet50": 96}
 KINDS = ("fp32", "frozen", "ema", "learned")
 """The FP32 model, and the quantized one by the policy of its activation ranges."""
 
+OTHERS = ("fx", "pt2e")
+"""Fake quantization by PyTorch's own tools."""
+
 
 def main() -> None:
     """Measure the chosen networks and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--policies", nargs="+", default=list(KINDS[1:]), choices=KINDS[1:])
+    parser.add_argument("--framework", default="keras", choices=("keras", "torch"))
+    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS))
+    parser.add_argument("--policies", nargs="+", choices=KINDS[1:] + OTHERS)
+    parser.add_argument("--packages", help="Folder of further packages, for torchao.")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument(
@@ -48,6 +63,11 @@ def main() -> None:
     if arguments.work:
         work(json.loads(arguments.work))
         return
+    is_torch = arguments.framework == "torch"
+    arguments.networks = arguments.networks or list(NETWORKS)[: 2 if is_torch else 3]
+    if not arguments.policies:
+        others = () if not is_torch else OTHERS if arguments.packages else OTHERS[:1]
+        arguments.policies = [*KINDS[1:], *others]
     rows = []
     for network in arguments.networks:
         for row in compare(network, arguments):
@@ -67,6 +87,8 @@ class Turns:
         task = {
             "network": network,
             "kind": kind,
+            "framework": arguments.framework,
+            "packages": arguments.packages,
             "batch_size": arguments.batch_size,
             "xla": arguments.xla,
         }
@@ -136,11 +158,14 @@ def compare(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
                 / (peaks["fp32"] - base["idle_mib"]),
                 "first_step": statistics.median(each[kind] / each["fp32"] for each in starts),
                 "first_step_seconds": statistics.median(each[kind] for each in starts),
+            }
+        )
+        if "layer_mib" in base:
+            rows[-1] |= {
                 "floor": first["quantizer_mib"] / base["layer_mib"],
                 "quantizer_mib": round(first["quantizer_mib"], 1),
                 "layer_mib": round(base["layer_mib"], 1),
             }
-        )
     return rows
 
 
@@ -169,7 +194,7 @@ def _line(row: dict[str, Any]) -> str:
         f"({row['folded_inference_cpu'][1]:.2f} folded), memory "
         f"{row['memory']:.2f} ({row['memory_over_idle']:.2f} over idle), first step "
         f"{row['first_step']:.2f} ({row['first_step_seconds']:.1f} CPU s), floor "
-        f"{row['floor']:.2f}"
+        f"{row.get('floor', float('nan')):.2f}"
     )
 
 
@@ -178,6 +203,58 @@ def work(task: dict[str, Any]) -> None:
     import resource
     import time
 
+    if task["packages"]:
+        sys.path.append(task["packages"])
+    make = torch_worker if task["framework"] == "torch" else keras_worker
+    worker = make(task)
+
+    def peak() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    idle = peak()
+
+    def steps(what: str, count: int) -> dict[str, float]:
+        if what == "train":
+            return timed(worker.train, count)
+        # Shorter than a step, so that waking up would count: one untimed, then more of them.
+        worker.infer()
+        return timed(worker.infer, 4 * count)
+
+    def timed(step: Callable[[], Any], count: int) -> dict[str, float]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(count):
+            step()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        return {"wall": wall, "cpu": cpu}
+
+    first = steps("train", 1) | {"idle_mib": idle} | worker.traffic()
+    steps("infer", 1)
+    steps("train", 2)
+    print(json.dumps(first), flush=True)
+    for line in sys.stdin:
+        what, count = line.split()
+        if what == "fold":
+            with worker.folded():
+                answer = steps(what, int(count))
+        else:
+            answer = {"peak_mib": peak()} if what == "end" else steps(what, int(count))
+        print(json.dumps(answer), flush=True)
+        if what == "end":
+            return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A model of one framework: a training step and inference on a batch."""
+
+    train: Callable[[], Any]
+    infer: Callable[[], Any]
+    folded: Callable[[], AbstractContextManager[Any]]
+    traffic: Callable[[], dict[str, float]]
+
+
+def keras_worker(task: dict[str, Any]) -> Worker:
+    """Return the Keras model of a task."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -196,44 +273,90 @@ def work(task: dict[str, Any]) -> None:
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=task["xla"],
     )
-
-    def peak() -> float:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-    idle = peak()
     model.make_train_function()
     images = tf.constant(x)
     infer = tf.function(lambda batch: model(batch, training=False), jit_compile=task["xla"])
     data = iter(tf.data.Dataset.from_tensors((x, y)).repeat().prefetch(2))
+    return Worker(
+        train=lambda: model.train_function(data),
+        infer=lambda: infer(images),
+        folded=lambda: qat_lib.folded_weights(model),
+        traffic=lambda: moved_mib(model, batch),
+    )
 
-    def steps(what: str, count: int) -> dict[str, float]:
-        if what == "train":
-            return timed(lambda: model.train_function(data), count)
-        # Shorter than a step, so that waking up would count: one untimed, then more of them.
-        infer(images)
-        return timed(lambda: infer(images), 4 * count)
 
-    def timed(step: Callable[[], Any], count: int) -> dict[str, float]:
-        wall, cpu = time.perf_counter(), time.process_time()
-        for _ in range(count):
-            step()
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        return {"wall": wall, "cpu": cpu}
+def torch_worker(task: dict[str, Any]) -> Worker:
+    """Return the PyTorch model of a task."""
+    import torch
 
-    first = steps("train", 1) | {"idle_mib": idle} | moved_mib(model, batch)
-    steps("infer", 1)
-    steps("train", 2)
-    print(json.dumps(first), flush=True)
-    for line in sys.stdin:
-        what, count = line.split()
-        if what == "fold":
-            with qat_lib.folded_weights(model):
-                answer = steps(what, int(count))
-        else:
-            answer = {"peak_mib": peak()} if what == "end" else steps(what, int(count))
-        print(json.dumps(answer), flush=True)
-        if what == "end":
-            return
+    from qat_lib.torch import folded_weights
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # waiting threads of a busy machine would spin and count
+    side, batch = NETWORKS[task["network"]], task["batch_size"]
+    x, y = torch.randn(batch, 3, side, side), torch.randint(0, 10, (batch,))
+    model, modes = torch_model(task["network"], task["kind"], x)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4, momentum=0.9)
+
+    def train() -> None:
+        modes(True)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    def infer() -> Any:
+        modes(False)
+        with torch.no_grad():
+            return model(x)
+
+    ours = task["kind"] in KINDS[1:]
+    return Worker(
+        train=train,
+        infer=infer,
+        folded=lambda: folded_weights(model) if ours else contextlib.nullcontext(),
+        traffic=dict,
+    )
+
+
+def torch_model(network: str, kind: str, x: Any) -> tuple[Any, Callable[[bool], Any]]:
+    """Return an untrained model for ten classes, and its switch between training and inference."""
+    import torch
+
+    from qat_lib.torch import apply_plan, calibrate, plan_quantization
+    from qat_lib.torch.models import mobilenet_v2, resnet20_cifar10
+
+    model = resnet20_cifar10() if network == "resnet20" else mobilenet_v2(classes=10)
+    if kind == "fx":
+        from torch.ao.quantization import get_default_qat_qconfig_mapping
+        from torch.ao.quantization.quantize_fx import prepare_qat_fx
+
+        model = prepare_qat_fx(model.train(), get_default_qat_qconfig_mapping("x86"), (x,))
+    elif kind == "pt2e":
+        from torchao.quantization.pt2e import (
+            move_exported_model_to_eval,
+            move_exported_model_to_train,
+        )
+        from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
+        from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+        quantizer = x86.X86InductorQuantizer()
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config(is_qat=True))
+        model = prepare_qat_pt2e(torch.export.export(model.train(), (x,)).module(), quantizer)
+        # An exported graph has its mode in its operators; ``train()`` doesn't reach them.
+        return (
+            model,
+            lambda training: (
+                move_exported_model_to_train(model)
+                if training
+                else move_exported_model_to_eval(model)
+            ),
+        )
+    elif kind != "fp32":
+        plan = plan_quantization(model, "full", None, "auto")
+        model = apply_plan(model, plan.with_range_policy(kind))
+        if kind != "ema":
+            calibrate(model, x, method="max")
+    return model, model.train
 
 
 def moved_mib(model: Any, batch: int) -> dict[str, float]:

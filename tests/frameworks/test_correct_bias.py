@@ -61,6 +61,7 @@ def test_correct_bias_is_taken_back_where_outputs_get_worse(framework: Any) -> N
         np.testing.assert_array_equal(value, before[name], err_msg=name)
 
 
+@pytest.mark.matrix
 def test_correct_bias_survives_export(framework: Any, tmp_path: Path) -> None:
     images = framework.samples(IMAGES)
     quantized, path = quantized_at(8, framework, framework.network()), tmp_path / "net.onnx"

@@ -55,6 +55,7 @@ def test_reader_takes_the_valid_file(reader: Reader, tmp_path: Path) -> None:
     reader.read(file)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "examples", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 )

@@ -192,6 +192,7 @@ def run_here(case: Case, good: Path, folder: Path, capfd: pytest.CaptureFixture[
     return problems(case, answer, left, 0)
 
 
+@pytest.mark.matrix
 def test_a_sample_of_bad_inputs_is_refused(
     good: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

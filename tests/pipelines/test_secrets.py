@@ -141,6 +141,7 @@ def test_compile_refuses_a_secret_in_cluster_env(
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
 
+@pytest.mark.matrix
 def test_printed_objects_hold_no_secret_value(fake_cli: Any) -> None:
     failed = fake_cli("run", "--set", "model.options={prepare_data: {sleep: 0}}", "--json")
     assert failed.returncode == 0

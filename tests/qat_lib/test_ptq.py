@@ -56,6 +56,7 @@ def test_quantize_is_plan_apply_calibrate_and_correct(framework: str, correct: b
     np.testing.assert_array_equal(outputs(found, x), outputs(expected, x))
 
 
+@pytest.mark.matrix
 def test_quantize_rounds_weights_of_keras() -> None:
     model, x = made("keras")
     recipe = PtqRecipe(backend="tensorrt", calibrator="max", rounding="adaround", batch_size=8)

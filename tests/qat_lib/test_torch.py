@@ -59,6 +59,7 @@ def test_torch_names_match_type_checking_imports() -> None:
         assert getattr(package, name) is getattr(importlib.import_module(home), name)
 
 
+@pytest.mark.matrix
 def test_torch_names_need_no_tensorflow() -> None:
     pytest.importorskip("torch", reason="needs the extra qatline[torch]")
     code = """

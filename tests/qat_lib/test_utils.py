@@ -30,6 +30,7 @@ def ops(path: str) -> list[str]:
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
+@pytest.mark.matrix
 def test_the_basics_example_runs_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def version_of(registry: MlflowRegistry, files: Path, **tags: str) -> int:
     return registry.create_version(source, tags, "a description")
 
 
+@pytest.mark.matrix
 def test_missing_model_is_empty(registry: MlflowRegistry) -> None:
     assert registry.state() == ModelState()
     assert registry.versions() == []

@@ -95,6 +95,7 @@ def check_whole(registry: MlflowRegistry) -> None:
         assert after.left == before.to
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_best_of_simultaneous_candidates_becomes_champion(store: Store, count: int) -> None:
     name, go = f"race-{count}", store.folder / f"go-{count}"
@@ -128,6 +129,7 @@ def test_next_run_mends_what_a_killed_one_left(store: Store, point: int) -> None
     killed_and_mended(store, f"kill-{point}", point)
 
 
+@pytest.mark.matrix
 def test_one_at_a_time_takes_over_from_a_killed_owner(store: Store) -> None:
     """All wait for the owner, which is then killed, and find its lock dead at the same time."""
     name, count = "killed-owner", 3

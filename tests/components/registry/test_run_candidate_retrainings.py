@@ -82,6 +82,7 @@ def test_retrainings_protect_the_champion(registry: MlflowRegistry, retrain: Mak
     assert registry.state().aliases == {"champion": 3, "challenger": 4, "previous": 1}
 
 
+@pytest.mark.matrix
 def test_model_at_chance_is_never_promoted(registry: MlflowRegistry, retrain: Make) -> None:
     lenient = {
         "max_drop": 1.0,
@@ -93,6 +94,7 @@ def test_model_at_chance_is_never_promoted(registry: MlflowRegistry, retrain: Ma
     assert registry.state().aliases == {"challenger": 1}
 
 
+@pytest.mark.matrix
 def test_late_candidate_is_judged_against_the_champion_of_now(
     registry: MlflowRegistry, retrain: Make
 ) -> None:
@@ -117,6 +119,7 @@ def test_versions_tell_what_they_are(registry: MlflowRegistry, retrain: Make) ->
     assert version.tags["qatline.better_than_chance"] == "true"
 
 
+@pytest.mark.matrix
 def test_same_files_make_no_second_version(registry: MlflowRegistry, retrain: Make) -> None:
     retrain(500).run(registry.name)
     again = retrain(500)

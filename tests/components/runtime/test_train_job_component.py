@@ -94,6 +94,7 @@ def pods(cluster: FakeKubernetes, tmp_path: Path) -> Iterator[LocalPods]:
     started.close()
 
 
+@pytest.mark.matrix
 def test_workers_meet_and_the_launcher_hands_their_output_on(
     cluster: FakeKubernetes,
     pods: LocalPods,
@@ -113,6 +114,7 @@ def test_workers_meet_and_the_launcher_hands_their_output_on(
     assert cluster.jobs == {}
 
 
+@pytest.mark.matrix
 def test_the_next_attempt_goes_on_from_the_last_checkpoint(
     cluster: FakeKubernetes,
     pods: LocalPods,
@@ -135,6 +137,7 @@ def test_the_next_attempt_goes_on_from_the_last_checkpoint(
     assert stored() == []
 
 
+@pytest.mark.matrix
 def test_the_worker_that_failed_is_told(
     cluster: FakeKubernetes,
     pods: LocalPods,

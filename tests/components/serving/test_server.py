@@ -212,6 +212,7 @@ def test_metrics_count_requests_and_batches(server: Server, samples: np.ndarray)
     assert float(values['qatline_batch_samples_sum{model="digits"}']) >= 2
 
 
+@pytest.mark.matrix
 def test_running_requests_are_answered_after_a_signal(
     package: Path, samples: np.ndarray, logits: np.ndarray, tmp_path: Path
 ) -> None:
@@ -262,6 +263,7 @@ def test_port_in_use_is_one_sentence(server: Server, package: Path, tmp_path: Pa
     assert f"Port {server.port} can't be used" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.matrix
 def test_client_names_a_server_that_is_away(package: Path) -> None:
     (port,) = free_ports(1)
     client = Client(f"http://127.0.0.1:{port}", package)

@@ -126,6 +126,7 @@ def test_engine_that_answers_nan_is_refused(
     assert not (tmp_path / "evaluation.json").exists()
 
 
+@pytest.mark.matrix
 def test_fp16_engine_has_row_and_passes_check(
     steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
 ) -> None:
@@ -154,6 +155,7 @@ def report(evaluated: tuple[Path, dict[str, float]]) -> dict[str, Any]:
     return dict(json.loads((evaluated[0] / "evaluation.json").read_text()))
 
 
+@pytest.mark.matrix
 def test_fp32_rows_have_the_accuracy_of_the_predictions(report: dict[str, Any]) -> None:
     results = report["results"]
     assert list(results) == ["fp32", "fp32_engine", "ptq_engine", "qat_engine"]
@@ -166,6 +168,7 @@ def test_fp32_rows_have_the_accuracy_of_the_predictions(report: dict[str, Any]) 
     assert report["agreement"]["fp32_engine"]["largest_difference"] < 1e-5
 
 
+@pytest.mark.matrix
 def test_control_is_a_row_beside_fp32(steps: dict[str, Path], tmp_path: Path) -> None:
     qat, out = tmp_path / "qat", tmp_path / "evaluation"
     (qat / "control").mkdir(parents=True)

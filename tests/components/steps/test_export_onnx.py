@@ -126,6 +126,7 @@ def test_openvino_graph_is_analyzed_as_tensorrt_graph(digits_dataset, steps, tmp
     assert not [path for path in out.iterdir() if path.is_dir()]
 
 
+@pytest.mark.matrix
 def test_the_target_follows_the_backend_of_the_engines(digits_dataset, steps, tmp_path, progress):
     for backend in ("tensorrt", "openvino", "onnxruntime"):
         run(digits_dataset, steps, tmp_path / backend, progress, engine={"backend": backend})
@@ -218,6 +219,7 @@ def test_export_refuses_target_unfit_for_backend(digits_dataset, steps, tmp_path
         run(digits_dataset, steps, tmp_path / "onnx", progress, target="openvino")
 
 
+@pytest.mark.matrix
 def test_an_engine_in_fp16_gets_its_graph(digits_dataset, steps, tmp_path, progress):
     import onnx
 
@@ -250,6 +252,7 @@ def test_an_engine_in_fp16_gets_its_graph(digits_dataset, steps, tmp_path, progr
     assert (tmp_path / "on" / "fp16.onnx").exists()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("target", ["tensorrt", "openvino"])
 def test_fp16_precision_keeps_fp32_graph(digits_dataset, steps, tmp_path, progress, target):
     import onnx

@@ -198,6 +198,7 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") 
     assert Dataset(tmp_path / "out").info().splits["test"] == 20
 
 
+@pytest.mark.matrix
 def test_prepare_data_reports_full_disk(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, sys

@@ -74,6 +74,7 @@ def made(digits_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.mark.matrix
 def test_a_seed_decides_everything(made: Path) -> None:
     for name in ("baseline", "ptq", "qat"):
         first, second = (describe(made / run / name).digest for run in ("first", "second"))

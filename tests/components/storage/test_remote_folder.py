@@ -229,6 +229,7 @@ def test_prepare_data_reads_images_from_elsewhere(
     assert changed == (path == "s3://data/pets")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "path", ["s3://data/records", "s3://data/records/a*", "s3://data/records/a.tfrecord"]
 )

@@ -237,6 +237,7 @@ def test_missing_s3_data_set_is_reported(s3: Any, cache: Path, tmp_path: Path) -
     assert settings_files({"data": settings.model_dump()}) == {}
 
 
+@pytest.mark.matrix
 def test_s3_model_and_weights_are_fetched_and_keyed(
     s3: Any, cache: Path, tmp_path: Path, digits_dataset: Path
 ) -> None:
@@ -358,6 +359,7 @@ def test_what_is_removed_is_gone(place: tuple[Storage, str], tmp_path: Path) -> 
     assert storage.list(root) == []
 
 
+@pytest.mark.matrix
 def test_finished_folder_comes_back(place: tuple[Storage, str], tmp_path: Path) -> None:
     storage, root = place
     work = tmp_path / "work"

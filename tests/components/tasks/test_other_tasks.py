@@ -102,6 +102,7 @@ def test_a_class_without_samples_is_not_measured() -> None:
     assert task.groups(task.measure(outputs, targets))[3].value is None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", TASKS)
 def test_planted_candidates_are_told_apart(name: str) -> None:
     """The paired test finds a better and a worse candidate, and no difference between equals."""

@@ -110,6 +110,7 @@ def test_bootstrap_finds_a_difference_and_none_between_equals() -> None:
     assert (same.p_better, same.p_worse, same.difference) == (1.0, 1.0, 0.0)
 
 
+@pytest.mark.matrix
 def test_bootstrap_keeps_its_level() -> None:
     generator = np.random.default_rng(5)
     called = 0

@@ -178,6 +178,7 @@ def test_translated_hands_our_own_errors_on() -> None:
         raise DataError("own")
 
 
+@pytest.mark.matrix
 def test_ensuring_a_store_again_changes_nothing(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/deep/mlflow.db"
     experiment = ensure_store(uri, "tests", "s3://x")

@@ -39,6 +39,7 @@ def test_array_data_gives_shuffled_and_plain_batches() -> None:
     np.testing.assert_array_equal(y, Y[30:])
 
 
+@pytest.mark.matrix
 def test_finetune_trains_on_arrays_and_keeps_the_best_epoch() -> None:
     keras.utils.set_random_seed(0)
     x = keras.Input((3,))

@@ -184,6 +184,7 @@ def test_loop_moves_ranges_with_each_part() -> None:
     np.testing.assert_allclose(quantizer.amax, expected, rtol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("is_qat", [False, True], ids=["baseline", "qat"])
 def test_own_train_step_is_called(is_qat: bool) -> None:
     Counted.taken, found = tf.Variable(0), []

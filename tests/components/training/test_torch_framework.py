@@ -66,6 +66,7 @@ def test_quantizers_hold_ranges_as_arrays(quantized: TorchNetwork) -> None:
     )
 
 
+@pytest.mark.matrix
 def test_export_takes_channels_first_and_agrees(quantized: TorchNetwork, tmp_path: Path) -> None:
     path = tmp_path / "q.onnx"
     options = ExportOptions(target="openvino", channels_first_input=True)

@@ -28,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.matrix
 def test_diagnose_names_the_planted_layer_first(
     folder: Path,
     tmp_path: Path,

@@ -61,6 +61,7 @@ def test_finetune_writes_model_and_summary(folder: Path, tmp_path: Path) -> None
     assert changed == (content["kept_epoch"] > 0)
 
 
+@pytest.mark.matrix
 def test_finetune_can_be_repeated_and_reads_npy_files(folder: Path, tmp_path: Path) -> None:
     files = ["--data", str(folder / "x.npy"), "--labels", str(folder / "y.npy")]
     losses = []
@@ -126,6 +127,7 @@ def test_finetune_moves_images_alone(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_finetune_of_a_regression_with_two_inputs(tmp_path: Path) -> None:
     keras.utils.set_random_seed(0)
     left, right = keras.Input((4,), name="left"), keras.Input((2,), name="right")

@@ -66,6 +66,7 @@ def test_optimize_measures_on_test_samples(folder: Path, tmp_path: Path) -> None
         assert engine.manifest.classes == ("a", "b", "c", "d")
 
 
+@pytest.mark.matrix
 def test_optimize_trains_where_calibration_and_float_layers_lose(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_optimize_trains_where_calibration_and_float_layers_lose(
     assert "is above the accepted 0.01" in found["reason"]
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("int8_is_fast")
 def test_optimize_scores_masks_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")

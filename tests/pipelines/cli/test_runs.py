@@ -103,6 +103,7 @@ def test_logs_of_a_run_and_of_a_step(interrupted: RunFolder, tmp_path: Path) -> 
     assert "there is none" in missing.stderr
 
 
+@pytest.mark.matrix
 def test_a_run_while_it_works_and_after_it(
     fake_cli: Any, started: Callable[..., Popen[str]]
 ) -> None:

@@ -36,6 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.matrix
 def test_search_writes_a_spec_that_quantize_takes(folder: Path, tmp_path: Path) -> None:
     best, before = tmp_path / "best.yaml", set(folder.iterdir())
     arguments = ["--data", str(folder / "x.npz"), "--max-drop", "2%", "--no-engines"]

@@ -79,6 +79,7 @@ def test_runs_without_a_verdict_do_not_count(store: Store, verdict: str, status:
     assert store.check("two", sections())
 
 
+@pytest.mark.matrix
 def test_other_settings_and_other_data_are_new(store: Store, tmp_path: Path) -> None:
     data = tmp_path / "d.npz"
     np.savez(data, x=np.zeros(3))

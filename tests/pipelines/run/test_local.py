@@ -108,6 +108,7 @@ def test_a_failing_step_is_named_without_traceback(
     assert f"Log: {fake_cli.only_run() / 'logs' / 'pipeline.log'}" in failed.stderr
 
 
+@pytest.mark.matrix
 def test_json_of_a_failure_has_the_error(fake_cli: Any) -> None:
     failed = fake_cli(
         "run", "--json", "--debug", "--set", "model.options={train_baseline: {error: DataError}}"
@@ -237,6 +238,7 @@ def test_a_run_leaves_nothing_in_the_temporary_folder(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.matrix
 def test_a_run_folder_in_use_is_refused(fake_cli: Any, started: Start) -> None:
     started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
     wait_for((fake_cli.runs / "misbehaved-train_baseline").exists, "the step")

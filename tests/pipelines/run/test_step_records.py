@@ -109,6 +109,7 @@ def test_step_that_was_computed_again_has_two_runs(bench: Bench, tmp_path: Path)
     assert sorted(each.data.tags["qatline.key"] for each in bench.children()) == ["k1", "k2"]
 
 
+@pytest.mark.matrix
 def test_record_replaces_an_interrupted_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise TrackingError("killed")

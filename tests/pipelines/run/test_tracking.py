@@ -33,6 +33,7 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
+@pytest.mark.matrix
 def test_required_server_that_is_away_ends_the_run(fake_cli: Any, nobody: str) -> None:
     failed = fake_cli("run", "--set", f"tracking.uri={nobody}", **ON)
     assert failed.returncode == 1
@@ -42,6 +43,7 @@ def test_required_server_that_is_away_ends_the_run(fake_cli: Any, nobody: str) -
     assert fake_cli.executed() == []
 
 
+@pytest.mark.matrix
 def test_optional_server_that_is_away_is_a_warning(fake_cli: Any, nobody: str) -> None:
     done = fake_cli(
         "run", "--set", f"tracking.uri={nobody}", "--set", "tracking.required=false", **ON

@@ -280,6 +280,7 @@ def test_ten_thousand_nodes(tmp_path: Path, build: Callable[[GraphBuilder, str, 
     assert report.to_json()
 
 
+@pytest.mark.matrix
 def test_memory_stays_near_the_files_size(tmp_path: Path) -> None:
     """A process limited to 1.5 GiB reads 160 MB of weights."""
     g = GraphBuilder()

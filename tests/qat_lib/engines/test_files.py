@@ -308,6 +308,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.matrix
 def test_two_processes_build_the_same_engine(int8_onnx: Path, tmp_path: Path) -> None:
     """Each loads the result after each of its builds.
 

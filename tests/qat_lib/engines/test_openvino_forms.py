@@ -214,6 +214,7 @@ def test_sound_form_reads_weights_from_other_files(tmp_path: Path) -> None:
     assert arrays[0] == arrays[1]
 
 
+@pytest.mark.matrix
 def test_signed_integers_in_front_of_an_unsqueeze_are_shifted(tmp_path: Path) -> None:
     """A one-dimensional convolution with a quantized input and an output in floating point."""
     keras = pytest.importorskip("keras")

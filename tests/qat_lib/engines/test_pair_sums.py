@@ -236,6 +236,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, bo
     return dict(zip(cases, json.loads(done.stdout), strict=True))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("unsigned", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_engine_without_vnni_is_exact(form: str, unsigned: bool, answers: Any) -> None:

@@ -30,6 +30,7 @@ def script() -> Any:
     return module
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_script_writes_complete_results(
     script: Any,

@@ -505,6 +505,7 @@ def test_uncopyable_layer_says_so() -> None:
         quantize_model(model)
 
 
+@pytest.mark.matrix
 def test_the_summary_and_the_callbacks_work(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -221,6 +221,7 @@ def deep_model() -> keras.Model:
     return keras.Model(x, y)
 
 
+@pytest.mark.matrix
 def test_deep_model_works_beyond_recursion_limit(tmp_path: Path) -> None:
     model = deep_model()
     model.save(tmp_path / "model.keras")
@@ -235,6 +236,7 @@ def test_deep_model_works_beyond_recursion_limit(tmp_path: Path) -> None:
         sys.setrecursionlimit(before)
 
 
+@pytest.mark.matrix
 def test_too_deep_model_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     model, before = deep_model(), sys.getrecursionlimit()
     monkeypatch.setattr("qat_lib.keras.apply.recursion.ROOM", 1)

@@ -81,6 +81,7 @@ def test_optimize_compares_both_engines(tmp_path: Path) -> None:
     assert str(found).startswith(f"small: {found.verdict}, 4 of 4 layers in INT8, accuracy ")
 
 
+@pytest.mark.matrix
 def test_optimize_keeps_layers_in_float_where_calibration_loses(tmp_path: Path) -> None:
     model = classifier(outlier=100.0)
     given = {"metric": "fidelity", "recipe": PtqRecipe(bias_correction=False), **QUICK}
@@ -94,6 +95,7 @@ def test_optimize_keeps_layers_in_float_where_calibration_loses(tmp_path: Path) 
     assert found.int8_layers == 4 - len(found.attempts[1].float_layers)
 
 
+@pytest.mark.matrix
 def test_optimize_trains_where_float_layers_are_not_enough(tmp_path: Path) -> None:
     model = classifier()
     trained: list[Any] = []
@@ -119,6 +121,7 @@ class Batches:
         return iter([(IMAGES[:16], np.zeros(16)), (IMAGES[16:], np.zeros(32))])
 
 
+@pytest.mark.matrix
 def test_optimize_takes_batches_and_several_inputs(tmp_path: Path) -> None:
     found = optimize(classifier(), Batches(), tmp_path / "batches", **QUICK)
     assert (found.metric, found.samples) == ("agreement", 48)
@@ -132,6 +135,7 @@ def test_optimize_takes_batches_and_several_inputs(tmp_path: Path) -> None:
         assert found.value > 0.9
 
 
+@pytest.mark.matrix
 def test_optimize_takes_open_sizes_from_the_data(tmp_path: Path) -> None:
     images, steps = keras.Input((None, None, 5), name="image"), keras.Input((None, 5), name="steps")
     pooled = [
@@ -159,6 +163,7 @@ def test_optimize_takes_open_sizes_from_the_data(tmp_path: Path) -> None:
         optimize(maps, sizes, tmp_path / "maps", **QUICK)
 
 
+@pytest.mark.matrix
 def test_optimize_takes_modules(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch_twins import Residual

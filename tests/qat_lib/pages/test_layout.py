@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def test_layout_of_nothing_is_empty() -> None:
     assert lay_out(0, []) == Layout(boxes=(), lanes=(), width=0.0, rows=0)
 
 
+@pytest.mark.matrix
 def test_layout_of_a_large_graph_is_bounded() -> None:
     layout = lay_out(10_000, random_edges(10_000, 1))
     assert len(layout.boxes) == 10_000

@@ -136,6 +136,7 @@ def test_range_covers_the_largest_pair(shape: tuple[int, ...], channel_axes: Any
     np.testing.assert_allclose(np.ravel(quantizer.range_of(kernel)), np.ravel(expected), rtol=1e-6)
 
 
+@pytest.mark.matrix
 def test_exported_weights_never_overflow(tmp_path: Path) -> None:
     model = image_network()
     data = np.random.default_rng(0).normal(size=(32, 12, 12, 6)).astype("float32")

@@ -112,6 +112,7 @@ def _keras_path(name: str) -> str:
     return f"{block.replace('.', '_')}_{norm[2:]}_bn/moving_mean" if block else "bn1/moving_mean"
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not DATA.is_dir(), reason="no trained weights in ../shared/data")
 def test_correct_bias_equals_keras_on_resnet20() -> None:
     pairs = resnet20_biases(activations=False)
@@ -120,6 +121,7 @@ def test_correct_bias_equals_keras_on_resnet20() -> None:
         np.testing.assert_allclose(bias, expected, atol=1e-4)
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not DATA.is_dir(), reason="no trained weights in ../shared/data")
 def test_correct_bias_equals_keras_on_the_first_stage_of_int8() -> None:
     """Further on, values at the edge of a step round apart in the two frameworks.

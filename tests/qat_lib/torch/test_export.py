@@ -266,6 +266,7 @@ def test_export_of_quantized_module_runs_in_int8(network: nn.Module, export: Any
     assert precisions["stem/Conv"] == precisions["body.0/Conv"] == "int8"
 
 
+@pytest.mark.matrix
 def test_export_feeds_an_engine(network: nn.Module, export: Any, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     path = export(network, torch.zeros(1, *SHAPE), target="openvino")
@@ -328,6 +329,7 @@ class Residual(nn.Module):
         return self.dense(x.mean((2, 3)))
 
 
+@pytest.mark.matrix
 def test_export_names_functions_as_plans_do(export: Any) -> None:
     example = torch.ones(1, *SHAPE)
     expected = {"conv/Conv", "add/Add", "relu/Relu", "mean/GlobalAveragePool", "dense/Gemm"}
@@ -358,6 +360,7 @@ def test_export_trusts_no_trace_that_answers_otherwise(export: Any, run_onnx: An
     assert received.tolist() == [[0, 2]]
 
 
+@pytest.mark.matrix
 def test_recurrent_export_leaves_batch_open(export: Any) -> None:
     class Last(nn.Module):
         def __init__(self) -> None:

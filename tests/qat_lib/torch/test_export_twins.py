@@ -115,6 +115,7 @@ def check_verdicts(ours: Path, keras: Path) -> None:
     assert Counter(x.rule for x in found.findings) == Counter(x.rule for x in expected.findings)
 
 
+@pytest.mark.matrix
 def test_twins_have_the_same_numbers_and_verdicts(twins: Any) -> None:
     _, _, ours, keras = twins
     check_numbers(ours, keras, weights=20)

@@ -76,6 +76,7 @@ def test_quantize_model_refuses(options: dict[str, object], message: str) -> Non
         quantize_model(Residual(), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.matrix
 def test_quantize_model_within_quantized_modules() -> None:
     code = """
 import torch

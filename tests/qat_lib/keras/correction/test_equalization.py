@@ -269,6 +269,7 @@ def test_equalize_follows_shortcuts():
     assert ranges.max() / ranges.min() < 0.2 * before.max() / before.min()
 
 
+@pytest.mark.matrix
 def test_equalize_lowers_the_error_along_shortcuts():
     model, data, other = residual_network(), images(), images(seed=1)
     expected = model.predict(other, verbose=0)

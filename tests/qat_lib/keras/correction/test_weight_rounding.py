@@ -42,6 +42,7 @@ def error(made, model, seed=1):
     return np.square(made.predict(other, verbose=0) - expected).mean() / np.square(expected).mean()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bits", [3, 4])
 def test_adaround_lowers_the_error_on_other_data(bits):
     model = network()

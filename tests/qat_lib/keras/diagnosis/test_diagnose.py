@@ -48,6 +48,7 @@ def test_a_channel_scaled_100_times_is_named_first(layer: str, reader: str, seed
     assert found.layers[0].layer == reader
 
 
+@pytest.mark.matrix
 def test_the_change_mends_the_planted_fault() -> None:
     model = network()
     scale_channel(model, "conv2", "depth", 3, 100.0)
@@ -120,6 +121,7 @@ def test_a_tensor_that_no_range_fits_is_named_first() -> None:
     }
 
 
+@pytest.mark.matrix
 def test_few_bits_are_named_with_more_of_them() -> None:
     spec = qat_lib.QuantizationSpec().add("conv2", num_bits=3)
     first = diagnosed(quantized(network(), spec)).findings[0]
@@ -127,6 +129,7 @@ def test_few_bits_are_named_with_more_of_them() -> None:
     assert first.change[0].to_dict() == {"name": "conv2", "num_bits": 8}
 
 
+@pytest.mark.matrix
 def test_layers_measures_those_with_the_most_noise() -> None:
     model = network()
     scale_channel(model, "conv1", "conv2", 3, 100.0)
@@ -154,6 +157,7 @@ def test_a_model_stays_as_it_was() -> None:
         np.testing.assert_array_equal(weight.numpy(), value)
 
 
+@pytest.mark.matrix
 def test_an_interrupted_diagnosis_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, journal = quantized(network()), tmp_path / "j"
     whole = diagnosed(model)

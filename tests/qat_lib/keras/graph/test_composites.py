@@ -312,6 +312,7 @@ def test_readers_of_an_inner_tensor_must_agree() -> None:
         plan_quantization(sequence_model(), quantization_spec=spec)
 
 
+@pytest.mark.matrix
 def test_edited_plan_is_applied_as_it_stands() -> None:
     plan = plan_quantization(sequence_model())
     shorter = plan.without("block_feed_1_input_quantizer", "block_feed_0_kernel_quantizer")

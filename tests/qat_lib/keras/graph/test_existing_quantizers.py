@@ -19,6 +19,7 @@ def keras_quantized() -> keras.Model:
     return model
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "use",
     [

@@ -114,6 +114,7 @@ def test_a_step_grows_by_few_ops_for_each_quantizer(policy: str) -> None:
     assert ops[1] - ops[0] <= {"ema": 16}.get(policy, 8)
 
 
+@pytest.mark.matrix
 def test_shared_functions_keep_no_graph_of_a_step_alive() -> None:
     def graph_of_a_step() -> Any:
         quantizer = TensorQuantizer()

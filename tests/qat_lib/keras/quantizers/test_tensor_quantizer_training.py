@@ -144,6 +144,7 @@ def test_evaluation_and_inference_leave_ranges_alone() -> None:
     assert activation_ranges(model) == before
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_switches_reach_what_was_traced_before(jit_compile: bool) -> None:
     x, y = batches()

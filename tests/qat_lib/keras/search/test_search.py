@@ -96,6 +96,7 @@ def pairs(path: Path) -> list[tuple[str, ...]]:
     return [(n.op_type, *n.input, *n.output) for n in graph.node if n.op_type in kinds]
 
 
+@pytest.mark.matrix
 def test_the_file_of_the_spec_has_the_placement_searched(tmp_path: Path) -> None:
     model = network()
     candidates = Candidates(
@@ -167,6 +168,7 @@ class Clock:
         return {name: self._milliseconds(str(path)) for name, path in engines.items()}
 
 
+@pytest.mark.matrix
 def test_int8_that_is_not_faster_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch, lambda name: 1.0 if name == "float" else 0.99)
     slow = found(0.5, backend="auto")
@@ -177,6 +179,7 @@ def test_int8_that_is_not_faster_is_not_chosen(monkeypatch: pytest.MonkeyPatch) 
     assert found(0.5, backend="auto").found
 
 
+@pytest.mark.matrix
 def test_fastest_leaves_in_float_what_is_faster_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def milliseconds(name: str) -> float:
         return 9.0 if name == "float" else 1.0 + ("conv1" in name) - 0.1 * name.count(",")
@@ -189,6 +192,7 @@ def test_fastest_leaves_in_float_what_is_faster_there(monkeypatch: pytest.Monkey
     assert len(clock.built) <= 1 + 4 + 2
 
 
+@pytest.mark.matrix
 def test_no_placement_within_the_bound_keeps_float() -> None:
     def metric(outputs: Any, reference: Any) -> float:
         return 1.0 if outputs is reference else 0.0
@@ -200,12 +204,14 @@ def test_no_placement_within_the_bound_keeps_float() -> None:
     assert result.metric == "metric"
 
 
+@pytest.mark.matrix
 def test_a_bound_that_only_float_keeps_is_no_placement() -> None:
     result = found(0.0)
     assert result.verdict == "keep fp32"
     assert result.drop > 0
 
 
+@pytest.mark.matrix
 def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = found(0.02)
     quantized, built = Candidates.quantized, list[str]()
@@ -244,6 +250,7 @@ def test_journal_is_of_the_same_data(
     assert marks[0] == marks[1] != marks[2]
 
 
+@pytest.mark.matrix
 def test_a_real_engine_is_built_and_timed() -> None:
     pytest.importorskip("onnxruntime")
     # Its range covers the planted channels: with another this network is at the edge of the check.

@@ -166,6 +166,7 @@ def test_lstm_from_float_shares_the_parameters() -> None:
     assert made(torch.randn(3, 2, 5))[0].shape == (3, 2, 8)
 
 
+@pytest.mark.matrix
 def test_lstm_exports_pair_for_each_joined_tensor(export: Callable[..., Path]) -> None:
     torch.manual_seed(6)
     lstm, x = Last(5, 4), torch.randn(2, 3, 5)
