@@ -16,7 +16,8 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
@@ -227,20 +228,26 @@ def _holds_secret_value(text: str) -> bool:
     return any(text == form or (form in text and not _is_word(form)) for form in forms)
 
 
-def _secret_forms(environment: Mapping[str, str]) -> list[str]:
+def _secret_forms(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets of variables in all forms they may have in a text, longest first."""
+    # A process scrubs thousands of lines in one environment.
+    return _forms_of(tuple(environment.items()))
+
+
+@lru_cache(maxsize=4)
+def _forms_of(variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     forms: set[str] = set()
-    for value in _secret_values(environment):
+    for value in _secret_values(variables):
         encoded = {quote(value, safe=""), quote(value), quote_plus(value)}
         lower = {re.sub(r"%..", lambda code: code[0].lower(), text) for text in encoded}
         escaped = {json.dumps(value)[1:-1], repr(value)[1:-1], html.escape(value)}
         forms |= {value, unquote(value), *encoded, *lower, *escaped}
-    return sorted(filter(_can_be_masked, forms), key=len, reverse=True)
+    return tuple(sorted(filter(_can_be_masked, forms), key=len, reverse=True))
 
 
-def _secret_values(environment: Mapping[str, str]) -> Iterator[str]:
+def _secret_values(variables: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield the values of variables with a secret name and the passwords of addresses."""
-    for name, value in environment.items():
+    for name, value in variables:
         if is_secret_name(name):
             if not _is_file(value):  # such as GOOGLE_APPLICATION_CREDENTIALS
                 yield value
