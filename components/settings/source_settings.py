@@ -133,7 +133,7 @@ class DataSettings(Settings):
             "digits (scikit-learn), npz (a file of arrays), folder (of images, one sub-folder a "
             "class), masks (images/ and masks/), coco (images with boxes), table (a CSV or Parquet "
             "file), tfrecord (shards of TFRecords), huggingface (a data set of datasets), keras (a "
-            "tf.keras.datasets name), python (a function). See docs/data.md."
+            "tf.keras.datasets name), python (a function). See docs/how-to/data.md."
         ),
     )
     path: str | None = Field(

@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands' own help."""
+"""Write docs/reference/cli.md from the commands' own help."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from qatline.pipelines.cli.main import app
 
-TARGET = Path(__file__).parents[1] / "cli.md"
+TARGET = Path(__file__).parents[1] / "reference" / "cli.md"
 HEAD = """# Command line
 
 <!-- Written by docs/tools/cli_reference.py from the commands' help. -->

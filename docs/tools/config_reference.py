@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the settings' own schema. Run it after a change of the settings."""
+"""Write docs/reference/configuration.md from the settings' own schema. Run it after a change of the settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from qatline.pipelines.config.run_config import RunConfig
 
-TARGET = Path(__file__).parents[1] / "configuration.md"
+TARGET = Path(__file__).parents[1] / "reference" / "configuration.md"
 
 HEAD = """# Configuration
 
@@ -39,7 +39,7 @@ qatline config show --set qat.epochs=2
 ```
 
 Names, files, installed packages and the engine backend are checked before training. `qatline check` finds more; see
-[Before a long run](getting-started.md#before-a-long-run).
+[Before a long run](../tutorials/getting-started.md#before-a-long-run).
 
 ## Secrets
 
@@ -55,7 +55,7 @@ variables that the libraries read:
 | S3 | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, or a profile |
 | Kubeflow Pipelines | `KFP_TOKEN` |
 
-On a cluster [`cluster.secret_env`](cluster.md#tracking) takes them from Kubernetes secrets.
+On a cluster [`cluster.secret_env`](../how-to/cluster.md#tracking) takes them from Kubernetes secrets.
 
 The values of environment variables with a secret name (`DB_PASS`, `QATLINE_WEBHOOK`, `*_TOKEN`, `*_SECRET`,
 `*_API_KEY`, ...) and the passwords in other variables' addresses are replaced by `***` in everything that qatline

@@ -1,4 +1,4 @@
-"""Write docs/findings.md: each code with the graph that causes it and the fix."""
+"""Write docs/reference/findings.md: each code with the graph that causes it and the fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qat_lib.analysis import CATALOG
 
-TARGET = Path(__file__).parents[1] / "findings.md"
+TARGET = Path(__file__).parents[1] / "reference" / "findings.md"
 HEAD = """# Findings
 
 <!-- Written by docs/tools/findings.py. -->

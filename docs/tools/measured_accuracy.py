@@ -1,4 +1,4 @@
-"""Sections of docs/measurements.md on accuracy."""
+"""Sections of docs/reference/measurements.md on accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of docs/measurements.md on speed, size and memory, and on networks."""
+"""Sections of docs/reference/measurements.md on speed, size and memory, and on networks."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ counts requests without an answer, also of those that ran when the server was st
 
 
 QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a separate process, in
-turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](qat-cost.md) explains them.
+turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](../explanation/qat-cost.md) explains them.
 In such turns, on Keras 2, NVIDIA's toolkit takes 1.9 to 2.1 times the FP32 step for ResNet-50 at 96 pixels,
 1.2 to 1.4 for MobileNetV2 and 1.2 to 1.3 for ResNet-20, and TFMOT 3.2 to 3.8, 1.4 and 1.3 to 1.5.
 """

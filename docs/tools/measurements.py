@@ -1,4 +1,4 @@
-"""Write docs/measurements.md from the files in benchmarks/results."""
+"""Write docs/reference/measurements.md from the files in benchmarks/results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import measured_accuracy as accuracy
 import measured_cost as cost
 from tables import ROOT
 
-TARGET = ROOT / "docs" / "measurements.md"
+TARGET = ROOT / "docs" / "reference" / "measurements.md"
 
 INTRODUCTION = """# Measurements
 

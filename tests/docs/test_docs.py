@@ -2,8 +2,8 @@
 
 Every block runs as printed. Blocks run verbatim. Some commands stand for their expensive selves:
 ``pip`` and ``uv run`` use this environment instead of making one, and ``qatline run`` and ``qatline
-sweep`` train for one epoch on few samples, the default network with few channels. The commands themselves,
-unchanged, are the subject of the tests of whole runs.
+sweep`` train for one epoch on few samples, the default network with few channels, and a sampler draws one trial. The
+commands themselves, unchanged, are the subject of the tests of whole runs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from run_page import blocks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # What a page finds in its folder because the reader comes from another one.
 COMES_AFTER = {
-    "calibration.md": "library.md",
-    "champion.md": "getting-started.md",
-    "engines.md": "library.md",
-    "export.md": "library.md",
-    "report.md": "getting-started.md",
-    "tensorrt.md": "library.md",
+    "calibration.md": "how-to/library.md",
+    "champion.md": "tutorials/getting-started.md",
+    "engines.md": "how-to/library.md",
+    "export.md": "how-to/library.md",
+    "report.md": "tutorials/getting-started.md",
+    "tensorrt.md": "how-to/library.md",
 }
 NEEDS_PACKAGE = {"pytorch.md": ("torch", "torch")}
 QUICK = [
@@ -50,6 +50,7 @@ if [[ "$1" == run ]]; then
   [[ "$*" == *model.* ]] || set -- "$@" --set model.options.width=8
   set -- "$@" {" ".join(QUICK)} --accept-rejected  # one epoch may be no better than chance
 elif [[ "$1" == sweep ]]; then
+  [[ "$*" != *--trials* ]] || set -- "$@" --trials 1
   set -- "$@" --set model.options.width=8 {" ".join(QUICK)}
 fi
 exec "{{bin}}/qatline" "$@"
@@ -142,7 +143,7 @@ def test_anchors_of_links_exist(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
-    assert {page.name for page in DOCS.glob("*.md")} == set(
+    assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} == set(
         re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE)
     )
 
@@ -161,14 +162,14 @@ def test_a_generated_page_is_up_to_date(tool: str, page: str) -> None:
     code = f"import sys; sys.path.insert(0, 'docs/tools'); import {tool}; sys.stdout.write({tool}.render())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == (DOCS / f"{page}.md").read_text(), f"run: python docs/tools/{tool}.py"
+    assert done.stdout == (DOCS / "reference" / f"{page}.md").read_text(), f"run: python docs/tools/{tool}.py"
 
 
 @pytest.mark.matrix
 def test_every_public_name_of_the_migration_table_exists() -> None:
     import qat_lib
 
-    page = (DOCS / "coming-from-tensorflow-quantization.md").read_text()
+    page = (DOCS / "how-to" / "coming-from-tensorflow-quantization.md").read_text()
     names = sorted(set(re.findall(r"`qat_lib\.(\w+)`", page)))
     assert len(names) > 8
     # In both orders: what one name imports must not make another one appear.
@@ -210,7 +211,7 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
     if package == "qat_lib.torch":
         pytest.importorskip("torch", reason="needs the extra qatline[torch]")
     public = importlib.import_module(package)
-    page = (DOCS / "reference.md").read_text()
+    page = (DOCS / "reference" / "api.md").read_text()
     described = {path.rpartition(".") for path in re.findall(r"^::: (\S+)$", page, flags=re.M)}
     of_torch = package == "qat_lib.torch"
     names = {name for place, _, name in described if ("qat_lib.torch" in place) == of_torch}
