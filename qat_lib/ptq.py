@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -190,6 +191,13 @@ class PtqRecipe:
         if self.bias_correction:
             return front_end.correct_bias(quantized, data, **options)
         return BiasReport(samples=0)
+
+
+def loaded_model(model: Any) -> Any:
+    """Return ``model``, or the Keras model of the ``.keras`` file at that path."""
+    if isinstance(model, str | os.PathLike):
+        return import_module("qat_lib.keras.loading").load_model(model)
+    return model
 
 
 def front_end_of(model: Any) -> FrontEnd:

@@ -254,10 +254,10 @@ def without_vnni() -> list[str]:
         """x86 CPUs without VNNI and AMX add pairs of 8-bit products in 16 bits, with saturation. Ways around it,
 quantized without training and compared with FP32. *Room for pairs* is the plan for such CPUs (`--cpu avx2`), with the
 first layer in float if it reads an image; *8 bits* is the plan for others. The first two columns are exact
-arithmetic: ONNX Runtime without optimizations. OpenVINO runs the files as they are; `build_engine` would run the layers that can overflow in float32.
-Speed is the processor time of FP32 over that of INT8 in the same backend, with one image and one thread. The CPU
-without VNNI is emulated (`ONEDNN_MAX_CPU_ISA=AVX2`). ONNX Runtime does not obey that variable and ran with VNNI.
-Empty cells were not measured.
+arithmetic: ONNX Runtime without optimizations. OpenVINO runs the files as they are; `build_engine` would run the
+layers that can overflow in float32. Speed is the processor time of FP32 over that of INT8 in the same backend, with
+one image and one thread. The CPU without VNNI is emulated (`ONEDNN_MAX_CPU_ISA=AVX2`). ONNX Runtime does not obey that
+variable and ran with VNNI. Empty cells were not measured.
 """,
     ]
     for name, network in figures["networks"].items():

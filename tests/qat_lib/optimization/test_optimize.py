@@ -121,6 +121,15 @@ class Batches:
         return iter([(IMAGES[:16], np.zeros(16)), (IMAGES[16:], np.zeros(32))])
 
 
+def test_optimize_takes_a_file(tmp_path: Path) -> None:
+    classifier().save(tmp_path / "model.keras")
+    found = optimize(str(tmp_path / "model.keras"), IMAGES, tmp_path / "out", **QUICK)
+    assert found.int8_layers == 4
+    with pytest.raises(UnsupportedModelError, match=r"no\.keras"):
+        optimize(tmp_path / "no.keras", IMAGES, tmp_path / "none", **QUICK)
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.matrix
 def test_optimize_takes_batches_and_several_inputs(tmp_path: Path) -> None:
     found = optimize(classifier(), Batches(), tmp_path / "batches", **QUICK)
