@@ -129,12 +129,14 @@ def steps() -> list[str]:
 
 def qat_step() -> list[str]:
     """Return the section on the cost of a QAT step."""
-    plain, xla = load("qat_step"), load("qat_step_xla")
+    plain, xla, torch = load("qat_step"), load("qat_step_xla"), load("qat_step_torch")
     return [
         "## What does a QAT step cost?\n",
         block(
             "uv run python benchmarks/qat_step.py --rounds 5 --starts 3\n"
-            "uv run python benchmarks/qat_step.py --rounds 5 --xla --networks resnet20 mobilenetv2",
+            "uv run python benchmarks/qat_step.py --rounds 5 --xla --networks resnet20 mobilenetv2\n"
+            "pip install --target packages --no-deps torchao\n"
+            "uv run python benchmarks/qat_step.py --framework torch --packages packages --starts 2",
         ),
         QAT_STEP,
         _step_table(plain),
@@ -142,6 +144,12 @@ def qat_step() -> list[str]:
         "Both networks' steps compiled with XLA:\n",
         _step_table(xla),
         measured(xla, "tensorflow", "keras"),
+        """PyTorch 2.13 on one thread, next to its own fake quantization: `fx` is `torch.ao.quantization`'s graph mode
+with the configuration `x86`, `pt2e` is torchao 0.18 with `X86InductorQuantizer`. Neither is compiled. The published
+pytorch-quantization has no package for this version of PyTorch, and was not measured.
+""",
+        _step_table(torch),
+        measured(torch),
     ]
 
 
@@ -152,7 +160,7 @@ def _step_table(figures: dict[str, Any]) -> str:
         cells = [f"{median:.2f} ({low:.2f} to {high:.2f})", f"{row['step_cpu'][1]:.2f}"]
         cells += [f"{row[name]:.2f}" for name in ("first_step", "memory")]
         cells += [f"{row[name][1]:.2f}" for name in ("inference_cpu", "folded_inference_cpu")]
-        cells += [f"{row['floor']:.2f}"]
+        cells += [f"{row['floor']:.2f}" if "floor" in row else "-"]
         rows.append([f"{row['network']}, {row['policy']}", *cells])
     head = ["step (quartiles)", "step, CPU time", "first step", "peak memory", "inference"]
     return table(["times FP32", *head, "inference, weights folded", "floor"], rows)

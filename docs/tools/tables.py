@@ -21,7 +21,8 @@ def measured(figures: dict[str, Any], *libraries: str) -> str:
     about = figures["measured"]
     versions = ", ".join(f"{library} {about['versions'][library]}" for library in libraries)
     cores = f"{about['cores']} core{'' if about['cores'] == 1 else 's'}"
-    return f"Measured {about['day']} on {cores} of an {about['processor']}; {versions}.\n"
+    where = f"Measured {about['day']} on {cores} of an {about['processor']}"
+    return f"{where}; {versions}.\n" if versions else f"{where}.\n"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
