@@ -145,8 +145,8 @@ def qat_step() -> list[str]:
         _step_table(xla),
         measured(xla, "tensorflow", "keras"),
         """PyTorch 2.13 on one thread, next to its own fake quantization: `fx` is `torch.ao.quantization`'s graph mode
-with the configuration `x86`, `pt2e` is torchao 0.18 with `X86InductorQuantizer`. Neither is compiled. The published
-pytorch-quantization has no package for this version of PyTorch, and was not measured.
+with the configuration `x86`, `pt2e` is torchao 0.18 with `X86InductorQuantizer`. Neither is compiled.
+pytorch-quantization did not install from the Python Package Index, and was not measured.
 """,
         _step_table(torch),
         measured(torch),
