@@ -156,6 +156,7 @@ def test_every_page_is_in_the_navigation() -> None:
         ("findings", "reference/findings.md"),
         ("llms", "llms.txt"),
         ("measurements", "reference/measurements.md"),
+        pytest.param("placement", "images/placement.svg", marks=pytest.mark.matrix),
     ],
 )
 def test_a_generated_page_is_up_to_date(tool: str, page: str) -> None:
