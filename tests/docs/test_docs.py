@@ -164,9 +164,7 @@ def test_a_generated_page_is_up_to_date(tool: str, page: str) -> None:
     code = f"import sys; sys.path.insert(0, 'docs/tools'); import {tool}; sys.stdout.write({tool}.render())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == (DOCS / page).read_text(), (
-        f"run: python docs/tools/{tool}.py"
-    )
+    assert done.stdout == (DOCS / page).read_text(), f"run: python docs/tools/{tool}.py"
 
 
 @pytest.mark.matrix

@@ -18,6 +18,17 @@
     });
   }
 
+  // The keyboard reaches a box that scrolls, and no other one.
+  const boxes = document.querySelectorAll(".scroll");
+  const mark = () => {
+    for (const box of boxes) {
+      if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  addEventListener("resize", mark);
+  mark();
+
   const view = document.getElementById("graph-view");
   const svg = view && view.querySelector("svg");
   if (!svg) return;

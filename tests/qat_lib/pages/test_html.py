@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from markupsafe import Markup
 
 from qat_lib.pages import html
@@ -57,3 +58,24 @@ def test_text_has_enough_contrast() -> None:
     for text, ground in pairs:
         for theme in (0, 1):
             assert contrast(colours[text][theme], colours[ground][theme]) >= 4.5, (text, ground)
+
+
+@pytest.mark.parametrize(("cell", "tone", "largest"), [("hit", "int8", 48), ("miss", "bad", 50)])
+def test_numbers_in_full_confusion_cells_have_contrast(cell: str, tone: str, largest: int) -> None:
+    (rule,) = re.findall(rf"td\.{cell} {{ background: (.*?);", STYLE)
+    shown = {"hit": "calc(10% + var(--share) * 38%)", "miss": "min(50%, 16% + var(--share) * 300%)"}
+    assert shown[cell] in rule, "compute the largest share of the tone anew"
+    colours = {
+        name: themes
+        for name, *themes in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", STYLE)
+    }
+    for theme in (0, 1):
+        ink, card, strong = (colours[name][theme] for name in ("ink", "card", tone))
+        parts = [
+            round(
+                (largest * int(strong[k : k + 2], 16) + (100 - largest) * int(card[k : k + 2], 16))
+                / 100
+            )
+            for k in (1, 3, 5)
+        ]
+        assert contrast(ink, "#" + "".join(f"{part:02x}" for part in parts)) >= 4.5
