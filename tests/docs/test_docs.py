@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -180,6 +181,31 @@ def test_every_public_name_of_the_migration_table_exists() -> None:
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     for name in re.findall(r"`qat_lib\.utils\.(\w+)`", page):
         assert hasattr(qat_lib.utils, name), name
+
+
+@pytest.mark.matrix
+def test_file_formats_name_the_keys_that_are_written(tmp_path: Path) -> None:
+    import keras
+    import numpy as np
+    import onnx
+
+    import qat_lib
+    from qat_lib.engines import BuildSpec, build_engine
+
+    x = keras.Input((4, 4, 1))
+    model = keras.Model(x, keras.layers.Dense(2)(keras.layers.Flatten()(x)))
+    quantized = qat_lib.quantize_model(model)
+    qat_lib.calibrate(quantized, np.ones((4, 4, 4, 1), np.float32))
+    qat_lib.export_onnx(quantized, tmp_path / "m.onnx", target="openvino")
+    build_engine(tmp_path / "m.onnx", BuildSpec(backend="openvino"), output=tmp_path / "m.engine")
+    plan = qat_lib.plan_quantization(model).to_dict()
+    manifest = json.loads((tmp_path / "m.engine.json").read_text())
+    metadata = {entry.key for entry in onnx.load(tmp_path / "m.onnx").metadata_props}
+    page = (DOCS / "reference" / "files.md").read_text()
+    named = set(re.findall(r"`([\w.]+)`", page))
+    unnamed = {"created", "git", "build_seconds", "device_memory_bytes", "properties"}
+    assert metadata | set(plan) | (set(manifest) - unnamed) <= named
+    assert (plan["version"], manifest["format"]) == (1, 2)
 
 
 def test_finding_codes_are_in_the_catalog() -> None:
