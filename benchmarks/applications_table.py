@@ -127,7 +127,7 @@ def write_results(rows: list[dict[str, Any]], path: Path) -> None:
         "step with a finite loss and a gradient for every trainable weight; the exported file verified against the\n"
         "plan; ONNX Runtime and Keras agree on every label but ties, of the original and of the quantized network; no\n"
         "finding that is an error or a warning. The largest difference is that of two class probabilities, on all\n"
-        "images; beside it stands that of Keras alone, when its inputs move by a millionth of their value.\n"
+        "images; next to it is that of Keras alone, when its inputs move by a millionth of their value.\n"
         "Detectors and segmenters have no labels to compare: their outputs differ by no more than rounding\n"
         "explains, and OpenVINO builds their engine.\n\n"
         f"Made with {', '.join(f'{name} {version}' for name, version in versions().items() if name != 'nncf')}.\n\n"

@@ -145,7 +145,7 @@ DETAILS = {
     ),
     "V28": (
         "`Conv(DQ as float32, weight as float16)`",
-        "Write the scales in the type of the other operands.",
+        "Write the scales in the type of the remaining operands.",
     ),
 }
 

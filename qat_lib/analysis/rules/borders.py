@@ -10,7 +10,7 @@ from qat_lib.graph.roles import ARITHMETIC, onnx_operators
 from qat_lib.onnx_view.graph import Node
 
 V28 = Rule("V28", "error", "types of a DQ and of the operands that it meets differ", "M")
-H2 = Rule("H2", "info", "the input's Q is a kernel of its own", "L", "E")
+H2 = Rule("H2", "info", "the input's Q is a separate kernel", "L", "E")
 H3 = Rule("H3", "info", "the input is transposed inside the graph", "L", "E")
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
@@ -28,7 +28,7 @@ def check_borders(engine: PredictedEngine) -> Iterator[Finding]:
         if kernel.reason == "quantize" and kernel.values[0] in inputs:
             yield H2.at(
                 engine.graph.node_by_name.get(kernel.name, kernel.name),
-                message=f"the input {kernel.values[0]!r} is quantized by a kernel of its own.",
+                message=f"the input {kernel.values[0]!r} is quantized by a separate kernel.",
                 advice="Feed INT8 and remove the first Q if the caller can quantize, or accept one "
                 "small kernel.",
             )
@@ -36,7 +36,7 @@ def check_borders(engine: PredictedEngine) -> Iterator[Finding]:
         if node.op == "Transpose" and node.input(0) in inputs:
             yield H3.at(
                 node,
-                message=f"the input {node.input(0)!r} is transposed by a kernel of its own.",
+                message=f"the input {node.input(0)!r} is transposed by a separate kernel.",
                 advice="Export with a channels-first input if the caller can feed one.",
             )
         if node.op in _SAME_TYPE:

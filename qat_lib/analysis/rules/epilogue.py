@@ -12,7 +12,7 @@ from qat_lib.analysis.reads import Read, ends_in_float, float_reads
 from qat_lib.onnx_view.graph import Node
 
 V13 = Rule(
-    "V13", "warning", "layer writes floating point and its Q becomes a kernel of its own", "E", "E"
+    "V13", "warning", "layer writes floating point and its Q becomes a separate kernel", "E", "E"
 )
 V14 = Rule("V14", "warning", "Q/DQ between a layer and its normalization or activation", "E")
 H1 = Rule("H1", "info", "zero padding could be an attribute of the layer behind it", "E", "E")
@@ -39,7 +39,7 @@ def _check_output(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     yield V13.at(
         chain.nodes[-1],
         message=f"{layer!r} computes in INT8 but writes floating point, because {why}: the Q "
-        "behind it is a kernel of its own.",
+        "behind it is a separate kernel.",
         advice=advice,
         severity=severity,
         layer=layer,
@@ -134,7 +134,7 @@ def _check_padding(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     if readers and readers <= {"Conv", "AveragePool"}:
         yield H1.at(
             node,
-            message=f"{node.keras_layer!r} pads with zeros in a kernel of its own.",
+            message=f"{node.keras_layer!r} pads with zeros in a separate kernel.",
             advice="Merge it into the pads attribute of the layer behind it.",
         )
 

@@ -21,7 +21,7 @@ TensorRTMajor: TypeAlias = Literal[8, 10, 11]
 Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
 
 V05 = Rule("V05", "error", "integer operator that TensorRT does not import", "P15")
-V07 = Rule("V07", "error", "the parser cannot take this node as it is meant", "P17 P18 P19 L")
+V07 = Rule("V07", "error", "the parser rejects or misreads this node", "P17 P18 P19 L")
 
 _INTEGER_OPS = onnx_operators("integer")
 

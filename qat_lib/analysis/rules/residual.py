@@ -68,7 +68,7 @@ def _between_quantized(placed: PlacedAdd, behind: Chain) -> Finding:
     return V17.at(
         placed.node,
         message=f"both operands of {name!r} are quantized, so it does not fuse into {branch!r} but "
-        "is a kernel of its own.",
+        "is a separate kernel.",
         advice=f"Remove the Q on the output of {branch!r}; keep the one on the other operand.",
     )
 

@@ -38,6 +38,6 @@ def _several_scales(engine: PredictedEngine, value: str, scales: set[Scale]) -> 
     return V08.at(
         engine.graph.producer(value) or value,
         message=f"the output of {layer!r} is quantized with {len(scales)} different scales "
-        f"({listed}): each costs a kernel of its own, and the layer cannot write INT8.",
+        f"({listed}): each costs a separate kernel, and the layer cannot write INT8.",
         advice=f"Give the output of {layer!r} one quantizer that all its consumers share.",
     )

@@ -15,7 +15,7 @@ from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.shapes import fixed_sizes
 
 V10 = Rule("V10", "warning", "only one operand of a weighted layer is quantized", "D")
-V11 = Rule("V11", "info", "weighted layer stays in floating point", "D")
+V11 = Rule("V11", "info", "weighted layer runs in floating point", "D")
 V12 = Rule("V12", "warning", "transpose or reshape between the weight's DQ and its layer", "D", "E")
 V24 = Rule("V24", "info", "layer is too small to gain from INT8", "J", "M")
 V25 = Rule("V25", "info", "channels are not a multiple of 16", "J", "E")

@@ -189,7 +189,7 @@ def _floats(result: PlacementResult) -> Iterator[str]:
         yield f"  {short_name(each.layer, 40):40}{drop}"
         for addition in each.splits:
             yield from _wrapped(
-                f"splits the fused block of {addition}: the addition runs as a kernel of its own, "
+                f"splits the fused block of {addition}: the addition runs as a separate kernel, "
                 "and a tensor is converted to INT8 for it.",
                 "    ",
             )
