@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from qat_lib.errors import DataError
 from qat_lib.files import limits
@@ -28,11 +29,19 @@ from qat_lib.files.text_files import read_json
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
-from qatline.components.data.images import Pixels, decode_image, load_image
+from qatline.components.data.images import (
+    Pixels,
+    as_png,
+    decode_image,
+    is_plain_jpeg,
+    load_image,
+    read_image,
+)
 from qatline.components.data.part import Indices
 from qatline.components.data.stored_arrays import read_targets, read_weights
 
 SHARD_BYTES = 1 << 30
+_SAMPLE = 16  # images that decide on the decoder
 # The index of a million images has about 60 MiB, and the list of as many files 50 MiB.
 _INDEX_BYTES = 1 << 30
 
@@ -91,8 +100,8 @@ class _ImageSplit(ABC):
         self, dataset: Dataset, split: str, info: DatasetInfo, form: Preprocessing, images: int
     ) -> None:
         self._color = form.color
-        self._shape = info.image_shape
-        self._size = (self._shape[0], self._shape[1]) if form.resize else None
+        self.shape = info.image_shape
+        self._size = (self.shape[0], self.shape[1]) if form.resize else None
         self._threads = min(8, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="decode")
         self.targets = read_targets(dataset, split, info, images)
@@ -105,7 +114,7 @@ class _ImageSplit(ABC):
             DataError: an image is missing, broken or of another size since the data set was
                 prepared.
         """
-        images = np.empty((len(indices), *self._shape), np.uint8)
+        images = np.empty((len(indices), *self.shape), np.uint8)
 
         def load(thread: int) -> None:
             for place in range(thread, len(indices), self._threads):
@@ -116,11 +125,34 @@ class _ImageSplit(ABC):
 
     def _checked(self, index: int) -> Pixels:
         name, image = self._load(index)
-        if image.shape != self._shape:
+        if image.shape != self.shape:
             raise DataError(
-                f"the image {name} is {image.shape}, expected {self._shape}: run prepare_data again"
+                f"the image {name} is {image.shape}, expected {self.shape}: run prepare_data again"
             )
         return image
+
+    def is_plain(self) -> bool:
+        """Return whether the first images are plain JPEG files of the right size."""
+        first = range(min(_SAMPLE, len(self.targets)))
+        return all(is_plain_jpeg(self._content(index), self.shape) for index in first)
+
+    def encoded(self, indices: Indices) -> npt.NDArray[np.object_]:
+        """Return each image as a file that libjpeg decodes to its pixels: JPEG, or else PNG.
+
+        Raises:
+            DataError: as for ``inputs``.
+        """
+        files = np.empty(len(indices), object)
+        for place, index in enumerate(indices):
+            content = self._content(index)
+            if not is_plain_jpeg(content, self.shape):
+                content = as_png(self._checked(index))
+            files[place] = content
+        return files
+
+    @abstractmethod
+    def _content(self, index: int) -> bytes:
+        """Return the content of an image's file."""
 
     @abstractmethod
     def _load(self, index: int) -> tuple[str, Pixels]:
@@ -136,6 +168,9 @@ class FileSplit(_ImageSplit):
         self._paths = _read_listing(dataset.listing_file(split))
         self._root = Path(info.root or "")
         super().__init__(dataset, split, info, form, len(self._paths))
+
+    def _content(self, index: int) -> bytes:
+        return read_image(self._root / self._paths[index])
 
     def _load(self, index: int) -> tuple[str, Pixels]:
         path = self._root / self._paths[index]
@@ -154,10 +189,13 @@ class ShardSplit(_ImageSplit):
         self._check(path)
         super().__init__(dataset, split, info, form, len(self._entries))
 
+    def _content(self, index: int) -> bytes:
+        shard, offset, size, _ = self._entries[index]
+        return self._files[shard].read(offset, size)
+
     def _load(self, index: int) -> tuple[str, Pixels]:
-        shard, offset, size, name = self._entries[index]
-        content = self._files[shard].read(offset, size)
-        return name, decode_image(content, self._color, self._size, name=name)
+        name = self._entries[index][3]
+        return name, decode_image(self._content(index), self._color, self._size, name=name)
 
     def _check(self, index: Path) -> None:
         largest = 4 * limits.image_pixels() + (1 << 20)

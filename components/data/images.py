@@ -1,6 +1,7 @@
 """Decoder of image files, based on Pillow.
 
-It is the only decoder, so that training and engine receive the same pixels.
+It defines the pixels of an image, so that training and engine receive the same ones. Other decoders
+may read the files of ``is_plain_jpeg``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _MODES = {"rgb": "RGB", "gray": "L"}
 # EXIF tag, and its first value for images that are stored turned by 90 degrees.
 _ORIENTATION, _FIRST_TURNED = 0x0112, 5
+
+# Markers of JPEG: frames coded by Huffman, tables before them, and segments of applications.
+_FRAMES, _TABLES = (0xC0, 0xC1, 0xC2), (0xC4, 0xDB, 0xDD)
+_APP0, _APP1, _APP14 = 0xE0, 0xE1, 0xEE
 
 # Images are decoded in many threads, but large ones, of hundreds of megabytes, one at a time.
 _LARGE_PIXELS = 4_000_000
@@ -105,6 +110,46 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
     remedy = "Repair or remove it, or set data.skip_broken=true."
     with _opened(data, name, f"the image {name}", remedy) as opened:
         return _upright(opened, color, size, name)
+
+
+def is_plain_jpeg(data: bytes, shape: tuple[int, ...]) -> bool:
+    """Return whether any decoder based on libjpeg gives the pixels of ``decode_image``.
+
+    Such a JPEG has the wanted size, 8 bits, one component or YCbCr, no EXIF data, which may turn
+    it, and an end. Gray images of color files are excluded: Pillow weighs the colors, libjpeg takes
+    their luminance.
+
+    Args:
+        data: content of the file.
+        shape: wanted shape ``(height, width, channels)``.
+    """
+    if data[:2] != b"\xff\xd8" or data[-2:] != b"\xff\xd9":
+        return False
+    place, end = 2, len(data) - 10
+    while place < end and data[place] == 0xFF:  # segments: marker, length, content
+        marker = data[place + 1]
+        length, content = int.from_bytes(data[place + 2 : place + 4], "big"), place + 4
+        if marker in _FRAMES:
+            bits, components = data[content], data[content + 5]
+            height = int.from_bytes(data[content + 1 : content + 3], "big")
+            width = int.from_bytes(data[content + 3 : content + 5], "big")
+            return bits == 8 and (height, width) == shape[:2] and components in (1, shape[2])
+        is_exif = marker == _APP1 and data[content : content + 4] == b"Exif"
+        # Adobe's segment states the transform, such as none for RGB.
+        if is_exif or marker == _APP14 or (marker < _APP0 and marker not in _TABLES):
+            return False
+        place += 2 + length
+    return False
+
+
+def as_png(image: Pixels) -> bytes:
+    """Return an image ``(height, width, 1 or 3)`` as an uncompressed PNG file."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    pixels = image[..., 0] if image.shape[-1] == 1 else image
+    Image.fromarray(pixels).save(stream, "PNG", compress_level=0)
+    return stream.getvalue()
 
 
 def upright_size(data: bytes, *, name: str) -> tuple[int, int]:

@@ -6,7 +6,7 @@ It is common to all readers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,21 @@ class Split(Protocol):
 
     def inputs(self, indices: Indices) -> Batch:
         """Return raw inputs ``(len(indices), ...)``."""
+
+
+@runtime_checkable
+class ImageFiles(Split, Protocol):
+    """A part of images in files."""
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of a raw image, ``(height, width, channels)``, uint8."""
+
+    def is_plain(self) -> bool:
+        """Return whether most files are decoded alike by Pillow and libjpeg."""
+
+    def encoded(self, indices: Indices) -> Array:
+        """Return JPEG and PNG files of the images, which libjpeg decodes to ``inputs``."""
 
 
 class InputForm(Protocol):

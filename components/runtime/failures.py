@@ -61,5 +61,9 @@ def as_data_error(error: BaseException) -> DataError | None:
     """
     if not type(error).__module__.startswith("tensorflow"):
         return None
+    if "Invalid JPEG data" in str(error):
+        return DataError(
+            "an image was damaged since the data set was prepared. Run prepare_data again."
+        )
     found = _RAISED_IN_PYTHON.search(str(error))
     return DataError(found["message"]) if found else None

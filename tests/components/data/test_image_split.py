@@ -1,6 +1,7 @@
 """Shards: written by prepare_data, read anywhere, checked."""
 
 import json
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -9,11 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from PIL import Image
 
 from qat_lib.errors import DataError
 from qatline.components.artifacts import Dataset
 from qatline.components.data.image_split import ShardSplit, write_shards
-from qatline.components.data.reader import load_split, open_split
+from qatline.components.data.part import ImageFiles
+from qatline.components.data.reader import load_split, open_split, tf_dataset
+from qatline.components.runtime.failures import as_data_error
 from qatline.components.settings import DataSettings
 from qatline.components.steps.prepare_data import prepare_data_step
 from qatline.components.support.events import NullProgress
@@ -181,3 +186,57 @@ def test_an_image_of_another_size_is_told(shards: Path) -> None:
     )
     with pytest.raises(DataError, match=r"is \(6, 8, 3\), expected \(6, 9, 3\)"):
         open_split(shards, "test").inputs(np.array([0]))
+
+
+def photographs(root: Path, plain: int) -> Path:
+    """Write 40 images of two classes: ``plain`` usual JPEG files, then of several kinds."""
+    generator = np.random.default_rng(0)
+    turned = Image.Exif()
+    turned[0x0112] = 3
+    kinds: list[dict[str, Any]] = [{"exif": turned}, {"mode": "L"}, {"mode": "CMYK"}, {"png": True}]
+    for index in range(40):
+        options = dict(kinds[index % 4]) if index >= plain else {}
+        noise = generator.integers(0, 256, (3, 4, 3), np.uint8)
+        image = Image.fromarray(noise).resize((20, 16), Image.Resampling.BICUBIC)
+        image = image.convert(options.pop("mode", "RGB"))
+        folder = root / "ab"[index % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        suffix = "png" if options.pop("png", False) else "jpg"
+        image.save(folder / f"{index:02d}.{suffix}", **options)
+    return root
+
+
+@pytest.mark.parametrize("storage", ["files", "shards"])
+@pytest.mark.parametrize("plain", [40, 38, 0])
+def test_tensorflow_reads_the_pixels_of_pillow(tmp_path: Path, storage: str, plain: int) -> None:
+    out, _ = prepare(photographs(tmp_path / "images", plain), storage)
+    part = open_split(out, "train")
+    assert isinstance(part, ImageFiles)
+    assert part.is_plain() or plain < 40
+    batches = list(tf_dataset(out, "train", 7).as_numpy_iterator())
+    x, y = load_split(out, "train")
+    np.testing.assert_array_equal(np.concatenate([batch[0] for batch in batches]), x)
+    np.testing.assert_array_equal(np.concatenate([batch[1] for batch in batches]), y)
+
+
+def test_image_damaged_after_preparation_is_reported(tmp_path: Path) -> None:
+    root = photographs(tmp_path / "images", 40)
+    out, _ = prepare(root, "files")
+    for path in root.rglob("*.jpg"):
+        path.write_bytes(path.read_bytes()[:-40])  # without its end
+    with pytest.raises(tf.errors.OpError) as found:
+        list(tf_dataset(out, "train", 4))
+    assert re.search(r"image .*\.jpg is broken", str(as_data_error(found.value)))
+
+
+def test_jpeg_that_libjpeg_refuses_is_reported(tmp_path: Path) -> None:
+    root = photographs(tmp_path / "images", 40)
+    out, _ = prepare(root, "files")
+    batches = tf_dataset(out, "train", 4)
+    for path in root.rglob("*.jpg"):
+        data = path.read_bytes()
+        place = data.index(b"\xff\xc4")  # the tables of Huffman's code
+        path.write_bytes(data[: place + 4] + b"\x77" + data[place + 5 :])
+    with pytest.raises(tf.errors.OpError) as found:
+        list(batches)
+    assert "Run prepare_data again" in str(as_data_error(found.value))

@@ -1,18 +1,27 @@
 """What an image file may ask for, and what it may be."""
 
+import io
 import os
 import struct
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from qat_lib.errors import DataError
 from qatline.components.data import images
-from qatline.components.data.images import decode_image, load_image, read_image
+from qatline.components.data.images import (
+    as_png,
+    decode_image,
+    is_plain_jpeg,
+    load_image,
+    read_image,
+)
 
 
 def test_read_image_takes_regular_files_only(tmp_path: Path) -> None:
@@ -95,3 +104,67 @@ def test_large_files_are_read_one_at_a_time(
         waiting = [pool.submit(load_image, path, "rgb", None) for path in paths]
     assert all(isinstance(done.exception(), DataError) for done in waiting)
     assert most == 1
+
+
+def jpeg(mode: str = "RGB", size: tuple[int, int] = (13, 10), **options: Any) -> bytes:
+    """Return a JPEG file of coarse noise, ``size`` is width and height."""
+    noise = np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8)
+    stream = io.BytesIO()
+    image = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC).convert(mode)
+    image.save(stream, "JPEG", **options)
+    return stream.getvalue()
+
+
+def turned() -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+@pytest.mark.parametrize("color", ["rgb", "gray"])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"progressive": True},
+        {"optimize": True, "quality": 5},
+        {"subsampling": 0},
+        {"subsampling": 1, "quality": 100},
+        {"restart_marker_blocks": 2},
+        {"comment": b"a comment"},
+    ],
+    ids=str,
+)
+def test_plain_jpeg_has_pillows_pixels_in_tensorflow(
+    color: str, mode: str, options: dict[str, Any]
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    shape = (10, 13, 3 if color == "rgb" else 1)
+    data = jpeg(mode, **options)
+    assert is_plain_jpeg(data, shape) == (color == "rgb" or mode == "L")
+    expected = decode_image(data, color, None, name="x")
+    if not is_plain_jpeg(data, shape):
+        data = as_png(expected)
+    found = tf.io.decode_jpeg(data, channels=shape[-1], dct_method="INTEGER_ACCURATE").numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_other_images_are_not_plain() -> None:
+    shape = (10, 13, 3)
+    assert is_plain_jpeg(jpeg(), shape)
+    assert not is_plain_jpeg(jpeg(), (13, 10, 3))
+    assert not is_plain_jpeg(jpeg("CMYK"), shape)
+    assert not is_plain_jpeg(jpeg(exif=turned()), shape)
+    assert not is_plain_jpeg(jpeg(keep_rgb=True), shape)
+    assert not is_plain_jpeg(as_png(np.zeros(shape, np.uint8)), shape)
+    whole = jpeg()
+    for length in range(len(whole)):
+        assert not is_plain_jpeg(whole[:length], shape)
+
+
+@pytest.mark.parametrize("place", range(2, 40))
+def test_damaged_head_of_a_jpeg_ends_without_an_exception(place: int) -> None:
+    data = jpeg()
+    for value in (0, 0xC0, 0xD8, 0xFF):
+        is_plain_jpeg(data[:place] + bytes([value]) + data[place + 1 :], (10, 13, 3))
