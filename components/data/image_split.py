@@ -170,7 +170,7 @@ class FileSplit(_ImageSplit):
         super().__init__(dataset, split, info, form, len(self._paths))
 
     def _content(self, index: int) -> bytes:
-        return read_image(self._root / self._paths[index])
+        return read_image(f"{self._root}/{self._paths[index]}")
 
     def _load(self, index: int) -> tuple[str, Pixels]:
         path = self._root / self._paths[index]

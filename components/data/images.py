@@ -52,7 +52,7 @@ def load_image(path: Path, color: str, size: tuple[int, int] | None) -> Pixels:
         return decode_image(read_image(path), color, size, name=str(path))
 
 
-def read_image(path: Path) -> bytes:
+def read_image(path: str | Path) -> bytes:
     """Return the content of an image file.
 
     Its size is limited to that of the largest allowed image without compression.
@@ -196,10 +196,10 @@ def _upright(opened: Any, color: str, size: tuple[int, int] | None, name: str) -
         raise DataError(
             f"the image {name} has mode {opened.mode}; expected 8 bits a channel: convert it first"
         )
-    image: Any = ImageOps.exif_transpose(opened)
-    if "transparency" in image.info:
-        image = image.convert("RGBA")
-    image = image.convert(_MODES[color])
+    ImageOps.exif_transpose(opened, in_place=True)
+    image: Any = opened.convert("RGBA") if "transparency" in opened.info else opened
+    if image.mode != _MODES[color]:  # convert() copies an image of the same mode
+        image = image.convert(_MODES[color])
     if size is not None and image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     pixels = np.asarray(image, np.uint8)
