@@ -213,6 +213,28 @@ Pillow. The ratio varies by 0.1 between runs: with 630 photographs it was 0.85 a
     ]
 
 
+def memory() -> list[str]:
+    """Return the section on the memory of the steps by the size of the data."""
+    figures = load("data_memory")
+    few, times = figures["samples"], figures["factor"]
+    rows = [
+        [row["step"], *(f"{row[key]:.0f} MiB" for key in ("mib_1", f"mib_{times}", "growth_mib"))]
+        for row in figures["steps"]
+    ]
+    return [
+        "## Does memory grow with the data?\n",
+        block(
+            f"uv run --group test python benchmarks/data_memory.py --samples {few} --factor {times} "
+            f"--limit {figures['limit_mib']}"
+        ),
+        f"""Peak of the anonymous memory of each step, of {few} and of {few * times} images of 256 pixels with masks
+({figures["data_mib"]:.0f} MiB), read from a user's generator. `RLIMIT_DATA` bounded each process.
+""",
+        table(["step", f"{few} images", f"{few * times} images", "growth"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
 def serving() -> list[str]:
     """Return the section on the server."""
     figures = load("serving")
