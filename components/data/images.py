@@ -115,8 +115,8 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
 def is_plain_jpeg(data: bytes, shape: tuple[int, ...]) -> bool:
     """Return whether any decoder based on libjpeg gives the pixels of ``decode_image``.
 
-    Such a JPEG has the wanted size, 8 bits, one component or YCbCr, no EXIF data, which may turn
-    it, and an end. Gray images of color files are excluded: Pillow weighs the colors, libjpeg takes
+    Such a JPEG has the wanted size, 8 bits, one component or YCbCr, an end, and neither EXIF nor
+    XMP data, which may turn it. Gray images of color files are excluded: Pillow weighs the colors, libjpeg takes
     their luminance.
 
     Args:
@@ -134,9 +134,8 @@ def is_plain_jpeg(data: bytes, shape: tuple[int, ...]) -> bool:
             height = int.from_bytes(data[content + 1 : content + 3], "big")
             width = int.from_bytes(data[content + 3 : content + 5], "big")
             return bits == 8 and (height, width) == shape[:2] and components in (1, shape[2])
-        is_exif = marker == _APP1 and data[content : content + 4] == b"Exif"
-        # Adobe's segment states the transform, such as none for RGB.
-        if is_exif or marker == _APP14 or (marker < _APP0 and marker not in _TABLES):
+        # EXIF and XMP may turn the image; Adobe's segment states the transform, such as none for RGB.
+        if marker in (_APP1, _APP14) or (marker < _APP0 and marker not in _TABLES):
             return False
         place += 2 + length
     return False

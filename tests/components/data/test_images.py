@@ -156,6 +156,12 @@ def test_other_images_are_not_plain() -> None:
     assert not is_plain_jpeg(jpeg(), (13, 10, 3))
     assert not is_plain_jpeg(jpeg("CMYK"), shape)
     assert not is_plain_jpeg(jpeg(exif=turned()), shape)
+    turned_by_xmp = jpeg(xmp=b'<rdf tiff:Orientation="3"/>')
+    upright = decode_image(jpeg(), "rgb", None, name="x")
+    np.testing.assert_array_equal(
+        decode_image(turned_by_xmp, "rgb", None, name="x"), upright[::-1, ::-1]
+    )
+    assert not is_plain_jpeg(turned_by_xmp, shape)
     assert not is_plain_jpeg(jpeg(keep_rgb=True), shape)
     assert not is_plain_jpeg(as_png(np.zeros(shape, np.uint8)), shape)
     whole = jpeg()
