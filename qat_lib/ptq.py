@@ -196,7 +196,7 @@ class PtqRecipe:
 def loaded_model(model: Any) -> Any:
     """Return ``model``, or the Keras model of the ``.keras`` file at that path."""
     if isinstance(model, str | os.PathLike):
-        return import_module("qat_lib.keras.loading").load_model(model)
+        return import_module("qat_lib").load_model(model)
     return model
 
 

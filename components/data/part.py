@@ -51,7 +51,7 @@ class ImageFiles(Split, Protocol):
         """Shape of a raw image, ``(height, width, channels)``, uint8."""
 
     def is_plain(self) -> bool:
-        """Return whether most files are decoded alike by Pillow and libjpeg."""
+        """Return whether the first files need no Pillow: see ``images.is_plain_jpeg``."""
 
     def encoded(self, indices: Indices) -> Array:
         """Return JPEG and PNG files of the images, which libjpeg decodes to ``inputs``."""

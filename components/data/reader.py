@@ -1,8 +1,7 @@
 """Reader of the prepared data set for training, calibration, parity and evaluation.
 
-Images are always decoded by Pillow, arrays memory-mapped, and both preprocessed by NumPy, for
-``tf.data`` pipelines as for arrays. The engine thereby receives the same inputs as the model in
-training.
+Images have Pillow's pixels, arrays are memory-mapped, and NumPy preprocesses both, for ``tf.data``
+pipelines as for arrays. The engine thereby receives the same inputs as the model in training.
 """
 
 from __future__ import annotations

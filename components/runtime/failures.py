@@ -54,7 +54,7 @@ def _translated(error: Exception, output: Path) -> Exception:
 
 
 def as_data_error(error: BaseException) -> DataError | None:
-    """Return the DataError wrapped in a TensorFlow error, or None.
+    """Return the DataError of a TensorFlow error, raised in Python or for a damaged JPEG, or None.
 
     TensorFlow keeps only the text of an exception in ``tf.numpy_function``: class name, message and
     traceback.

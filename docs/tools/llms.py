@@ -16,16 +16,9 @@ TARGET = ROOT / "docs" / "llms.txt"
 _NO_PROSE = ("#", "!", "|", "```", "- ", "<")
 
 
-class _Loader(yaml.SafeLoader):
-    """Loader that skips the Python objects in mkdocs.yml."""
-
-
-_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
-
-
 def render() -> str:
     """Return the file."""
-    settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)  # noqa: S506
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     lines = [f"# {settings['site_name']}", "", f"> {settings['site_description']}"]
     loose = []
     for entry in settings["nav"]:

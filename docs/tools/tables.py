@@ -1,4 +1,4 @@
-"""Figures of benchmarks as Markdown: tables, commands, when and on what they were measured."""
+"""Figures of benchmarks as Markdown: tables, commands, date and machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def measured(figures: dict[str, Any], *libraries: str) -> str:
-    """Return a sentence on when and on what the figures were measured."""
+    """Return a sentence with date, machine and versions of a measurement."""
     about = figures["measured"]
     versions = ", ".join(f"{library} {about['versions'][library]}" for library in libraries)
     cores = f"{about['cores']} core{'' if about['cores'] == 1 else 's'}"
