@@ -2,8 +2,8 @@
 
 Every block runs as printed. Blocks run verbatim. Some commands stand for their expensive selves:
 ``pip`` and ``uv run`` use this environment instead of making one, and ``qatline run`` and ``qatline
-sweep`` train for one epoch on few samples, the default network with few channels, and a sampler draws one trial. The
-commands themselves, unchanged, are the subject of the tests of whole runs.
+sweep`` train for one epoch on few samples, the default network with few channels and layers, and a sampler draws one
+trial. The commands themselves, unchanged, are the subject of the tests of whole runs.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ COMES_AFTER = {
     "tensorrt.md": "how-to/library.md",
 }
 NEEDS_PACKAGE = {"pytorch.md": ("torch", "torch")}
+SMALL = "--set model.options.width=8 --set model.options.blocks=0"
 QUICK = [
     *("--set", "data.limit=300"),
     *("--set", "data.calibration_samples=32"),
@@ -48,11 +49,11 @@ STANDS_FOR = {
     "uv": 'shift; while [[ "$1" == --* ]]; do shift 2; done; exec "$@"',
     "qatline": f"""
 if [[ "$1" == run ]]; then
-  [[ "$*" == *model.* ]] || set -- "$@" --set model.options.width=8
+  [[ "$*" == *model.* ]] || set -- "$@" {SMALL}
   set -- "$@" {" ".join(QUICK)} --accept-rejected  # one epoch may be no better than chance
 elif [[ "$1" == sweep ]]; then
   [[ "$*" != *--trials* ]] || set -- "$@" --trials 1
-  set -- "$@" --set model.options.width=8 {" ".join(QUICK)}
+  set -- "$@" {SMALL} {" ".join(QUICK)}
 fi
 exec "{{bin}}/qatline" "$@"
 """,

@@ -36,10 +36,10 @@ def test_digits_example_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("name", "layers", "metric", "bound"),
     [
-        ("own_data", 3, "accuracy", 0.8),  # by chance 0.5
+        pytest.param("own_data", 3, "accuracy", 0.8, marks=pytest.mark.slow),  # by chance 0.5
         ("own_task", 6, "distance", 1.5),  # 8
         pytest.param("regression", 3, "mae", 0.65, marks=pytest.mark.slow),  # 0.9
-        ("segmentation", 6, "mean_iou", 0.6),  # 0.2
+        pytest.param("segmentation", 6, "mean_iou", 0.6, marks=pytest.mark.slow),  # 0.2
         pytest.param("signals", 4, "accuracy", 0.9, marks=pytest.mark.slow),  # 0.1
         pytest.param("table", 3, "accuracy", 0.85, marks=pytest.mark.slow),  # 0.4
         pytest.param("two_inputs", 5, "mae", 0.65, marks=pytest.mark.slow),  # 0.9

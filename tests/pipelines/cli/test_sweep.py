@@ -172,7 +172,7 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.matrix
+@pytest.mark.slow  # with fake steps: test_killed_sweep_goes_on_and_its_best_config_runs
 def test_sweep_of_digits_survives_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "qatline.pipelines.cli.main", "sweep", str(DIGITS)]
     for setting in (
