@@ -5,7 +5,6 @@ The code is that of the step evaluate.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,17 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from qat_lib.errors import ConfigError
 from qatline.components.artifacts.metric import Metric
 from qatline.components.data.labelled import AsFloat, Labelled
 from qatline.components.evaluation.inference import EngineRunner
 from qatline.components.tasks import (
     Outputs,
-    Task,
     check_numbers,
-    holds_nan,
     joined,
     task_of_model,
 )
@@ -182,72 +177,3 @@ def _measured(
         quality=task.summarize(joined(measured)),
         metrics=task.metrics,
     )
-
-
-class TaskMetric:
-    """The primary metric of a task as a metric of ``qat_lib``, where greater is better.
-
-    Shares are taken as they are. Of other metrics it is 1 minus the loss as a share of FP32's value.
-
-    Args:
-        task: the task.
-        targets: targets of the measured samples.
-        names: names of the model's outputs.
-        channels_first: whether the channels of the outputs are their second axis, as in PyTorch.
-    """
-
-    def __init__(
-        self, task: Task, targets: Any, names: Sequence[str], channels_first: bool = False
-    ) -> None:
-        self.task, self._targets, self._names = task, targets, tuple(names)
-        self._channels_first = channels_first
-        self.__name__ = task.primary.name
-
-    def __repr__(self) -> str:  # identifies the metric in a journal
-        targets = hashlib.sha256(self._targets.tobytes()).hexdigest()
-        return f"{self.task.data.task} {self.__name__} {targets}"
-
-    def __call__(self, outputs: Sequence[Any], reference: Sequence[Any]) -> float:
-        metric, value = self.task.primary, self._value(outputs)
-        if metric.share or value is None:
-            return value or 0.0
-        best = self._value(reference)
-        return 0.0 if best is None else 1.0 - metric.loss(value, best) / max(abs(best), 1e-12)
-
-    def _value(self, outputs: Sequence[Any]) -> float | None:
-        """Return the metric; None for outputs with NaN."""
-        if self._channels_first:
-            outputs = [np.moveaxis(x, 1, -1) if x.ndim > 2 else x for x in outputs]
-        named: Any = dict(zip(self._names, outputs, strict=True))
-        found = named if len(named) > 1 else outputs[0]
-        if holds_nan(found):
-            return None
-        measured = self.task.measure(found, self._targets)
-        return self.task.summarize(measured)[self.__name__]
-
-
-def metric_of_task(
-    shapes: Mapping[str, Sequence[int | None]],
-    inputs: Sequence[int] | Mapping[str, Sequence[int]],
-    targets: Any,
-    name: str | None,
-    model: str,
-    channels_first: bool = False,
-) -> tuple[Any, TaskMetric]:
-    """Return checked targets, and the primary metric of their task.
-
-    Args:
-        shapes: shape of a sample of each output of the model.
-        inputs: shape of a sample of the only input, or of each of several by name.
-        targets: targets as read.
-        name: a built-in task, or ``module:Class``. Default: derived from the targets.
-        model: name of the model, for messages.
-        channels_first: whether the channels of the outputs are their second axis.
-
-    Raises:
-        ConfigError: The task does not exist.
-        DataError: The targets do not fit the task.
-        UnsupportedModelError: The model does not fit the task.
-    """
-    task, targets = task_of_model(shapes, targets, model, name, inputs=inputs)
-    return targets, TaskMetric(task, targets, list(shapes), channels_first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ from qatline.pipelines.cli.options import (
 
 if TYPE_CHECKING:
     from qatline.components.data.labelled import Labelled
-    from qatline.pipelines.cli.evaluation import TaskMetric
+    from qatline.components.training.task_metric import TaskMetric
 
 
 def optimize_file(
@@ -151,8 +151,8 @@ def _read(
 ) -> _Parts:
     from qatline.components.data.labelled import read_parts, read_training
     from qatline.components.data.npz_source import PAIRS, holds_pairs
+    from qatline.components.training.task_metric import TaskMetric
     from qatline.pipelines.cli import model_views
-    from qatline.pipelines.cli.evaluation import metric_of_task
 
     is_pair = labels is not None or (data.suffix == ".npz" and holds_pairs(data))
     if not is_pair:
@@ -164,10 +164,7 @@ def _read(
     test, training = parts.get("test", parts["train"]), None
     for part in parts.values():
         _check(network, part.x, data)
-    shapes, first = _output_shapes(network, test)
-    _, metric = metric_of_task(
-        shapes, _sample_shapes(test.x, first), test.targets, task, _name_of(network), first
-    )
+    metric = TaskMetric.of(network, test.x, test.targets, task)
     if "test" in parts:
         again = scratch / "training"
         again.mkdir()
@@ -208,43 +205,3 @@ def _check(network: Any, inputs: Any, data: Path) -> None:
 
     if not is_module(network):  # a module does not state its inputs
         check_inputs(network, inputs, data)
-
-
-def _name_of(network: Any) -> str:
-    return str(getattr(network, "name", type(network).__name__))
-
-
-def _output_shapes(network: Any, part: Labelled) -> tuple[dict[str, Sequence[int | None]], bool]:
-    """Return the shape of a sample of each output, channels last, and whether they are first."""
-    from qat_lib.graph.reading import is_module
-
-    if not is_module(network):
-        from qatline.components.training.model_source import output_shapes
-
-        return dict(output_shapes(network)), False
-    import torch
-
-    from qat_lib.torch.inference import in_inference
-    from qatline.components.training.torch_network import torch_outputs
-
-    given = part.inputs(slice(0, 2))
-    device = next((parameter.device for parameter in network.parameters()), None)
-    # In inference mode: batch norms in training mode would change their statistics.
-    with in_inference(network), torch.no_grad():
-        if isinstance(given, Mapping):
-            found = network(
-                **{name: torch.tensor(x).float().to(device) for name, x in given.items()}
-            )
-        else:
-            found = network(torch.tensor(given).float().to(device))
-    outputs = torch_outputs(found)
-    named = outputs if isinstance(outputs, Mapping) else {"output": outputs}
-    return {name: tuple(x.shape[1:]) for name, x in named.items()}, True
-
-
-def _sample_shapes(inputs: Any, channels_first: bool) -> Any:
-    """Return the shape of a sample of an array, or of several by name, with channels last."""
-    if isinstance(inputs, Mapping):
-        return {name: _sample_shapes(x, channels_first) for name, x in inputs.items()}
-    shape = inputs.shape[1:]
-    return (*shape[1:], shape[0]) if channels_first and len(shape) > 1 else shape

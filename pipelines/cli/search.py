@@ -94,10 +94,9 @@ def search_file(
     import qat_lib
     from qat_lib.files.output_files import check_output
     from qat_lib.keras.search import parse_drop
-    from qatline.components.training.model_source import output_shapes
+    from qatline.components.training.task_metric import TaskMetric
     from qatline.pipelines.cli import model_views
     from qatline.pipelines.cli.build_progress import build_progress
-    from qatline.pipelines.cli.evaluation import metric_of_task
 
     read = [model, data, *filter(None, (spec, labels, calibration))]
     for written in filter(None, (output, journal)):
@@ -108,9 +107,8 @@ def search_file(
         inputs, truth = _read(network, data, labels, Path(scratch), samples)
     quality = None
     if truth is not None and metric in (None, "accuracy"):
-        truth, quality = metric_of_task(
-            output_shapes(network), inputs.shape[1:], truth, task, str(network.name)
-        )
+        quality = TaskMetric.of(network, inputs, truth, task)
+        truth = quality.targets
     ranges = None
     if calibration is not None:
         ranges = model_views.read_inputs(calibration)
