@@ -17,6 +17,11 @@ class CustomQDQInsertionCase(ABC):
         ...         return QuantizationSpec().add("head", quantize_input=False, quantize_weight=False)
     """
 
+    def __repr__(self) -> str:
+        """Return the case with its attributes; the journal of ``qat_lib.search`` stores it."""
+        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({options})"
+
     def info(self) -> str:
         """Return a description of the case, by default the first line of its docstring."""
         return (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]

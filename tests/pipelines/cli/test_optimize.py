@@ -113,6 +113,19 @@ def test_optimize_scores_masks_of_modules(tmp_path: Path, monkeypatch: pytest.Mo
     assert 0.9 < found["value"] <= 1.0
 
 
+def test_optimize_keeps_the_outputs_of_a_detector_in_float(tmp_path: Path) -> None:
+    x = inputs = keras.Input((16, 16, 2))
+    x = layers.Conv2D(8, 3, 2, padding="same", activation="relu")(x)
+    keras.Model(inputs, layers.Conv2D(1 + 4, 1)(x)).save(tmp_path / "m.keras")
+    images = np.random.default_rng(0).normal(size=(16, 16, 16, 2)).astype(np.float32)
+    boxes = np.tile(np.float32([2, 2, 12, 12, 0, 0]), (16, 1, 1))
+    np.savez(tmp_path / "d.npz", x=images, y=boxes)
+    arguments = ["--data", str(tmp_path / "d.npz"), "-o", str(tmp_path / "out"), *QUICK]
+    command = ["optimize", str(tmp_path / "m.keras"), *arguments, "--task", "detection", "--json"]
+    found = json.loads(runner.invoke(app, command).stdout)
+    assert (found["metric"], found["int8_layers"], found["weighted_layers"]) == ("map", 1, 2)
+
+
 def test_optimize_without_targets_compares_with_fp32(folder: Path, tmp_path: Path) -> None:
     arguments = ["--data", str(folder / "x.npy"), "-o", str(tmp_path), "--samples", "32", *QUICK]
     done = runner.invoke(app, ["optimize", str(folder / "m.keras"), *arguments, "--json"])

@@ -23,6 +23,7 @@ from qat_lib import (
     ResidualConnectionQDQCase,
     ResNetV1QDQCase,
     ResNetV2QDQCase,
+    TensorRTQDQCase,
     check_is_quantizable_by_layer_name,
     plan_quantization,
     quantize_model,
@@ -209,6 +210,10 @@ def test_the_helper() -> None:
     assert not check_is_quantizable_by_layer_name(spec, "conv")
     assert check_is_quantizable_by_layer_name(spec, "other")
     assert check_is_quantizable_by_layer_name(None, "conv")
+
+
+def test_equal_cases_have_equal_texts() -> None:
+    assert repr(TensorRTQDQCase()) == "TensorRTQDQCase(float_outputs=False)"
 
 
 def test_case_without_method_cannot_be_created() -> None:
