@@ -9,14 +9,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
+from collections.abc import Collection
 from pathlib import Path
 
-_BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+# Blocks in tabs are indented.
+_BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", flags=re.MULTILINE | re.DOTALL)
+_RUN = ("python", "bash")
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return (language, text) of each block that can be run."""
-    return [(match[1], match[2]) for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
+def blocks(page: Path, languages: Collection[str] = _RUN) -> list[tuple[str, str]]:
+    """Return (language, text) of each block in one of the languages, by default those that run."""
+    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [(each[2], textwrap.dedent(each[3])) for each in found if each[2] in languages]
 
 
 def main(page: Path) -> None:

@@ -19,7 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from run_page import blocks
+
+from qatline.pipelines.config.run_config import RunConfig, load_config
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -51,6 +54,8 @@ STANDS_FOR = {
 if [[ "$1" == run ]]; then
   [[ "$*" == *model.* ]] || set -- "$@" {SMALL}
   set -- "$@" {" ".join(QUICK)} --accept-rejected  # one epoch may be no better than chance
+elif [[ "$1" == optimize ]]; then
+  set -- "$@" --seconds 0.2
 elif [[ "$1" == sweep ]]; then
   [[ "$*" != *--trials* ]] || set -- "$@" --trials 1
   set -- "$@" {SMALL} {" ".join(QUICK)}
@@ -123,8 +128,17 @@ def test_every_block_of_a_page_runs(page: Path, workplace: Workplace) -> None:
 
 def test_docs_use_only_languages_that_run() -> None:
     for page in PAGES:
-        languages = set(re.findall(r"^```(\w*)$", page.read_text(), flags=re.MULTILINE)) - {""}
+        languages = set(re.findall(r"^ *```(\w+)$", page.read_text(), flags=re.MULTILINE))
         assert languages <= {"python", "bash", "text", "yaml"}, page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configs_of_a_page_are_valid(page: Path, tmp_path: Path) -> None:
+    for _, text in blocks(page, ["yaml"]):
+        content = yaml.safe_load(text)
+        if isinstance(content, dict) and content.keys() <= RunConfig.model_fields.keys():
+            (tmp_path / "config.yaml").write_text(text)
+            load_config(tmp_path / "config.yaml")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -167,6 +181,21 @@ def test_a_generated_page_is_up_to_date(tool: str, page: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (DOCS / page).read_text(), f"run: python docs/tools/{tool}.py"
+
+
+def test_notebooks_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "tools")
+    notebooks = importlib.import_module("notebooks")
+    assert {path.name for path in notebooks.FOLDER.iterdir()} == {
+        notebooks.target(page).name for page in notebooks.PAGES
+    }
+    for page in notebooks.PAGES:
+        text = notebooks.target(page).read_text()
+        assert text == notebooks.render(page), "run: python docs/tools/notebooks.py"
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        sources = ["".join(cell["source"]) for cell in cells]
+        expected = [block.strip() for _, block in blocks(DOCS / page)]
+        assert [re.sub(r"^%%bash\n.*\n", "", source) for source in sources] == expected
 
 
 @pytest.mark.matrix
