@@ -129,9 +129,10 @@ def copy_tree(target: Path) -> None:
     )
     shutil.rmtree(target, ignore_errors=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
+        source = ROOT / name
+        if source.is_file() or source.is_symlink():  # "qatline" links to folders of the tree
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target / name)
+            shutil.copyfile(source, target / name, follow_symlinks=False)
 
 
 def modules_in(paths: list[str]) -> list[str]:

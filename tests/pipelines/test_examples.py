@@ -37,7 +37,7 @@ def test_digits_example_is_the_default() -> None:
     ("name", "layers", "metric", "bound"),
     [
         pytest.param("own_data", 3, "accuracy", 0.8, marks=pytest.mark.slow),  # by chance 0.5
-        ("own_task", 6, "distance", 1.5),  # 8
+        pytest.param("own_task", 6, "distance", 1.5, marks=pytest.mark.slow),  # 8
         pytest.param("regression", 3, "mae", 0.65, marks=pytest.mark.slow),  # 0.9
         pytest.param("segmentation", 6, "mean_iou", 0.6, marks=pytest.mark.slow),  # 0.2
         pytest.param("signals", 4, "accuracy", 0.9, marks=pytest.mark.slow),  # 0.1

@@ -20,7 +20,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", [pytest.param("regression", marks=pytest.mark.slow), "two_inputs"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("regression", marks=pytest.mark.slow), "own_task", "two_inputs"]
+)
 def test_components_run_in_separate_directories(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
