@@ -12,6 +12,7 @@ from pathlib import Path
 import tomllib
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +37,25 @@ def load_tests(path: Path = HERE / "modules.toml") -> dict[str, list[str]]:
 def find_tests(module: str, table: dict[str, list[str]]) -> list[str]:
     """Return a module's test files, the likeliest to notice first.
 
+    They are those of its entry in the table, else the files named after it, else those of the
+    first pattern that fits.
+
     Raises:
-        LookupError: no pattern fits.
+        LookupError: there are none.
     """
+    if module in table:
+        return table[module]
+    path = Path(module)
+    folder = ROOT / "tests" / path.parent
+    named = [*folder.glob(f"test_{path.stem}.py"), *sorted(folder.glob(f"test_{path.stem}_*.py"))]
+    if named:
+        return [str(file.relative_to(ROOT)) for file in named]
     for pattern, tests in table.items():
         if fnmatch(module, pattern):
             return tests
     raise LookupError(
-        f"{module}: expected a pattern for it in {HERE / 'modules.toml'}; there is none. Add its tests."
+        f"{module}: expected a test file of its name, or a pattern for it in {HERE / 'modules.toml'}; "
+        "there is none. Add its tests."
     )
 
 

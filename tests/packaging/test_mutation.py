@@ -79,8 +79,15 @@ def test_each_module_has_tests() -> None:
 
 
 def test_find_tests_names_a_module_without_tests() -> None:
-    with pytest.raises(LookupError, match=r"qat_lib/new\.py: expected a pattern"):
+    with pytest.raises(LookupError, match=r"qat_lib/new\.py: expected a test file"):
         find_tests("qat_lib/new.py", load_tests())
+
+
+def test_find_tests_prefers_entries_then_names_then_patterns() -> None:
+    module = "qat_lib/onnx_view/bounds.py"
+    assert find_tests(module, {module: ["a"], "qat_lib/*": ["b"]}) == ["a"]
+    assert find_tests(module, {"qat_lib/*": ["b"]}) == ["tests/qat_lib/onnx_view/test_bounds.py"]
+    assert find_tests("qat_lib/none.py", {"qat_lib/*": ["b"]}) == ["b"]
 
 
 def test_each_equivalent_is_still_there() -> None:
