@@ -309,3 +309,13 @@ def test_page_without_a_picture_links_nothing() -> None:
     page = to_html(replace(FULL, drawing=drawing, findings=(finding("V01"),)))
     assert "too many nodes for a picture" in page
     assert 'href="#node-' not in page
+
+
+@pytest.mark.parametrize(
+    ("exported_for", "words"),
+    [(None, ""), ("tensorrt", ""), ("openvino", "exported for openvino")],
+)
+def test_target_note_names_another_target(exported_for: str | None, words: str) -> None:
+    note = replace(EMPTY, exported_for=exported_for).target_note
+    assert words in note
+    assert bool(note) is bool(words)
