@@ -264,7 +264,7 @@ def main() -> None:
         text = row.get("line") or row.get("error") or f"skipped: {row['skipped']}"
         print(f"{row['name']:20} {row.get('seconds', 0):6.1f} s  {text}", flush=True)
     if arguments.json:
-        record.write(arguments.json, {"models": rows})
+        record.write(arguments.json, {"seconds": arguments.seconds, "models": rows})
 
 
 if __name__ == "__main__":

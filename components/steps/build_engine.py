@@ -97,7 +97,7 @@ def _build_all(
     Raises:
         EngineBuildError: a required engine cannot be built, or its outputs are wrong.
     """
-    jobs = _jobs(exported, spec, engine.fp16)
+    jobs = build_jobs(exported, spec, engine.fp16)
     builds: dict[str, EngineBuild] = {}
     for index, (variant, (file, variant_spec)) in enumerate(jobs.items()):
         progress.update("building", index, len(jobs))
@@ -118,7 +118,7 @@ def _build_all(
         for warning in artifact.warnings:
             progress.warn(f"{variant}: {warning}")
         if variant is Variant.FP16:
-            _warn_of_float(artifact, progress)
+            warn_of_float(artifact, progress)
         builds[variant] = _record(artifact)
         if artifact.manifest.quantized:
             prediction = {"prediction": _prediction(artifact, progress)}
@@ -167,7 +167,9 @@ def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> 
     return choose_backend(target)
 
 
-def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
+def build_jobs(
+    exported: Exported, spec: BuildSpec, fp16: str
+) -> dict[Variant, tuple[Path, BuildSpec]]:
     """Return ONNX file and spec of each engine to build.
 
     These are the three variants, and FP16 and BF16 if the backend supports them: the fastest float
@@ -195,7 +197,7 @@ def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple
     return jobs
 
 
-def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
+def warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
     """Warn if an FP16 engine computes in FP32, as on CPUs without FP16 instructions."""
     weighted = [layer for layer in artifact.layers if layer.weighted]
     if weighted and not any(layer.precision == "fp16" for layer in weighted):

@@ -267,6 +267,60 @@ counts requests without an answer, also of those that ran when the server was st
     ]
 
 
+MODELS = {
+    "resnet20": "ResNet-20, trained on CIFAR-10",
+    "keras_file": "MobileNetV3Small, a `.keras` file",
+    "detector": "detector, three maps",
+    "segmenter": "segmenter",
+    "open_sizes": "segmenter, images of any size",
+    "regressor": "regression of a vector",
+    "two_inputs": "image and vector",
+    "signals": "signals, one-dimensional",
+    "keras_hub_resnet": "ResNet backbone of keras_hub",
+    "mixed_precision": "float16 layers",
+    "torch_module": "residual PyTorch module",
+    "torchvision_ssdlite": "torchvision's SSDlite, PyTorch",
+    "nothing_to_quantize": "a softmax alone",
+}
+
+
+def one_call() -> list[str]:
+    """Return the section on ``optimize``."""
+    figures = load("one_call")
+    rows = []
+    for found in figures["models"]:
+        if "skipped" in found:
+            continue
+        if "error" in found:
+            rows.append([MODELS[found["name"]], "refused with a reason", "", "", "", ""])
+            continue
+        values = f"{found['float_value']:.4f}", f"{found['value']:.4f}"
+        int8 = f"{found['int8_layers']} of {found['weighted_layers']}"
+        seconds = f"{found['seconds'] - 2 * figures['seconds']:.0f} s"
+        rows.append(
+            [
+                MODELS[found["name"]],
+                int8,
+                found["metric"],
+                " → ".join(values),
+                f"{found['speedup']:.2f}",
+                seconds,
+            ]
+        )
+    head = ["model", "INT8 layers", "metric", "float → INT8", "speedup", "time"]
+    return [
+        "## What does one call give?\n",
+        block("uv run --group bench python benchmarks/one_call.py"),
+        """`qat_lib.optimize(model, data, folder)` with no other decision; for ResNet-20 also test images and
+labels. The other weights are random, so that their fidelity (1 minus the relative error of the outputs) is
+measured instead. The speedup is that of batch 1 over the float engine, in turns. The time covers quantization,
+calibration, correction, both builds, the checks and the report, without the two seconds of measurement for each engine.
+""",
+        table(head, rows),
+        measured(figures, "openvino"),
+    ]
+
+
 QAT_STEP = """Ratios to the FP32 network's, batches of 16, each network in a separate process, in
 turns; images of 96 pixels, 32 for ResNet-20. [Cost of a QAT step](../explanation/qat-cost.md) explains them.
 In such turns, on Keras 2, NVIDIA's toolkit takes 1.9 to 2.1 times the FP32 step for ResNet-50 at 96 pixels,

@@ -87,7 +87,7 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
             )
     batches = read_samples(graph, data, samples, batch_size, together=False)
     # Plan: all factors come from statistics of the unchanged model, then the copy is scaled.
-    groups = channel_groups(graph, partial(_part, graph))
+    groups = channel_groups(graph, partial(channel_part, graph))
     seen = _observe(graph, batches, groups)
     scales = [_group_scales(group, seen) for group in groups]
     replaced = {}
@@ -108,7 +108,7 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
     return copy
 
 
-def _part(graph: CallGraph, call: Any) -> Part:
+def channel_part(graph: CallGraph, call: Any) -> Part:
     """Return the role of a call for channel factors."""
     layer = call.core
     if _is_channels_first(layer):

@@ -18,7 +18,7 @@ from qatline.components.report.curves import kept_epoch, training_charts
 from qatline.components.report.errors import class_rows, picture_legend, task_curves
 from qatline.components.report.histogram import clipped_share, rebin, weight_picture
 from qatline.components.report.plot import log_axis, nice_axis
-from qatline.components.report.ranges import _oscillation, range_rows
+from qatline.components.report.ranges import range_rows
 from qatline.components.report.sources import read_run
 from qatline.components.report.speed import speed_table
 from qatline.components.settings import GateSettings
@@ -103,8 +103,12 @@ def epochs(*, kept: int | None) -> list[Epoch]:
         ({"oscillating": 0.125, "held": 0.5}, "12.50%, 50.00% frozen"),
     ],
 )
-def test_weights_say_how_many_oscillate(shares: dict[str, float], expected: str) -> None:
-    assert _oscillation(QuantizerRange(kind="weight", **shares)) == expected
+def test_weights_say_how_many_oscillate(
+    folders: ReportFolders, shares: dict[str, float], expected: str
+) -> None:
+    trained = {"kernel_quantizer": QuantizerRange(kind="weight", **shares)}
+    _, rows = range_rows(replace(read_run(folders), qat_ranges=trained))
+    assert {row.name: row.oscillating for row in rows}["kernel_quantizer"] == expected
 
 
 def test_the_report_shows_the_test_that_decided() -> None:

@@ -24,7 +24,7 @@ from qatline.components.artifacts import Dataset, Exported
 from qatline.components.artifacts.data_info import DatasetInfo, InputInfo
 from qatline.components.artifacts.variants import Variant
 from qatline.components.settings import EngineSettings
-from qatline.components.steps.build_engine import _jobs, _warn_of_float, build_engine_step
+from qatline.components.steps.build_engine import build_engine_step, build_jobs, warn_of_float
 from qatline.components.support.events import NullProgress
 
 PREPROCESSING = Preprocessing(
@@ -170,7 +170,7 @@ def test_engine_without_real_fp16_is_named(progress: Any, precision: str, warned
         SimpleNamespace(weighted=False, precision="fp32"),
     ]
     manifest = SimpleNamespace(backend="openvino")
-    _warn_of_float(SimpleNamespace(layers=layers, manifest=manifest), progress)  # type: ignore[arg-type]
+    warn_of_float(SimpleNamespace(layers=layers, manifest=manifest), progress)  # type: ignore[arg-type]
     assert [f"computes the FP16 graph in {precision}" in text for text in progress.warnings] == [
         True
     ] * warned
@@ -194,7 +194,7 @@ def test_half_precisions_are_built_where_the_backend_has_them(
 ) -> None:
     backend = SimpleNamespace(float_precisions=lambda: precisions)
     monkeypatch.setattr("qatline.components.steps.build_engine.get_backend", lambda name: backend)
-    jobs = _jobs(Exported(export), BuildSpec(backend="openvino"), setting)
+    jobs = build_jobs(Exported(export), BuildSpec(backend="openvino"), setting)
     assert set(jobs) - {"fp32", "ptq", "qat"} == built
     for name in built:
         path, spec = jobs[Variant(name)]
@@ -216,7 +216,7 @@ def test_tensorrt_gets_fp16_as_its_version_wants_it(
 ) -> None:
     backend = SimpleNamespace(float_precisions=lambda: precisions)
     monkeypatch.setattr("qatline.components.steps.build_engine.get_backend", lambda name: backend)
-    jobs = _jobs(
+    jobs = build_jobs(
         Exported(with_fp16(export, tmp_path / "onnx")), BuildSpec(backend="tensorrt"), "auto"
     )
     path, spec = jobs["fp16"]

@@ -5,13 +5,13 @@ from functools import partial
 import keras
 
 from qat_lib.keras.correction.channel_groups import channel_groups
-from qat_lib.keras.correction.equalization import _part
+from qat_lib.keras.correction.equalization import channel_part
 from qat_lib.keras.graph.layer_graph import LayerGraph
 
 
 def groups(outputs, inputs):
     graph = LayerGraph(keras.Model(inputs, outputs))
-    found = channel_groups(graph, partial(_part, graph))
+    found = channel_groups(graph, partial(channel_part, graph))
     return [
         (sorted({x.name for x in group.makers}), sorted({x.name for x, _ in group.readers}))
         for group in found
