@@ -70,7 +70,7 @@ class Manifest:
             "files": {name: entry.to_dict() for name, entry in sorted(self.files.items())},
         }
         # The seal covers metrics and settings, which the digest of the files ignores.
-        return {**content, "seal": _seal(content)}
+        return {**content, "seal": sha256_of_json(content)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
@@ -85,7 +85,9 @@ class Manifest:
                 raise StorageError(
                     f"expected a manifest of version {_VERSION}, received {data['version']}"
                 )
-            if data["seal"] != _seal({key: value for key, value in data.items() if key != "seal"}):
+            if data["seal"] != sha256_of_json(
+                {key: value for key, value in data.items() if key != "seal"}
+            ):
                 raise StorageError(
                     "the manifest does not agree with its own seal: it was changed afterwards"
                 )
@@ -213,11 +215,6 @@ def _meaning(path: Path) -> str | None:
         return meaning_digest(path)
     except OSError as error:
         raise StorageError(f"{path} can't be read: {error.strerror}") from error
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest's content."""
-    return sha256_of_json(content)
 
 
 def _measure(path: Path) -> tuple[int, str]:

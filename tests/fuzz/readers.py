@@ -73,10 +73,10 @@ def _seal_engine_manifest(document: dict[str, Any]) -> Any:
 
 
 def _seal_step_manifest(document: dict[str, Any]) -> Any:
-    from qatline.components.store.manifest import _seal
+    from qat_lib.support.digests import sha256_of_json
 
     content = {key: value for key, value in document.items() if key != "seal"}
-    return {**content, "seal": _seal(content)}
+    return {**content, "seal": sha256_of_json(content)}
 
 
 def _yaml_reader(name: str, text: str, read: Callable[[Path], Any]) -> Reader:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from qat_lib.errors import StorageError
+from qat_lib.support.digests import sha256_of_json
 from qatline.components.store import manifest as module
 from qatline.components.store.manifest import (
     FileEntry,
@@ -28,7 +29,7 @@ def content(**changed: Any) -> dict[str, Any]:
         for name, value in {**whole, **changed}.items()
         if name != "seal" and value is not None
     }
-    return {**plain, "seal": module._seal(plain)}
+    return {**plain, "seal": sha256_of_json(plain)}
 
 
 def test_manifest_of_nothing_has_plain_defaults(tmp_path: Path) -> None:
