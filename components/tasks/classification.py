@@ -80,14 +80,14 @@ class Classification(Task):
         """A value per class."""
         return (len(self.data.classes),)
 
-    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:
+    def keras_loss(self, activation: str = "", label_smoothing: float = 0.0) -> KerasLoss:
         """Return the cross-entropy."""
         from qatline.components.tasks.keras_losses import CrossEntropy
 
         classes, probabilities = len(self.data.classes), activation in self.activations
         return CrossEntropy(classes, label_smoothing, probabilities)
 
-    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
+    def torch_loss(self, activation: str = "", label_smoothing: float = 0.0) -> TorchLoss:
         """Return the cross-entropy."""
         from qatline.components.tasks.torch_losses import TorchCrossEntropy
 

@@ -157,14 +157,14 @@ class Detection(Task):
                 )
             sizes.add((rows, columns))
 
-    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:  # noqa: ARG002
+    def keras_loss(self, activation: str = "", label_smoothing: float = 0.0) -> KerasLoss:  # noqa: ARG002
         """Return quality focal loss plus generalized IoU loss."""
         from qatline.components.tasks.keras_losses import BoxLoss
 
         self._refuse_smoothing(label_smoothing)
         return BoxLoss(len(self.data.classes), self._image)
 
-    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:  # noqa: ARG002
+    def torch_loss(self, activation: str = "", label_smoothing: float = 0.0) -> TorchLoss:  # noqa: ARG002
         """Return quality focal loss plus generalized IoU loss."""
         from qatline.components.tasks.torch_losses import TorchBoxLoss
 

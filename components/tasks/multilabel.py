@@ -53,13 +53,13 @@ class MultiLabel(Task):
             )
         return tuple(given)
 
-    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:
+    def keras_loss(self, activation: str = "", label_smoothing: float = 0.0) -> KerasLoss:
         """Return the binary cross-entropy, the mean over the classes."""
         from qatline.components.tasks.keras_losses import BinaryCrossEntropy
 
         return BinaryCrossEntropy(label_smoothing, activation in self.activations)
 
-    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
+    def torch_loss(self, activation: str = "", label_smoothing: float = 0.0) -> TorchLoss:
         """Return the binary cross-entropy, the mean over the classes."""
         from qatline.components.tasks.torch_losses import TorchBinaryCrossEntropy
 

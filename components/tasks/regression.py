@@ -48,14 +48,14 @@ class Regression(Task):
             raise ConfigError(f"task.options: expected delta > 0, received {delta}")
         self._delta = delta if loss == "huber" else None
 
-    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:  # noqa: ARG002
+    def keras_loss(self, activation: str = "", label_smoothing: float = 0.0) -> KerasLoss:  # noqa: ARG002
         """Return the Huber loss or the squared error, the mean over the numbers."""
         from qatline.components.tasks.keras_losses import NumberLoss
 
         self._refuse_smoothing(label_smoothing)
         return NumberLoss(self._delta)
 
-    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:  # noqa: ARG002
+    def torch_loss(self, activation: str = "", label_smoothing: float = 0.0) -> TorchLoss:  # noqa: ARG002
         """Return the Huber loss or the squared error, the mean over the numbers."""
         from qatline.components.tasks.torch_losses import TorchNumberLoss
 

@@ -73,7 +73,7 @@ class Segmentation(Task):
         """A value per pixel and class."""
         return (*self.data.target_shape, len(self.data.classes))
 
-    def keras_loss(self, activation: str, label_smoothing: float) -> KerasLoss:
+    def keras_loss(self, activation: str = "", label_smoothing: float = 0.0) -> KerasLoss:
         """Return the cross-entropy, the mean over an image's pixels without the ignored ones."""
         from qatline.components.tasks.keras_losses import PixelCrossEntropy
 
@@ -88,7 +88,7 @@ class Segmentation(Task):
         labels = (mask[mask != self.ignore_index] for mask in masks)
         return weights_by_class(given, self.data.classes, labels, key)
 
-    def torch_loss(self, activation: str, label_smoothing: float) -> TorchLoss:
+    def torch_loss(self, activation: str = "", label_smoothing: float = 0.0) -> TorchLoss:
         """Return the cross-entropy, the mean over an image's pixels without the ignored ones."""
         from qatline.components.tasks.torch_losses import TorchPixelCrossEntropy
 

@@ -106,14 +106,16 @@ class Task:
 
     def keras_loss(
         self,
-        activation: str,  # noqa: ARG002
-        label_smoothing: float,
+        activation: str = "",  # noqa: ARG002
+        label_smoothing: float = 0.0,
     ) -> KerasLoss:
         """Return the loss of Keras models. Default: ``loss``.
 
         Args:
-            activation: last operation of the network, see ``activations``; empty for others.
+            activation: last operation of the network, see ``activations``. Default: another one, so
+                that outputs are logits or numbers.
             label_smoothing: share of a label's weight that goes to all classes alike, in [0, 1).
+                Default 0.
 
         Raises:
             ConfigError: the task has no label smoothing.
@@ -125,8 +127,8 @@ class Task:
 
     def torch_loss(
         self,
-        activation: str,  # noqa: ARG002
-        label_smoothing: float,
+        activation: str = "",  # noqa: ARG002
+        label_smoothing: float = 0.0,
     ) -> TorchLoss:
         """Return the loss of PyTorch networks; see ``keras_loss``."""
         from qatline.components.tasks.torch_losses import TorchOwnLoss
