@@ -1,12 +1,12 @@
 """One call of ``qat_lib.optimize`` for models of many kinds, each with its line of result.
 
-    uv run python benchmarks/one_call.py                         # all models, about 15 minutes on two cores
+    uv run python benchmarks/one_call.py                         # all models, about 3 minutes on two cores
     uv run python benchmarks/one_call.py --only resnet20 --json one_call.json
 
-Weights are random but for resnet20, which is trained on CIFAR-10 and measured on its test images:
-of the others the line shows that the call works, what it runs in INT8, and how closely both engines
-agree. A model that can't be quantized must end with a message. Latency is the median of a request
-of one sample, both engines in turns.
+Weights are random but for resnet20, which is trained on CIFAR-10 and measured on its test images,
+and keras_file, which has ImageNet's: of the others the line shows that the call works, what it runs
+in INT8, and how closely both engines agree. A model that can't be quantized must end with a
+message. Latency is the median of a request of one sample, both engines in turns.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from applications_images import SHARED
 from qat_lib import optimize
 from qat_lib.errors import QatlineError
 
+PARTS = (("x_train", 0), ("x_test", 1))
 RANDOM = np.random.default_rng(0)
 Given = dict[str, Any]
 """Arguments of ``optimize``, with ``model`` and ``data``."""
@@ -53,15 +54,13 @@ def resnet20() -> Given:
 
 
 def keras_file() -> Given:
-    """Return MobileNetV3 from a file."""
-    import keras
+    """Return a file of MobileNetV2 with ImageNet weights, and photographs."""
+    import ptq_agreement
 
-    import qat_lib
-
-    model = keras.applications.MobileNetV3Small((96, 96, 3), weights=None, classes=10)
-    with tempfile.TemporaryDirectory() as folder:
-        model.save(f"{folder}/model.keras")
-        return {"model": qat_lib.load_model(f"{folder}/model.keras"), "data": normal(32, 96, 96, 3)}
+    path = Path(tempfile.mkdtemp()) / "mobilenetv2.keras"
+    ptq_agreement.NETWORKS["mobilenetv2"].build().save(path)
+    images, tests = (ptq_agreement.mixed(part, 200, seed) for part, seed in PARTS)
+    return {"model": path, "data": images, "test_data": tests}
 
 
 def _maps(outputs: int) -> Given:

@@ -50,7 +50,8 @@ def choose_metric(
         asked: ``"accuracy"``: share of samples whose largest output is the label;
             ``"agreement"``: share of samples with the same largest output as the float model;
             ``"fidelity"``: 1 minus the root mean square of the difference of the outputs over their
-            standard deviation. None: the first of these supported by labels and outputs.
+            standard deviation, at least 0. None: the first of these supported by labels and
+            outputs.
 
     Raises:
         ConfigError: the metric is unknown, or requires labels or a class output.
@@ -98,7 +99,8 @@ def _labels(outputs: np.ndarray) -> np.ndarray:
 
 
 def _fidelity(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
-    return 1.0 - effect("error", list(outputs), list(reference))
+    # Below 0 for outputs that hardly vary, as those of random weights: their error has no scale.
+    return max(0.0, 1.0 - effect("error", list(outputs), list(reference)))
 
 
 def parse_drop(text: str) -> float:

@@ -30,6 +30,7 @@ def test_metrics_by_name() -> None:
     _, fidelity = choose_metric(CLASSES, None, "fidelity")
     assert fidelity(CLASSES, CLASSES) == 1.0
     assert fidelity([CLASSES[0] + 0.1], CLASSES) == pytest.approx(1 - 0.1 / np.std(CLASSES[0]))
+    assert fidelity([CLASSES[0] + 100], CLASSES) == 0.0
 
 
 def test_nan_is_no_class() -> None:
