@@ -255,6 +255,18 @@ def test_replace_keeps_an_outputs_name_and_says_its_type(lab, shape, dtype, expe
     assert (sizes, output.dtype.name) == expected
 
 
+def test_replace_names_open_dimensions_and_keeps_fixed_ones(lab):
+    model = lab.formula("Relu(x)", X)
+    (relu,) = model.graph
+    relu.outputs[0].shape = ir.Shape(["batch", "width"])
+    node = ir.node("Abs", [model.graph.inputs[0]])
+    node.outputs[0].shape = ir.Shape([None, 3])
+    insert_before(relu, node)
+    replace(relu.outputs[0], node.outputs[0])
+    batch, width = model.graph.outputs[0].shape
+    assert (batch.value, width) == ("batch", 3)
+
+
 def test_replace_of_an_output_of_unknown_type(lab):
     model = lab.formula("Relu(Exp(x))", X)
     exp, relu = model.graph
