@@ -38,6 +38,8 @@ def render(page: str) -> str:
     text = _TAB.sub(lambda tab: f"**{tab[1]}**\n{textwrap.dedent(tab[2])}", text)
     cells, end = [], 0
     for block in _BLOCK.finditer(text):
+        if block[3].startswith("pip "):  # the notebook's own installation remains text
+            continue
         cells.append(("markdown", text[end : block.start()]))
         magic = "%%bash\nset -euo pipefail\n" if block[2] == "bash" else ""
         cells.append(("code", magic + textwrap.dedent(block[3])))
