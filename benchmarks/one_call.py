@@ -57,10 +57,14 @@ def keras_file() -> Given:
     """Return a file of MobileNetV2 with ImageNet weights, and photographs."""
     import ptq_agreement
 
-    path = Path(tempfile.mkdtemp()) / "mobilenetv2.keras"
-    ptq_agreement.NETWORKS["mobilenetv2"].build().save(path)
+    import qat_lib
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mobilenetv2.keras"
+        ptq_agreement.NETWORKS["mobilenetv2"].build().save(path)
+        model = qat_lib.load_model(path)
     images, tests = (ptq_agreement.mixed(part, 200, seed) for part, seed in PARTS)
-    return {"model": path, "data": images, "test_data": tests}
+    return {"model": model, "data": images, "test_data": tests}
 
 
 def _maps(outputs: int) -> Given:

@@ -84,7 +84,7 @@ class Detection(Task):
 
     @property
     def distills(self) -> bool:
-        """A teacher's maps are no soft targets."""
+        """The maps of a teacher cannot serve as soft targets."""
         return False
 
     @property
