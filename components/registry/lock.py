@@ -16,16 +16,18 @@ process on the same machine has exited.
 from __future__ import annotations
 
 import logging
+import os
 import random
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 from qat_lib.errors import TrackingError
-from qatline.components.registry.process_identity import is_gone, process_identity
 from qatline.components.registry.registry import LOCK_TOKEN, Registry
 
 ENDED_TAG = "qatline.lock."
@@ -38,6 +40,10 @@ _RENEWALS_A_LEASE = 4
 _LONGEST_POLL = 2.0  # seconds
 
 _log = logging.getLogger(__name__)
+
+
+_PROC = Path("/proc")
+_START_FIELD = 19  # of /proc/PID/stat after the name: see proc(5), field 22
 
 
 class LockLostError(TrackingError):
@@ -216,3 +222,43 @@ def _lease_of(tags: Mapping[str, str]) -> float:
         return float(tags[LEASE])
     except (KeyError, ValueError):
         return _DEFAULT_LEASE
+
+
+def process_identity() -> str:
+    """Return machine, process namespace, process id and start time.
+
+    Empty if the system does not report them: such a process counts as alive until its lease ends.
+    """
+    place = _place()
+    start = _start(os.getpid())
+    return f"{place} {os.getpid()} {start}" if place and start else ""
+
+
+def is_gone(identity: str) -> bool:
+    """Return whether a process of this machine has ended; False if unknown."""
+    place, _, rest = identity.partition(" ")
+    number, _, start = rest.partition(" ")
+    if not place or place != _place() or not number.isdigit():
+        return False
+    # The start time distinguishes the process from a later one with the same id.
+    return _start(int(number)) != start
+
+
+def _place() -> str:
+    """Return the identity of the /proc namespace; equal for processes that can see each other."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        space = os.readlink(_PROC / "self/ns/pid")
+    except OSError:
+        return ""
+    return f"{socket.gethostname()}/{boot}/{space}"
+
+
+def _start(number: int) -> str:
+    """Return a process's start in ticks since boot; empty if it does not exist or is a zombie."""
+    try:
+        text = (_PROC / str(number) / "stat").read_text()
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[_START_FIELD]

@@ -18,8 +18,7 @@ from qatline.components.registry.facts import INPUTS_VARIABLE
 from qatline.components.registry.registry import INPUTS, LOCK_TOKEN, ModelState, RegisteredVersion
 from qatline.components.support.credentials import scrub
 from qatline.components.support.model_names import logged_name
-from qatline.components.tracking.patience import patient
-from qatline.components.tracking.store import probe, translated
+from qatline.components.tracking.store import patient, probe, translated
 from qatline.components.tracking.tracker import PARENT_VARIABLE, RUN_ID_VARIABLE, URI_VARIABLE
 
 _PAGE = 1000

@@ -59,7 +59,7 @@ def close_run(*, state: str, run: str, reason: str = "") -> None:
         _log.warning("the MLflow run is not closed: %s", error)
         problem = error
     if os.environ.get(TRAIN_JOBS_VARIABLE):
-        from qatline.components.trainjob.leftovers import delete_leftovers
+        from qatline.components.trainjob.jobs import delete_leftovers
 
         delete_leftovers(run_id)
     if address := os.environ.get(WEBHOOK_VARIABLE):

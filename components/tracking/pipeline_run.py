@@ -28,8 +28,7 @@ from typing import Any
 from qat_lib.errors import TrackingError
 from qatline.components.support.credentials import scrub
 from qatline.components.tracking.mlflow_run import MlflowRun, Tags
-from qatline.components.tracking.patience import patient
-from qatline.components.tracking.store import ensure_store, open_client, translated
+from qatline.components.tracking.store import ensure_store, open_client, patient, translated
 from qatline.components.tracking.tracked import DESCRIPTION_TAG
 from qatline.components.tracking.tracker import (
     PARENT_VARIABLE,

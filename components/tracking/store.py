@@ -1,4 +1,9 @@
-"""Tracking store: availability and preparation of its database."""
+"""Tracking store: availability, preparation of its database, and patience with a busy one.
+
+If a database is locked or temporarily out of connections, MLflow responds "temporarily unavailable"
+(its server: 503). MLflow's client repeats requests to a server for some seconds, but never requests
+to a database.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from qat_lib.errors import QatlineError, TrackingError
@@ -23,6 +28,7 @@ from qatline.components.support.credentials import (
     scrub,
 )
 from qatline.components.support.disk_errors import AFTER_FULL, is_disk_full
+from qatline.components.support.retries import repeated
 from qatline.components.tracking.database import database_path, lock_holders, prepared_database
 
 PROBE_SECONDS = 3.0
@@ -43,6 +49,14 @@ _CLIENT_DEFAULTS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "PGCONNECT_TIMEOUT": "10",
 }
+
+
+PATIENCE = 12.0
+"""Seconds after which a busy store counts as failed."""
+
+_BUSY = "too many 503 error responses"
+
+_T = TypeVar("_T")
 
 
 class Contact:
@@ -244,3 +258,20 @@ def _knock(uri: str, seconds: float) -> str:
             return ""
     except (OSError, ValueError) as error:
         return str(error)
+
+
+def patient(request: Callable[[], _T]) -> _T:
+    """Return the result of a request; repeat it while the store is busy.
+
+    A busy store rejects a request without effect.
+
+    Raises:
+        Exception: the last error of the request.
+    """
+    return repeated(request, is_busy, seconds=PATIENCE)
+
+
+def is_busy(error: BaseException) -> bool:
+    """Return whether an MLflow error means a busy store; a full disk does not count."""
+    unavailable = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE"
+    return (unavailable or _BUSY in str(error)) and not is_disk_full(error)

@@ -1,11 +1,13 @@
-"""TrainJobs in the cluster: search, creation, deletion."""
+"""TrainJobs in the cluster: search, creation, deletion, also after a killed launcher."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
+from qatline.components.trainjob.job_state import read_job_state
+from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError, from_pod
 from qatline.components.trainjob.objects import FORMS, GROUP, RUN_LABEL, VERSION
 
 INSTALL = (
@@ -14,6 +16,11 @@ INSTALL = (
     "qatline's runtime: qatline cluster runtime | kubectl apply --server-side -f -"
 )
 _REFUSED = frozenset({400, 403, 422})
+
+
+_RETRIES = 6  # within about a minute
+
+_log = logging.getLogger(__name__)
 
 
 class TrainJobs:
@@ -131,3 +138,29 @@ def _explained(error: KubernetesError, body: Mapping[str, Any]) -> KubernetesErr
             "kubectl apply --server-side -f -"
         )
     return KubernetesError(f"{error}. {advice}", code=error.code, status=error.status)
+
+
+def delete_leftovers(run: str, api: KubernetesApi | None = None) -> list[str]:
+    """Delete the unfinished TrainJobs of a pipeline run that has ended.
+
+    Failures are logged.
+
+    Args:
+        run: id of the pipeline run.
+        api: the Kubernetes API. Default: that of the pod's own cluster.
+
+    Returns:
+        The names of the deleted TrainJobs.
+    """
+    deleted: list[str] = []
+    try:
+        jobs = TrainJobs(api or from_pod(retries=_RETRIES))
+        for job in jobs.of_run(run):
+            if not read_job_state(job).ended:
+                name = job["metadata"]["name"]
+                jobs.delete(name)
+                deleted.append(name)
+                _log.warning("TrainJob %s is deleted: its pipeline run is over", name)
+    except KubernetesError as error:
+        _log.warning("TrainJobs of run %s may be left in the cluster: %s", run, error)
+    return deleted

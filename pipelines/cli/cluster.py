@@ -52,8 +52,7 @@ def submit(
     """Submit one run."""
     from datetime import datetime
 
-    from qatline.pipelines.cluster.names import run_name
-    from qatline.pipelines.cluster.run_identity import has_server
+    from qatline.pipelines.cluster.run_identity import has_server, run_name
 
     loaded, limit = choice.load(), _seconds("--timeout", timeout)
     cluster = _connect(host, namespace, token)
@@ -241,7 +240,7 @@ def _end_with_verdict(uri: str | None, run_id: str, accept_rejected: bool) -> No
     if uri is None:
         return
     from qatline.pipelines.cli.run import REJECTED_CODE
-    from qatline.pipelines.cluster.verdict import find_verdict
+    from qatline.pipelines.cluster.progress import find_verdict
 
     verdict = find_verdict(uri, run_id)
     typer.echo(f"verdict  {verdict}")

@@ -13,9 +13,8 @@ from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
 from qatline.pipelines.cluster.run_identity import check_task_maker, exit_task_maker, identify_run
-from qatline.pipelines.cluster.tasks import for_pods, request
+from qatline.pipelines.cluster.tasks import for_pods, launched_steps, request
 from qatline.pipelines.cluster.train_jobs import check_workers, set_launcher
-from qatline.pipelines.cluster.worker_counts import launched_steps
 from qatline.pipelines.config.run_config import RunConfig
 from qatline.pipelines.steps import IMAGE_OF, step_of_task
 

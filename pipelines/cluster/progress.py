@@ -1,4 +1,4 @@
-"""Monitoring of a run on a server by state changes of its steps."""
+"""Monitoring of a run on a server by state changes of its steps, and its verdict."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qat_lib.errors import ConfigError
+from qatline.components.tracking.pipeline_run import RUN_TAG
+from qatline.components.tracking.store import open_client, translated
 from qatline.pipelines.cluster.connection import ClusterError
 from qatline.pipelines.steps import STEP_ARTIFACTS, step_of_task
 
@@ -171,3 +173,24 @@ def _late(run: ClusterRun | None, timeout: float | None) -> str:
 def _state(state: Any) -> str:
     text = str(state or "").lower()
     return "pending" if text in ("", "runtime_state_unspecified") else text
+
+
+def find_verdict(uri: str, run_id: str) -> str:
+    """Return the decision of a run: ``promote``, ``reject``, or ``unknown``.
+
+    Args:
+        uri: address of the tracking server.
+        run_id: id of the run in Kubeflow.
+
+    Raises:
+        ConfigError: the address contains credentials.
+        TrackingError: the server is unreachable or refuses.
+    """
+    client: Any = open_client(uri)
+    with translated("the verdict can't be read"):
+        experiments = [each.experiment_id for each in client.search_experiments()]
+        wanted = f"tags.`{RUN_TAG}` = '{run_id}'"
+        for run in client.search_runs(experiments, filter_string=wanted):
+            if verdict := run.data.tags.get("qatline.verdict"):
+                return str(verdict)
+    return "unknown"

@@ -1,16 +1,16 @@
-"""Shared identity of a run's pods: tracking server, run id, first and last task."""
+"""Shared identity of a run's pods: name, tracking server, run id, first and last task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 from qat_lib.errors import ConfigError
 from qatline.components.runtime.exit_handler import TRAIN_JOBS_VARIABLE, WEBHOOK_VARIABLE
 from qatline.components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
-from qatline.pipelines.cluster.names import model_on_data
-from qatline.pipelines.cluster.tasks import request
-from qatline.pipelines.cluster.worker_counts import launched_steps
+from qatline.pipelines.cluster.tasks import launched_steps, request
 from qatline.pipelines.config.pod_settings import StepResources
 from qatline.pipelines.config.run_config import RunConfig
 
@@ -120,3 +120,31 @@ def tracking_environment(config: RunConfig) -> dict[str, str]:
         MODE_VARIABLE: "required" if config.tracking.required else "optional",
         NAME_VARIABLE: model_on_data(config),
     }
+
+
+def run_name(config: RunConfig, now: datetime) -> str:
+    """Return the default name of a run on a cluster: model, data and minute.
+
+    Examples:
+        >>> run_name(RunConfig(), datetime(2026, 11, 22, 17, 30))
+        'resnet_digits on digits, 2026-11-22 17:30'
+    """
+    return f"{model_on_data(config)}, {now:%Y-%m-%d %H:%M}"
+
+
+def model_on_data(config: RunConfig) -> str:
+    """Return model and data of a config: ``resnet_digits on digits``."""
+    return f"{_model(config.model.name)} on {_data(config)}"
+
+
+def _model(name: str) -> str:
+    if name.endswith(".keras"):
+        return PurePosixPath(name).stem
+    return name.removeprefix("keras.applications:").replace(":", ".")
+
+
+def _data(config: RunConfig) -> str:
+    data = config.data
+    return (data.name or "").replace(":", ".") or (
+        PurePosixPath(data.path).stem if data.path else data.kind
+    )

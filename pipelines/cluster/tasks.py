@@ -1,7 +1,4 @@
-"""Conversion of the ``cluster`` section into kfp task settings.
-
-It also selects one engine backend for all pods.
-"""
+"""Conversion of the ``cluster`` section into kfp task settings: resources, backend and workers."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from typing import Any
 from qat_lib.engines import get_backend
 from qat_lib.errors import ConfigError
 from qatline.components.export.choice import sign_problem
+from qatline.components.step_table import STEPS
 from qatline.pipelines.cluster.portable import portable
 from qatline.pipelines.config.pod_settings import StepResources, Toleration
 from qatline.pipelines.config.run_config import RunConfig
@@ -146,3 +144,21 @@ def _set_attempts(task: Any, pod: StepResources) -> None:
             backoff_factor=pod.retry.factor,
             backoff_max_duration=f"{pod.retry.max_duration}s",
         )
+
+
+def workers_of(config: RunConfig, step: str) -> int:
+    """Return the number of workers of a step; 1 for steps without training."""
+    if step == "train_baseline":
+        return config.training.workers
+    if step == "finetune_qat":
+        return config.qat.workers or config.training.workers
+    return 1
+
+
+def launched_steps(config: RunConfig) -> frozenset[str]:
+    """Return the steps that run as a TrainJob, those with several workers."""
+    launched: set[str] = set()
+    for step in STEPS:
+        if step.distributed and workers_of(config, step.name) > 1:
+            launched.add(step.name)
+    return frozenset(launched)

@@ -12,8 +12,7 @@ from qatline.components.support.images import IMAGE
 from qatline.components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, to_json
 from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE
 from qatline.pipelines.cluster.run_identity import has_server, name_run, tracking_environment
-from qatline.pipelines.cluster.tasks import request, toleration_operator
-from qatline.pipelines.cluster.worker_counts import launched_steps, workers_of
+from qatline.pipelines.cluster.tasks import launched_steps, request, toleration_operator, workers_of
 from qatline.pipelines.config.pod_settings import StepResources
 from qatline.pipelines.config.run_config import RunConfig
 

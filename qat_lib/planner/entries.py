@@ -10,7 +10,7 @@ from qat_lib.core.plan_entries import quantizer_name
 from qat_lib.core.selection import Decision
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.traits import Traits
-from qat_lib.planner.agreement import agreed
+from qat_lib.planner.wants import agreed
 
 
 def composite_entries(

@@ -1,9 +1,10 @@
-"""Requests to quantize tensors, and the positions of the quantizers."""
+"""Requests to quantize tensors, their agreement, and the positions of the quantizers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from qat_lib.core.plan import Consumer
 from qat_lib.core.selection import Decision
@@ -128,3 +129,20 @@ def _chosen(call: GraphCall, decision: Decision) -> tuple[int, ...]:
             f"it has {len(call.inputs)} input(s), counted from 0."
         )
     return chosen
+
+
+def agreed(configs: Sequence[Any], key: str, tensor: str) -> Any:
+    """Return the one value that the readers of a tensor request, or None.
+
+    Raises:
+        SpecError: two readers request different values; a tensor has one quantizer.
+    """
+    # None means that the reader has no preference.
+    values = {getattr(config, key) for config in configs} - {None}
+    if len(values) > 1:
+        raise SpecError(
+            f"The readers of tensor {tensor!r} ask for different values of {key}: "
+            f"{sorted(map(str, values))}. "
+            "A tensor has one quantizer, so give them the same."
+        )
+    return values.pop() if values else None

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.calibrators.calibration import Calibration, Histograms, SeenTensor
+from qat_lib.calibrators.gains import Gains, GroupedWeights, Readings, reader_gains
 from qat_lib.calibrators.methods import chosen_method
 from qat_lib.calibrators.report import CalibrationReport
-from qat_lib.errors import CalibrationError
+from qat_lib.errors import CalibrationError, UnsupportedModelError
+from qat_lib.torch.graph import ModuleCall, ModuleGraph
 from qat_lib.torch.histogram import Histogram
 from qat_lib.torch.inference import in_inference
-from qat_lib.torch.kernels import module_gains
 from qat_lib.torch.naming import model_quantizers, named_by_path
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
@@ -130,3 +132,34 @@ def _count_inputs(model: nn.Module) -> int:
 
 def _is_array(data: Any) -> bool:
     return isinstance(data, (np.ndarray, torch.Tensor))
+
+
+def module_gains(model: nn.Module) -> Gains:
+    """Return the gains of a quantized module; empty if torch.fx can't trace it."""
+    try:
+        graph = ModuleGraph(model)
+    except UnsupportedModelError:
+        return {}
+    return reader_gains(graph, Readings(kernel=_kernel, factors=_factors))
+
+
+def _kernel(call: ModuleCall) -> GroupedWeights | None:
+    module = call.operation
+    if not isinstance(module, nn.Linear | nn.Conv2d | nn.Conv3d) or len(call.inputs) != 1:
+        return None
+    weights = _array(module.weight)
+    groups = getattr(module, "groups", 1)
+    # (out, in per group, positions of the window)
+    return GroupedWeights(weights=weights.reshape(*weights.shape[:2], -1), groups=groups)
+
+
+def _factors(call: ModuleCall) -> np.ndarray | None:
+    norm = call.operation
+    if not isinstance(norm, _BatchNorm) or norm.running_var is None:
+        return None
+    scale = 1.0 if norm.weight is None else _array(norm.weight)
+    return np.asarray(scale / np.sqrt(_array(norm.running_var) + norm.eps))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return np.asarray(tensor.detach().float().cpu())

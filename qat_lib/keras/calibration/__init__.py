@@ -5,7 +5,7 @@ from __future__ import annotations
 from qat_lib.calibrators.methods import METHODS, range_from_histogram
 from qat_lib.calibrators.report import CalibrationReport, TensorStatistics
 from qat_lib.keras.calibration.calibrate import calibrate
-from qat_lib.keras.calibration.histogram import Histogram
+from qat_lib.keras.calibration.observing import Histogram
 
 __all__ = [
     "METHODS",

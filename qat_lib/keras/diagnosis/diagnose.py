@@ -17,13 +17,14 @@ from qat_lib.files.journal import Journal, fingerprint
 from qat_lib.keras.correction.lockstep import read_samples
 from qat_lib.keras.diagnosis.causes import (
     OUTLIER,
+    Diagnosed,
+    Evidence,
     find_cause,
     find_dead_channels,
     find_uneven_inputs,
     unexplained,
 )
 from qat_lib.keras.diagnosis.effects import Switchboard
-from qat_lib.keras.diagnosis.evidence import Diagnosed, Evidence
 from qat_lib.keras.diagnosis.report import (
     Diagnosis,
     LayerEffect,

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.calibrators.collecting import collecting
-from qat_lib.keras.calibration.histogram import Histogram
+from qat_lib.keras.calibration.observing import Histogram
 from qat_lib.keras.diagnosis.sites import Site
 from qat_lib.keras.structure import pack_inputs
 

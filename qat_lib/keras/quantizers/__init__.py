@@ -5,9 +5,8 @@ from __future__ import annotations
 from qat_lib.calibrators.collecting import collecting
 from qat_lib.core.ranges import AMAX_FLOOR, RANGE_POLICIES
 from qat_lib.keras.quantizers.channel_relu import ChannelReLU
-from qat_lib.keras.quantizers.fake_quantize import fake_quantize
+from qat_lib.keras.quantizers.fake_quantize import fake_quantize, quantization_scale
 from qat_lib.keras.quantizers.modes import export_mode
-from qat_lib.keras.quantizers.scale import quantization_scale
 from qat_lib.keras.quantizers.tensor_quantizer import TensorQuantizer, model_quantizers
 
 __all__ = [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -17,9 +18,9 @@ from qat_lib.files.journal import Journal
 from qat_lib.keras.apply.rebuild import apply_plan
 from qat_lib.keras.correction.lockstep import read_samples
 from qat_lib.keras.diagnosis.effects import Switchboard
-from qat_lib.keras.diagnosis.forward import compile_forward
 from qat_lib.keras.folding import folded_weights
 from qat_lib.keras.graph.layer_graph import LayerGraph
+from qat_lib.keras.structure import pack_inputs
 from qat_lib.optimization.metrics import Measure, Metric, Outputs, choose_measure, effect
 from qat_lib.ptq import PtqRecipe
 
@@ -200,3 +201,20 @@ def _predict(model: Any, inputs: np.ndarray, batch_size: int = 64) -> list[np.nd
     for index in range(len(parts[0])):
         found.append(np.concatenate([np.asarray(part[index], np.float32) for part in parts]))
     return found
+
+
+def compile_forward(model: Any) -> Callable[..., list[Any]]:
+    """Return a compiled inference function from the inputs of a model, in order, to its outputs.
+
+    The function is traced once and accepts every batch size of the model. Switches of quantizers
+    remain effective after tracing.
+    """
+
+    def forward(*parts: Any) -> list[Any]:
+        return list(keras.tree.flatten(model(pack_inputs(model, parts), training=False)))
+
+    # Fixed signature from the symbolic inputs: a plain tf.function would retrace for the smaller
+    # last batch.
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in model.inputs]
+    traced: Callable[..., list[Any]] = tf.function(forward).get_concrete_function(*specs)
+    return traced

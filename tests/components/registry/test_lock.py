@@ -17,6 +17,7 @@ import pytest
 from memory_registry import MemoryRegistry
 
 from qat_lib.errors import TrackingError
+from qatline.components.registry import lock as module
 from qatline.components.registry.lock import (
     ENDED_TAG,
     EXPIRES,
@@ -26,10 +27,11 @@ from qatline.components.registry.lock import (
     Lease,
     LockLostError,
     acquire,
+    is_gone,
     last_ended,
+    process_identity,
     registry_lock,
 )
-from qatline.components.registry.process_identity import process_identity
 from qatline.components.registry.registry import LOCK_TOKEN
 
 
@@ -246,9 +248,7 @@ def test_acquire_waits_as_long_as_the_owner_renews(registry: MemoryRegistry) -> 
 
 
 def test_acquire_ends_the_lock_of_an_ended_process_at_once(registry: MemoryRegistry) -> None:
-    code = (
-        "from qatline.components.registry.process_identity import process_identity as p; print(p())"
-    )
+    code = "from qatline.components.registry.lock import process_identity as p; print(p())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     process = done.stdout.strip()
     assert f" {os.getpid()} " not in process
@@ -411,3 +411,53 @@ def _must_not_sleep(seconds: float) -> None:
 
 def _give_up(seconds: float) -> None:
     raise TimeoutError
+
+
+def test_this_process_lives() -> None:
+    identity = process_identity()
+    assert f" {os.getpid()} " in identity
+    assert not is_gone(identity)
+
+
+def test_ended_process_is_gone_though_it_was_not_waited_for() -> None:
+    place = process_identity().split()[0]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        with open(f"/proc/{child.pid}/stat") as stream:
+            start = stream.read().rpartition(")")[2].split()[19]
+        identity = f"{place} {child.pid} {start}"
+        assert not is_gone(identity)
+        assert is_gone(f"{place} {child.pid} 1")  # another process of the same number
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert is_gone(identity)
+    assert is_gone(identity)  # its number is free
+
+
+def test_processes_without_proc_count_as_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = process_identity()
+    monkeypatch.setattr(module, "_PROC", tmp_path)
+    assert process_identity() == ""
+    assert not is_gone(identity)
+
+
+def test_process_of_an_unknown_machine_or_start_has_no_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PROC", tmp_path)
+    stat = tmp_path / str(os.getpid()) / "stat"
+    stat.parent.mkdir()
+    stat.write_text(f"{os.getpid()} (python) S {' '.join(map(str, range(40)))}")
+    assert process_identity() == ""  # no boot_id
+    stat.unlink()
+    for name in ("sys/kernel/random/boot_id", "self/ns/pid"):
+        (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("boot")
+    (tmp_path / "self/ns/pid").symlink_to("pid:[1]")
+    assert process_identity() == ""  # no start
+
+
+@pytest.mark.parametrize("identity", ["", "elsewhere 1 5", "x", "x y z"])
+def test_process_elsewhere_counts_as_alive(identity: str) -> None:
+    assert not is_gone(identity)

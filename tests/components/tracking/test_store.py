@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,18 @@ from mlflow_server import free_port
 from postgres_server import PASSWORD, PostgresServer
 
 from qat_lib.errors import DataError, TrackingError
+from qatline.components.support.retries import repeated
+from qatline.components.tracking import store
 from qatline.components.tracking import store as tracking_store
 from qatline.components.tracking.pipeline_run import find_or_create_parent
-from qatline.components.tracking.store import Contact, ensure_store, open_client, probe
+from qatline.components.tracking.store import (
+    Contact,
+    ensure_store,
+    is_busy,
+    open_client,
+    patient,
+    probe,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),
@@ -221,3 +231,39 @@ def test_two_launchers_may_make_one_database_at_once(tmp_path: Path) -> None:
     ends = [(*launcher.communicate(timeout=300), launcher.returncode) for launcher in launchers]
     assert [code for _, _, code in ends] == [0, 0], ends
     assert len({out for out, _, _ in ends}) == 1
+
+
+class BusyError(Exception):
+    """What MLflow raises for a database that is locked."""
+
+    error_code = "TEMPORARILY_UNAVAILABLE"
+
+
+@pytest.mark.parametrize(
+    ("error", "busy"),
+    [
+        (BusyError(), True),
+        (Exception("... (too many 503 error responses)"), True),
+        (ValueError("no"), False),
+        (BusyError("database or disk is full"), False),
+        (Exception("too many 500 error responses"), False),
+    ],
+)
+def test_patient_repeats_while_the_store_is_busy(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, busy: bool
+) -> None:
+    pauses, errors = list[float](), [error]
+
+    def request() -> str:
+        if errors:
+            raise errors.pop()
+        return "answer"
+
+    monkeypatch.setattr(store, "repeated", partial(repeated, sleep=pauses.append))
+    assert is_busy(error) is busy
+    if busy:
+        assert patient(request) == "answer"
+    else:
+        with pytest.raises(type(error)):
+            patient(request)
+    assert len(pauses) == busy

@@ -1,15 +1,16 @@
 """TrainJobs in the cluster: the forms of Trainer's versions, refusals, what is missing."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_kubernetes import FORMS, FakeKubernetes
+from fake_kubernetes import FakeKubernetes
 
-from qatline.components.trainjob.jobs import TrainJobs
+from qatline.components.trainjob.jobs import TrainJobs, delete_leftovers
 from qatline.components.trainjob.kubernetes_api import KubernetesApi, KubernetesError
-from qatline.components.trainjob.objects import train_job
+from qatline.components.trainjob.objects import FORMS, train_job
 from qatline.components.trainjob.task import JobTemplate, WorkerTask
 
 Make = Callable[[str], dict[str, Any]]
@@ -100,3 +101,36 @@ def test_missing_rights_are_told(cluster: FakeKubernetes, api: KubernetesApi, ma
     cluster.rules = [{**rule, "verbs": ["get"]} for rule in cluster.rules]
     with pytest.raises(KubernetesError, match="Let the service account of the run create TrainJob"):
         TrainJobs(api).create(make)
+
+
+def create(api: KubernetesApi, template: JobTemplate, task: WorkerTask, run: str) -> str:
+    def make(form: str) -> dict[str, object]:
+        return train_job(template, task, run=run, environment={}, form=form)
+
+    TrainJobs(api).create(make)
+    return str(make(FORMS[0])["metadata"]["name"])  # type: ignore[index]
+
+
+def test_delete_leftovers_ends_what_the_run_left_running(
+    cluster: FakeKubernetes, api: KubernetesApi, template: JobTemplate, task: WorkerTask
+) -> None:
+    mine, other = (create(api, template, task, run) for run in ("1", "2"))
+    assert delete_leftovers("1", api) == [mine]
+    assert list(cluster.jobs) == [other]
+
+
+def test_delete_leftovers_leaves_what_has_ended(
+    cluster: FakeKubernetes, api: KubernetesApi, template: JobTemplate, task: WorkerTask
+) -> None:
+    cluster.end(create(api, template, task, "1"), "Failed")
+    assert delete_leftovers("1", api) == []
+    assert len(cluster.jobs) == 1
+
+
+def test_delete_leftovers_fails_no_run(
+    cluster: FakeKubernetes, api: KubernetesApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    cluster.installed = False
+    assert delete_leftovers("1", api) == []
+    assert "TrainJobs of run 1 may be left in the cluster: The cluster has no TrainJ" in caplog.text

@@ -156,7 +156,7 @@ def test_missing_package_prevents_no_import() -> None:
     code = (
         "import sys; sys.modules.update({'kubernetes': None, 'urllib3': None})\n"
         "from qatline.components.runtime import train_job_component\n"
-        "from qatline.components.trainjob.leftovers import delete_leftovers\n"
+        "from qatline.components.trainjob.jobs import delete_leftovers\n"
         "print(delete_leftovers('1'))"
     )
     command = [sys.executable, "-c", code]

@@ -1,5 +1,6 @@
 """What makes the pods of a run one run, and what happens at its end."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import yaml
 from qat_lib.errors import ConfigError
 from qatline.pipelines.cluster.compile import pipeline_ir
 from qatline.pipelines.cluster.ir_check import check_ir
+from qatline.pipelines.cluster.run_identity import run_name
 from qatline.pipelines.config.run_config import SECTIONS, load_config
 
 TRACKED = "tracking.uri=http://mlflow:5000"
@@ -140,3 +142,17 @@ def test_wrong_identities_are_refused(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(overrides=[override])
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], "resnet_digits on digits"),
+        (["model.name=keras.applications:MobileNetV2"], "MobileNetV2 on digits"),
+        (["model.name=nets:build", "data={kind: keras, name: mnist}"], "nets.build on mnist"),
+        (["model.name=/a/net.keras", "data={kind: npz, path: 's3://b/c.npz'}"], "net on c"),
+    ],
+)
+def test_run_name_says_model_data_and_time(overrides: list[str], name: str) -> None:
+    found = run_name(load_config(overrides=overrides), datetime(2026, 1, 2, 3, 4, 5))
+    assert found == f"{name}, 2026-01-02 03:04"

@@ -8,7 +8,9 @@ import yaml
 from qat_lib.errors import ConfigError
 from qatline.components.export.choice import choose_export
 from qatline.components.settings import EngineSettings, ExportSettings
+from qatline.components.step_table import STEPS
 from qatline.pipelines.cluster.compile import pipeline_ir
+from qatline.pipelines.cluster.tasks import launched_steps, workers_of
 from qatline.pipelines.config.cluster_settings import ClusterSteps
 from qatline.pipelines.config.run_config import load_config
 from qatline.pipelines.steps import IMAGE_OF, STEP_ARTIFACTS
@@ -257,3 +259,20 @@ def parameters(*overrides: str) -> dict[str, Any]:
     compiled = yaml.safe_load(pipeline_ir(load_config(overrides=overrides)))
     found = compiled["root"]["inputDefinitions"]["parameters"]
     return {name: parameter["defaultValue"] for name, parameter in found.items()}
+
+
+def test_training_steps_have_the_configs_workers() -> None:
+    config = load_config(overrides=["training.workers=3"])
+    counts = {step.name: workers_of(config, step.name) for step in STEPS}
+    assert {name for name, count in counts.items() if count == 3} == {
+        "train_baseline",
+        "finetune_qat",
+    }
+    assert set(counts.values()) == {1, 3}
+
+
+def test_steps_with_several_workers_are_launched() -> None:
+    assert launched_steps(load_config()) == frozenset()
+    several = load_config(overrides=["training.workers=2"])
+    assert launched_steps(several) == {"train_baseline", "finetune_qat"}
+    assert launched_steps(several) == {step.name for step in STEPS if step.distributed}

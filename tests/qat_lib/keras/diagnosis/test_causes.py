@@ -6,8 +6,7 @@ import pytest
 from planted_faults import images, network, quantized, scale_channel
 
 import qat_lib
-from qat_lib.keras.diagnosis.causes import find_uneven_inputs
-from qat_lib.keras.diagnosis.evidence import Evidence
+from qat_lib.keras.diagnosis.causes import Evidence, find_uneven_inputs
 from qat_lib.keras.diagnosis.sites import read_sites
 from qat_lib.keras.diagnosis.statistics import watch_errors
 from qat_lib.keras.graph.layer_graph import LayerGraph

@@ -7,7 +7,7 @@ import numpy as np
 from planted_faults import images, network, quantized
 
 import qat_lib
-from qat_lib.keras.diagnosis.forward import compile_forward
+from qat_lib.keras.search.candidates import compile_forward
 from qat_lib.keras.structure import pack_inputs
 
 
