@@ -18,7 +18,6 @@ from postgres_server import PASSWORD, PostgresServer
 
 from qat_lib.errors import DataError, TrackingError
 from qatline.components.support.retries import repeated
-from qatline.components.tracking import store
 from qatline.components.tracking import store as tracking_store
 from qatline.components.tracking.pipeline_run import find_or_create_parent
 from qatline.components.tracking.store import (
@@ -259,7 +258,7 @@ def test_patient_repeats_while_the_store_is_busy(
             raise errors.pop()
         return "answer"
 
-    monkeypatch.setattr(store, "repeated", partial(repeated, sleep=pauses.append))
+    monkeypatch.setattr(tracking_store, "repeated", partial(repeated, sleep=pauses.append))
     assert is_busy(error) is busy
     if busy:
         assert patient(request) == "answer"
