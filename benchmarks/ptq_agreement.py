@@ -8,7 +8,9 @@ The network is MobileNetV2 with ImageNet weights (``mobilenetv2_imagenet.npz``),
 ``--network efficientnet_lite0`` another that no default was developed with. Half of the images
 are photographs of the CIFAR-10 subset, enlarged to 224 pixels, half are crops of the two
 photographs that scikit-learn brings; no image is in both the calibration and the comparison, though
-crops of one photograph are. All engines run in OpenVINO, at FP32 precision where they are not INT8.
+crops of one photograph are. ``--network resnet20`` is a residual network with CIFAR-10 weights,
+``resnet20_silu`` the same with SiLU for ReLU, trained on the subset first; their images are
+photographs of the subset at 32 pixels. All engines run in OpenVINO, at FP32 precision where they are not INT8.
 Agreement is the share of images with FP32's label; KL is the mean divergence of the probabilities
 from FP32's. The weights and the CIFAR subset are looked for in ``QATLINE_SHARED_DATA``, by default
 ``../shared/data``.
@@ -76,14 +78,23 @@ def prepared(
     images: np.ndarray, mean: np.ndarray = MEAN, spread: np.ndarray = SPREAD
 ) -> np.ndarray:
     """Return network inputs in a fixed shuffled order."""
-    order = np.random.default_rng(0).permutation(len(images))
-    return (images[order].astype(np.float32) / 255 - mean) / spread
+    return (images[_order(len(images))].astype(np.float32) / 255 - mean) / spread
+
+
+def _order(count: int) -> np.ndarray:
+    return np.random.default_rng(0).permutation(count)
 
 
 def mixed(part: str, count: int, seed: int, **normalization: np.ndarray) -> np.ndarray:
     """Return network inputs of both kinds, half of each."""
     images = np.concatenate([enlarged(part, count // 2), crops(count // 2, seed)])
     return prepared(images, **normalization)
+
+
+def small(part: str, count: int, _seed: int, **normalization: np.ndarray) -> np.ndarray:
+    """Return network inputs of CIFAR-10 subset images at 32 pixels."""
+    with np.load(SHARED / "cifar10_jpeg_subset.npz", allow_pickle=False) as data:
+        return prepared(data[part][:count], **normalization)
 
 
 def mobilenetv2() -> Any:
@@ -108,6 +119,49 @@ def efficientnet() -> Any:
     return efficientnet_lite.efficientnet_lite0()
 
 
+def resnet20() -> Any:
+    """Return the trained ResNet-20, or exit where its weights are not there."""
+    from qat_lib.models import resnet20_cifar10
+    from qat_lib.models.weights import load_weights
+
+    weights = SHARED / "resnet20_cifar10.npz"
+    if not weights.is_file():
+        _skip(f"there is no {weights.name} in {SHARED}")
+    model = resnet20_cifar10()
+    load_weights(model, weights)
+    return model
+
+
+def resnet20_silu(epochs: int = 12) -> Any:
+    """Return the ResNet-20 with SiLU for ReLU, trained on the subset from the weights with ReLU."""
+    import keras
+
+    def with_silu(layer: Any) -> Any:
+        if isinstance(layer, keras.layers.ReLU):
+            return keras.layers.Activation("silu", name=layer.name)
+        return layer.__class__.from_config(layer.get_config())
+
+    source = resnet20()
+    keras.utils.set_random_seed(0)
+    model = keras.models.clone_model(source, clone_function=with_silu)
+    model.set_weights(source.get_weights())
+    with np.load(SHARED / "cifar10_jpeg_subset.npz", allow_pickle=False) as data:
+        x, y = (data["x_train"].astype(np.float32) / 255 - MEAN) / SPREAD, data["y_train"]
+        x_test, y_test = small("x_test", len(data["x_test"]), 0), data["y_test"]
+    steps = epochs * len(x) // 64
+    model.compile(
+        keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.02, steps), momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    flips = np.random.default_rng(0)
+    for _ in range(epochs):
+        turned = np.where(flips.random(len(x))[:, None, None, None] < 0.5, x[:, :, ::-1], x)
+        model.fit(turned, y, batch_size=64, verbose=0)
+    hits = model.predict(x_test, verbose=0).argmax(axis=1) == y_test[_order(len(y_test))]
+    print(f"ResNet-20 with SiLU: {100 * hits.mean():.2f} % right", flush=True)
+    return model
+
+
 def _skip(reason: str) -> NoReturn:
     print(f"Skipped: {reason}.", file=sys.stderr)
     sys.exit(3)
@@ -115,11 +169,12 @@ def _skip(reason: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Network:
-    """A trained network: how to build it, and the mean and spread of its inputs."""
+    """A trained network: how to build it, its images, and the mean and spread of its inputs."""
 
     build: Callable[[], Any]
     mean: np.ndarray = field(default_factory=lambda: MEAN)
     spread: np.ndarray = field(default_factory=lambda: SPREAD)
+    images: Callable[..., np.ndarray] = mixed
 
 
 NETWORKS = {
@@ -127,6 +182,8 @@ NETWORKS = {
     "efficientnet_lite0": Network(
         efficientnet, np.full(3, 127 / 255, np.float32), np.full(3, 128 / 255, np.float32)
     ),
+    "resnet20": Network(resnet20, images=small),
+    "resnet20_silu": Network(resnet20_silu, images=small),
 }
 
 
@@ -221,8 +278,8 @@ def main() -> None:
     network = NETWORKS[arguments.network]
     model = network.build()
     normalization = {"mean": network.mean, "spread": network.spread}
-    calibration = mixed("x_train", arguments.calibration, 0, **normalization)
-    images = mixed("x_test", arguments.images, 1, **normalization)
+    calibration = network.images("x_train", arguments.calibration, 0, **normalization)
+    images = network.images("x_test", arguments.images, 1, **normalization)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         fp32 = Path(qat_lib.export_onnx(model, folder / "fp32.onnx", target="openvino").path)

@@ -1,15 +1,19 @@
-"""Run a Markdown page's Python and bash blocks in order.
+"""Run a Markdown page's Python and bash blocks in order, as a reader would.
 
-Usage: ``python run_page.py PAGE``; it runs them as a reader would. Python blocks share one
+``python run_page.py`` reads the path of a page from each line of its input, runs it in a fork, and
+answers with its exit code; the pages' output is its own. Python blocks of a page share one
 namespace. Bash blocks stop at the first failing command.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
 import subprocess
 import sys
 import textwrap
+import traceback
 from collections.abc import Collection
 from pathlib import Path
 
@@ -24,7 +28,7 @@ def blocks(page: Path, languages: Collection[str] = _RUN) -> list[tuple[str, str
     return [(each[2], textwrap.dedent(each[3])) for each in found if each[2] in languages]
 
 
-def main(page: Path) -> None:
+def run(page: Path) -> None:
     """Run every block of ``page`` in the working directory."""
     sys.path.insert(0, str(Path.cwd()))  # as for a reader's own script
     namespace: dict[str, object] = {"__name__": "__main__"}
@@ -37,5 +41,30 @@ def main(page: Path) -> None:
             exec(compile(text, f"{page.name}, block {number}", "exec"), namespace)
 
 
+def main() -> None:
+    """Run pages in forks: TensorFlow is imported once, and computes nothing before a fork."""
+    importlib.import_module("keras")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    for line in sys.stdin:
+        page, output = line.rstrip("\n").split("\t")
+        if (child := os.fork()) == 0:
+            log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            code = 1
+            try:
+                run(Path(page))
+                code = 0
+            finally:
+                if code:
+                    traceback.print_exc()
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -87,31 +88,40 @@ class Workplace:
             )
             place.chmod(0o755)
 
-    def run(self, page: Path) -> None:
-        if page.name in self._done:
-            return
-        if page.name in COMES_AFTER:
-            self.run(DOCS / COMES_AFTER[page.name])
         environment = os.environ | {
             "PATH": f"{self._tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "TF_CPP_MIN_LOG_LEVEL": "2",
         }
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page)],
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("run_page.py"))],
             cwd=self.folder,
             env=environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
+            bufsize=1,
         )
-        assert done.returncode == 0, done.stdout[-6000:]
+
+    def run(self, page: Path) -> None:
+        if page.name in self._done:
+            return
+        if page.name in COMES_AFTER:
+            self.run(DOCS / COMES_AFTER[page.name])
+        output = self._tools / "output"
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{page}\t{output}\n")
+        assert self.process.stdout.readline() == "0\n", output.read_text()[-6000:]
         self._done.add(page.name)
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    return Workplace(tmp_path_factory.mktemp("docs"))
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    workplace = Workplace(tmp_path_factory.mktemp("docs"))
+    with workplace.process:
+        yield workplace
+        workplace.process.terminate()
 
 
 @pytest.mark.matrix
