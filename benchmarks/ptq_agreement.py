@@ -10,7 +10,8 @@ are photographs of the CIFAR-10 subset, enlarged to 224 pixels, half are crops o
 photographs that scikit-learn brings; no image is in both the calibration and the comparison, though
 crops of one photograph are. ``--network resnet20`` is a residual network with CIFAR-10 weights,
 ``resnet20_silu`` the same with SiLU for ReLU, trained on the subset first; their images are
-photographs of the subset at 32 pixels. All engines run in OpenVINO, at FP32 precision where they are not INT8.
+photographs of the subset at 32 pixels. ONNX Runtime's model runs in ONNX Runtime, all others in
+OpenVINO, at FP32 precision where they are not INT8.
 Agreement is the share of images with FP32's label; KL is the mean divergence of the probabilities
 from FP32's. The weights and the CIFAR subset are looked for in ``QATLINE_SHARED_DATA``, by default
 ``../shared/data``.
@@ -37,13 +38,13 @@ from applications_images import SHARED
 SIZE = 224
 MEAN = np.array((0.485, 0.456, 0.406), np.float32)
 SPREAD = np.array((0.229, 0.224, 0.225), np.float32)
-WAYS: dict[str, dict[str, bool]] = {
+WAYS: dict[str, dict[str, Any]] = {
     "": {},
     ", not equalized": {"equalize": False},
-    ", neither corrected nor equalized": {"equalize": False, "correct": False},
+    ", neither corrected nor equalized": {"equalize": False, "bias_correction": False},
 }
-"""What qatline does beside its calibration, by what stands in the table. The first are the defaults
-of its command line and pipeline."""
+"""Options of the recipe by their name in the table. The first are the defaults of the command line
+and the pipeline."""
 
 
 def enlarged(part: str, count: int) -> np.ndarray:
@@ -188,9 +189,13 @@ NETWORKS = {
 
 
 def answers(source: Any, images: np.ndarray) -> np.ndarray:
-    """Return the logits of an ONNX file or a model in OpenVINO."""
+    """Return the logits of an ONNX file or a model in OpenVINO, or of an ONNX Runtime session."""
+    import onnxruntime
     import openvino
 
+    if isinstance(source, onnxruntime.InferenceSession):
+        name = source.get_inputs()[0].name
+        return np.concatenate([source.run(None, {name: x[None]})[0] for x in images])
     core = openvino.Core()
     model = core.read_model(source) if isinstance(source, Path) else source
     engine = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
@@ -211,24 +216,11 @@ def distance(logits: np.ndarray, reference: np.ndarray) -> dict[str, float]:
     return {"agreement": float(100 * same.mean()), "kl": float(divergence.mean())}
 
 
-def ours(
-    model: Any,
-    calibration: np.ndarray,
-    path: Path,
-    *,
-    unsigned: bool,
-    equalize: bool = True,
-    correct: bool = True,
-) -> Path:
-    """Quantize with qatline's default calibration, and export."""
+def ours(model: Any, calibration: np.ndarray, path: Path, **options: Any) -> Path:
+    """Quantize with qatline's recipe, and export."""
     import qat_lib
 
-    if equalize:
-        model = qat_lib.equalize(model, calibration)
-    quantized = qat_lib.quantize_model(model, custom_qdq_cases="auto", unsigned=unsigned)
-    qat_lib.calibrate(quantized, calibration)
-    if correct:
-        qat_lib.correct_bias(quantized, calibration)
+    quantized = qat_lib.PtqRecipe(backend="openvino", **options).quantize(model, calibration)
     return Path(qat_lib.export_onnx(quantized, path, target="openvino").path)
 
 
@@ -297,8 +289,10 @@ def main() -> None:
                 fp32, calibration, accurate=True
             )
         if "onnxruntime" not in arguments.without:
-            candidates["ONNX Runtime"] = lambda: onnxruntime_model(
-                fp32, calibration, folder / "onnxruntime.onnx"
+            import onnxruntime
+
+            candidates["ONNX Runtime"] = lambda: onnxruntime.InferenceSession(
+                onnxruntime_model(fp32, calibration, folder / "onnxruntime.onnx")
             )
         rows = {}
         for name, quantize in candidates.items():

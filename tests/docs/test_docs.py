@@ -2,7 +2,7 @@
 
 Every block runs as printed. Blocks run verbatim. Some commands stand for their expensive selves:
 ``pip`` and ``uv run`` use this environment instead of making one, and ``qatline run`` and ``qatline
-sweep`` train for one epoch on few samples, the default network with few channels and layers, and a sampler draws one
+sweep`` train for one epoch on few samples, the default network with few channels and layers, and a sweep makes one
 trial. The commands themselves, unchanged, are the subject of the tests of whole runs.
 """
 
@@ -59,6 +59,7 @@ elif [[ "$1" == optimize ]]; then
   set -- "$@" --seconds 0.2
 elif [[ "$1" == sweep ]]; then
   [[ "$*" != *--trials* ]] || set -- "$@" --trials 1
+  set -- "${{@/=max,mse/=max}}"
   set -- "$@" {SMALL} {" ".join(QUICK)}
 fi
 exec "{{bin}}/qatline" "$@"
