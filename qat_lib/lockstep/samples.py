@@ -10,7 +10,7 @@ from qat_lib.errors import CalibrationError
 
 BYTES_PER_ELEMENT = 4
 MEMORY = 2**30
-"""Limit of the bytes in the tensors of all samples at a time."""
+"""Default limit of the bytes in the tensors of all samples at a time."""
 LEAST_SAMPLES = 4
 
 
@@ -19,16 +19,17 @@ def take_samples(
     samples: int,
     names: Sequence[str],
     bytes_per_sample: Callable[[Any], int],
+    memory: int = MEMORY,
 ) -> list[Any]:
     """Return the first samples of batches, each in the order of inputs.
 
     Args:
         batches: batches as a tensor, a list or a dict of tensors.
-        samples: number of samples, at least 1; reduced if their tensors would exceed ``MEMORY``
-            bytes.
+        samples: number of samples, at least 1; reduced if their tensors would exceed ``memory``.
         names: names of the model's inputs.
         bytes_per_sample: returns the peak bytes of one sample's tensors, in both forms, for the
             first batch.
+        memory: limit in bytes. Default: 1 GiB.
 
     Raises:
         CalibrationError: there is no data, ``samples`` is below 1, or a batch lacks an input.
@@ -42,7 +43,7 @@ def take_samples(
         if not taken:
             # A minimum of samples even beyond the memory limit, because fewer give no meaningful
             # mean.
-            left = min(samples, max(LEAST_SAMPLES, MEMORY // max(1, bytes_per_sample(given))))
+            left = min(samples, max(LEAST_SAMPLES, memory // max(1, bytes_per_sample(given))))
         taken.append(_first(given, left))
         left -= count_samples(taken[-1])
         if left <= 0:

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from qat_lib.errors import CalibrationError
-from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift
+from qat_lib.lockstep.bias import MEMORY, BiasCorrection, BiasReport, mean_shift
 from qat_lib.torch.graph import ModuleCall, ModuleGraph
 from qat_lib.torch.lockstep import read_samples, run_lockstep
 from qat_lib.torch.naming import model_quantizers
@@ -36,7 +36,7 @@ def correct_bias(
         model: a quantized and calibrated model; it is changed in place.
         data: calibration data in any form accepted by ``qat_lib.torch.calibrate``.
         samples: number of samples to measure, from the start of the data; fewer if their tensors
-            would exceed 1 GiB. Default 64.
+            would exceed 512 MiB. Default 64.
         batch_size: batch size for data given as arrays. Default 32.
         on_layer: called with the number of completed layers, and of all layers.
 
@@ -54,7 +54,7 @@ def correct_bias(
             "and calibrate first."
         )
     graph = ModuleGraph(model)
-    batches = read_samples(graph, data, samples, batch_size)
+    batches = read_samples(graph, data, samples, batch_size, memory=MEMORY)
     correction = BiasCorrection(graph, _ModuleBiases(), on_layer)
     correction.run(
         lambda visit, form: run_lockstep(graph, batches, visit, form=form),

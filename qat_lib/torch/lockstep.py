@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from qat_lib.calibrators.batches import BatchReader
-from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, take_samples
+from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, MEMORY, take_samples
 from qat_lib.lockstep.steps import (
     BothForms,
     Form,
@@ -51,14 +51,17 @@ def run_lockstep(
         return run_steps(_steps(graph), given, visit, form=form, keep=list(inputs_of(output)))
 
 
-def read_samples(graph: ModuleGraph, data: Any, samples: int, batch_size: int) -> list[Any]:
+def read_samples(
+    graph: ModuleGraph, data: Any, samples: int, batch_size: int, *, memory: int = MEMORY
+) -> list[Any]:
     """Return the first samples of calibration data, on the model's device.
 
     Args:
         graph: the graph of the model.
         data: data in any form accepted by ``qat_lib.torch.calibrate``.
-        samples: number of samples, at least 1; fewer if their tensors would exceed 1 GiB.
+        samples: number of samples, at least 1; fewer if their tensors would exceed ``memory``.
         batch_size: batch size for data given as arrays.
+        memory: limit in bytes. Default: 1 GiB.
 
     Raises:
         CalibrationError: the data are empty, or ``samples`` is below 1.
@@ -66,7 +69,7 @@ def read_samples(graph: ModuleGraph, data: Any, samples: int, batch_size: int) -
     names = needed_inputs(graph)
     reader = BatchReader(inputs=len(names), is_array=_is_array, convert=as_tensor)
     batches = reader.batches(data, batch_size)
-    taken = take_samples(batches, samples, names, partial(_bytes_per_sample, graph))
+    taken = take_samples(batches, samples, names, partial(_bytes_per_sample, graph), memory)
     return [_on_device(graph.model, batch) for batch in taken]
 
 

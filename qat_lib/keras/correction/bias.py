@@ -13,7 +13,7 @@ from qat_lib.errors import CalibrationError
 from qat_lib.keras.correction.lockstep import read_samples, run_lockstep
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import model_quantizers
-from qat_lib.lockstep.bias import BiasCorrection, BiasReport, mean_shift
+from qat_lib.lockstep.bias import MEMORY, BiasCorrection, BiasReport, mean_shift
 
 
 def correct_bias(
@@ -37,7 +37,7 @@ def correct_bias(
         model: a quantized and calibrated Keras model, modified in place.
         data: calibration data in any form accepted by ``calibrate``.
         samples: number of samples, taken from the start of the data; fewer if their tensors would
-            exceed 1 GiB. Default 64.
+            exceed 512 MiB. Default 64.
         batch_size: batch size for array data. Default 32.
         on_layer: called with the number of corrected layers and the total.
 
@@ -55,7 +55,7 @@ def correct_bias(
             "calibrate first."
         )
     graph = LayerGraph(model)
-    batches = read_samples(graph, data, samples, batch_size)
+    batches = read_samples(graph, data, samples, batch_size, memory=MEMORY)
     correction = BiasCorrection(graph, KerasBiases(graph), on_layer)
     correction.run(
         lambda visit, form: run_lockstep(graph, batches, visit, form=form),

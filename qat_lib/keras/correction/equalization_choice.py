@@ -18,7 +18,7 @@ from qat_lib.lockstep.bias import EqualizationChoice
 
 Quantize: TypeAlias = Callable[[Any, Sequence[Any]], Any]
 """Returns a quantized and calibrated copy of a float model, given batches of inputs."""
-SAMPLES = 128
+SAMPLES = 64
 
 
 def choose_equalization(
@@ -32,7 +32,7 @@ def choose_equalization(
     """Return a float model for quantization, equalized if this lowers the INT8 error.
 
     With ``"auto"``, a model with depthwise convolutions is quantized with and without equalization
-    on one half of the first 128 samples. The outputs of both models are compared with the float
+    on one half of the first 64 samples. The outputs of both models are compared with the float
     outputs on the other half. Equalization is chosen if it lowers the error by more than the
     standard error of the difference. A single batch serves as both halves.
 
@@ -67,7 +67,7 @@ def choose_equalization(
     errors = float(plain.mean()), float(scaled.mean())
     reason = (
         f"error of the outputs in INT8 {errors[1]:.3g} equalized, {errors[0]:.3g} as it is, "
-        f"on {len(gain)} samples"
+        f"on {len(gain)} samples, before bias correction"
     )
     chosen = equal if applied else model
     return EqualizationChoice(model=chosen, applied=applied, reason=reason, errors=errors)

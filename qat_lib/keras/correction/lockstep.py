@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from qat_lib.calibrators.batches import BatchReader
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
-from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, take_samples
+from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, MEMORY, take_samples
 from qat_lib.lockstep.steps import BothForms, Form, ModelStep, Prepare, Visit, run_steps
 
 
@@ -80,17 +80,24 @@ def _outputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
 
 
 def read_samples(
-    graph: LayerGraph, data: Any, samples: int, batch_size: int, *, together: bool = True
+    graph: LayerGraph,
+    data: Any,
+    samples: int,
+    batch_size: int,
+    *,
+    together: bool = True,
+    memory: int = MEMORY,
 ) -> list[Any]:
     """Return the first samples of calibration data, in batches within a memory limit.
 
     Args:
         graph: the graph of the model.
         data: data in any form accepted by ``calibrate``.
-        samples: number of samples, at least 1; fewer if their tensors would exceed 1 GiB.
+        samples: number of samples, at least 1; fewer if their tensors would exceed ``memory``.
         batch_size: batch size for array data.
         together: whether the tensors of all batches are in memory at once, as in one
             ``run_lockstep``. Default True; if False, the limit applies to the inputs only.
+        memory: limit in bytes. Default: 1 GiB.
 
     Raises:
         CalibrationError: the data is empty, or ``samples`` is below 1.
@@ -100,7 +107,7 @@ def read_samples(
     reader = BatchReader(inputs=len(graph.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
     names = [tensor.name for tensor in graph.model.inputs]
     batches = reader.batches(data, batch_size)
-    taken = take_samples(batches, samples, names, lambda _: size)
+    taken = take_samples(batches, samples, names, lambda _: size, memory)
     return list(keras.tree.map_structure(tf.convert_to_tensor, taken))
 
 
