@@ -13,6 +13,7 @@ from qat_lib.calibrators.report import CalibrationReport
 from qat_lib.core.deployment import Deployment
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.core.spec import QuantizationSpec
+from qat_lib.custom_qdq_cases import TensorRTQDQCase
 from qat_lib.errors import ConfigError
 from qat_lib.graph.reading import is_module
 from qat_lib.lockstep.bias import BiasReport, EqualizationChoice
@@ -80,6 +81,16 @@ class PtqRecipe:
     def deployment(self) -> Deployment:
         """Where the engine will run, with ``"auto"`` resolved for this machine."""
         return Deployment.on(self.backend, self.cpu)
+
+    def for_metric(self, metric: Any) -> PtqRecipe:
+        """Return the recipe for models measured by a metric.
+
+        A metric with a true ``float_outputs``, such as that of a detector, keeps output layers in
+        float, unless the recipe has cases of its own.
+        """
+        if self.cases != "auto" or not getattr(metric, "float_outputs", False):
+            return self
+        return replace(self, cases=[TensorRTQDQCase(float_outputs=True)])
 
     def prepare(
         self, model: Any, data: Any, spec: QuantizationSpec | None = None

@@ -71,6 +71,11 @@ class TaskMetric:
         found, checked = task_of_model(shapes, targets, name, task, inputs=samples)
         return cls(found, checked, list(shapes), channels_first=channels_first)
 
+    @property
+    def float_outputs(self) -> bool:
+        """Whether the output layers stay in float by default; see ``PtqRecipe.for_metric``."""
+        return self.task.float_outputs
+
     def __repr__(self) -> str:  # identifies the metric in a journal
         targets = hashlib.sha256(self.targets.tobytes()).hexdigest()
         return f"{self.task.data.task} {self.__name__} {targets}"

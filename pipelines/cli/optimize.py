@@ -74,7 +74,7 @@ def optimize_file(
     """
     # First: without Keras it names the package to install.
     network = _open(model)
-    from qat_lib import PtqRecipe, QuantizationSpec, TensorRTQDQCase, optimize
+    from qat_lib import PtqRecipe, QuantizationSpec, optimize
     from qat_lib.files.output_files import check_output
     from qat_lib.optimization.metrics import parse_drop
     from qatline.pipelines.cli import model_views
@@ -85,7 +85,6 @@ def optimize_file(
         check_output(output / "model.onnx", inputs=[data])
     with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
         parts = _read(network, data, labels, task, Path(scratch), seed)
-        float_outputs = parts.metric is not None and parts.metric.task.float_outputs
         with build_progress() as on_progress:
             found = optimize(
                 network,
@@ -95,9 +94,7 @@ def optimize_file(
                 metric=parts.metric,
                 max_drop=bound,
                 train=_training(network, parts, seed, on_progress),
-                recipe=PtqRecipe(
-                    cases=[TensorRTQDQCase(float_outputs=float_outputs)], backend=backend, cpu=cpu
-                ),
+                recipe=PtqRecipe(backend=backend, cpu=cpu),
                 spec=None if spec is None else QuantizationSpec.load(spec),
                 classes=[] if classes is None else classes.split(","),
                 seconds=seconds,

@@ -105,10 +105,10 @@ def search_file(
     network = qat_lib.load_model(model)
     with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:
         inputs, truth = _read(network, data, labels, Path(scratch), samples)
-    quality, float_outputs = None, False
+    quality = None
     if truth is not None and metric in (None, "accuracy"):
         quality = TaskMetric.of(network, inputs, truth, task)
-        truth, float_outputs = quality.targets, quality.task.float_outputs
+        truth = quality.targets
     ranges = None
     if calibration is not None:
         ranges = model_views.read_inputs(calibration)
@@ -122,12 +122,7 @@ def search_file(
             calibration=ranges,
             metric=metric or quality,
             objective=objective,
-            recipe=qat_lib.PtqRecipe(
-                cases=[qat_lib.TensorRTQDQCase(float_outputs=float_outputs)],
-                calibrator=calibrator,
-                backend=backend,
-                cpu=cpu,
-            ),
+            recipe=qat_lib.PtqRecipe(calibrator=calibrator, backend=backend, cpu=cpu),
             spec=None if spec is None else qat_lib.QuantizationSpec.load(spec),
             backend=backend if engines else None,
             batch_size=batch_size,

@@ -229,7 +229,7 @@ def optimize(
             )
     model = loaded_model(model)
     folder = _make_folder(Path(output))
-    recipe = recipe or PtqRecipe()
+    recipe = (recipe or PtqRecipe()).for_metric(metric)
     place = recipe.deployment
     front_end = front_end_of(model)
     prepared = recipe.prepare(model, data, spec)

@@ -105,6 +105,17 @@ def test_plan_takes_the_sign_of_the_recipe() -> None:
     assert signs == [True, False]
 
 
+def test_metric_of_a_detector_keeps_outputs_in_float() -> None:
+    class Metric:
+        float_outputs = True
+
+    assert repr(RECIPE.for_metric(Metric()).cases) == "[TensorRTQDQCase(float_outputs=True)]"
+    own = PtqRecipe(cases=[])
+    assert own.for_metric(Metric()) is own
+    assert RECIPE.for_metric(None) is RECIPE
+    assert RECIPE.for_metric(len) is RECIPE
+
+
 def test_front_end_follows_the_model() -> None:
     names = [front_end_of(made(framework)[0]).__name__ for framework in ("keras", "torch")]  # type: ignore[attr-defined]
     assert names == ["qat_lib.keras.front_end", "qat_lib.torch.front_end"]

@@ -63,8 +63,9 @@ def search(
         calibration: calibration data in any form accepted by ``calibrate``. Default: ``inputs``.
         metric: ``"accuracy"``, ``"agreement"`` (same class as the float model), ``"fidelity"`` (1
             minus the relative error of the outputs), or a function of the outputs (a list of
-            arrays) and those of the float model that returns a number, greater is better. Default:
-            the first of these supported by labels and outputs.
+            arrays) and those of the float model that returns a number, greater is better; with a
+            true attribute ``float_outputs``, output layers stay in float by default. Default: the
+            first of these supported by labels and outputs.
         objective: ``"fewest"`` (default) layers in float, or ``"fastest"``, which puts further
             layers in float if this makes the engine faster.
         recipe: quantization recipe of each placement. Default: the one of ``qatline quantize``.
@@ -85,7 +86,8 @@ def search(
         BackendUnavailableError: the backend is not available.
     """
     _check(model, inputs, labels, max_drop, objective)
-    recipe, base = recipe or PtqRecipe(), spec or QuantizationSpec()
+    recipe = (recipe or PtqRecipe()).for_metric(metric)
+    base = spec or QuantizationSpec()
     # Results in a journal are valid for the same model, data and settings only.
     key = metric_key(metric) if callable(metric) else metric
     settings = [model.to_json(), repr(recipe), base.to_list(), key, evaluations]
