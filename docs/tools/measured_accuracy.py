@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from tables import block, load, measured, table
@@ -86,18 +88,6 @@ def _photographs(figures: dict[str, Any], option: str) -> list[str]:
 def detection() -> list[str]:
     """Return the section on the quality of a detector in INT8."""
     figures = load("detection")
-    seeds, metric = figures["seeds"], figures["metric"]
-    rows = []
-    for name in next(iter(seeds.values())):
-        each = [rows[name] for rows in seeds.values()]
-        cells = [f"{sum(row['engine'][metric] for row in each) / len(each):.4f}"]
-        cells.append(f"{sum(row['engine']['map50'] for row in each) / len(each):.4f}")
-        divergences = [row["divergence"] for row in each if "divergence" in row]
-        cells.append(f"{sum(divergences) / len(each):.4f}" if divergences else "-")
-        for key in ("median_ms", "median_ms_without_vnni"):
-            times = [times[name] for times in figures[key].values()]
-            cells.append(f"{sum(times) / len(times):.1f} ms")
-        rows.append([name, *cells])
     height, width = figures["size"]
     times = figures["median_ms"].values()
     ratio = sum(each["PTQ"] for each in times) / sum(each["FP32"] for each in times)
@@ -114,13 +104,56 @@ It is trained for {figures["epochs"]} epochs, calibrated with 32 images, and fin
 {figures["score_threshold"]}, by COCO's rules. The divergence is the root mean square error of the outputs
 relative to FP32's. By default the output layers run in float, and the inputs of a concatenation share a range; two
 rows change that. Latencies are those of batch 1 on one core, in turns: seeds 1 and 2 on a CPU with VNNI, where INT8
-takes {ratio:.2f} times the time of FP32, and seed 0 on one without. Seeds: {", ".join(seeds)}.
+takes {ratio:.2f} times the time of FP32, and seed 0 on one without. Seeds: {", ".join(figures["seeds"])}.
 """,
         table(
-            ["engine", "mAP 50-95", "mAP 50", "divergence", "latency, VNNI", "without VNNI"], rows
+            ["engine", "mAP 50-95", "mAP 50", "divergence", "latency, VNNI", "without VNNI"],
+            _quality_rows(figures, ("map", "map50"), ("median_ms", "median_ms_without_vnni")),
         ),
         measured(figures, "tensorflow", "openvino", "nncf"),
     ]
+
+
+def segmentation() -> list[str]:
+    """Return the section on the quality of a segmenter in INT8."""
+    figures = load("segmentation")
+    height, width = figures["size"]
+    return [
+        "## Does INT8 cost a segmenter pixels?\n",
+        block(
+            f"uv run --group bench python benchmarks/segmentation.py --size {height} {width} "
+            f"--epochs {figures['epochs']} --qat-epochs {figures['qat_epochs']} "
+            "--json benchmarks/results/segmentation.json"
+        ),
+        f"""The U-Net of `examples/tasks/mobilenet_networks.py` on MobileNetV2 with ImageNet weights, on street scenes
+(CamVid: 367 training and 233 test images, 11 classes) of {height}x{width} pixels. Training, calibration, divergence and
+latency are those of the detector above, with {figures["epochs"]} and {figures["qat_epochs"]} epochs. By default the
+output layer is quantized here, and the inputs of a concatenation share a range; two rows change that.
+Seeds: {", ".join(figures["seeds"])}.
+""",
+        table(
+            ["engine", "mean IoU", "pixel accuracy", "divergence", "latency"],
+            _quality_rows(figures, ("mean_iou", "pixel_accuracy"), ("median_ms",)),
+        ),
+        measured(figures, "tensorflow", "openvino", "nncf"),
+    ]
+
+
+def _quality_rows(
+    figures: dict[str, Any], metrics: Sequence[str], latencies: Sequence[str]
+) -> list[list[str]]:
+    """Return a row for each engine with the means over the seeds."""
+    seeds = figures["seeds"]
+    rows = []
+    for name in next(iter(seeds.values())):
+        each = [rows[name] for rows in seeds.values()]
+        cells = [f"{mean(row['engine'][metric] for row in each):.4f}" for metric in metrics]
+        divergences = [row["divergence"] for row in each if "divergence" in row]
+        cells.append(f"{mean(divergences):.4f}" if divergences else "-")
+        for key in latencies:
+            cells.append(f"{mean(times[name] for times in figures[key].values()):.1f} ms")
+        rows.append([name, *cells])
+    return rows
 
 
 def recipes() -> list[str]:

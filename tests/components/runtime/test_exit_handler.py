@@ -145,10 +145,10 @@ def test_an_address_of_no_web_server_is_refused() -> None:
 def test_train_jobs_are_deleted_where_steps_are_launched(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qatline.components.trainjob import leftovers
+    from qatline.components.trainjob import jobs
 
     deleted: list[str] = []
-    monkeypatch.setattr(leftovers, "delete_leftovers", deleted.append)
+    monkeypatch.setattr(jobs, "delete_leftovers", deleted.append)
     close_run(state="CANCELLED", run="qatline-abcde")
     assert deleted == []
     monkeypatch.setenv("QATLINE_TRAIN_JOBS", "delete")

@@ -186,7 +186,12 @@ def test_quantize_equalizes_around_depthwise_convolutions(
     keras.utils.set_random_seed(0)
     x = keras.Input((8, 8, 3), name="image")
     y = keras.layers.ReLU(6.0, name="relu")(keras.layers.Conv2D(4, 3, name="conv")(x))
-    keras.Model(x, keras.layers.DepthwiseConv2D(3, name="dw")(y)).save(tmp_path / "m.keras")
+    model = keras.Model(x, keras.layers.DepthwiseConv2D(3, name="dw")(y))
+    spread = np.float32([4, 0.4, 0.04, 0.004])  # uneven channels, of equal importance
+    for name, factors in (("conv", spread), ("dw", 1 / spread[:, None])):
+        kernel = model.get_layer(name).kernel
+        kernel.assign(kernel * factors)
+    model.save(tmp_path / "m.keras")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype("f4"))
     paths = ["-o", str(tmp_path / "q.keras"), "--data", str(tmp_path / "x.npy")]
     done = runner.invoke(app, ["quantize", str(tmp_path / "m.keras"), *paths, *options, *VNNI])

@@ -66,9 +66,8 @@ def test_read_samples_takes_inputs_by_name() -> None:
         read_samples(graph, {"y": y}, samples=2, batch_size=4)
 
 
-def test_read_samples_fits_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_samples_fits_the_memory() -> None:
     model, _ = quantized()
     data = [torch.zeros(9, 6), torch.zeros(9, 6)]
-    monkeypatch.setattr("qat_lib.lockstep.samples.MEMORY", 1)
-    (batch,) = read_samples(ModuleGraph(model), data, samples=9, batch_size=9)
+    (batch,) = read_samples(ModuleGraph(model), data, samples=9, batch_size=9, memory=1)
     assert len(batch[0]) == 4
