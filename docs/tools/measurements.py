@@ -22,7 +22,7 @@ turns; absolute times depend on the machine. Nothing here was measured on a GPU.
 def render() -> str:
     """Return the page."""
     sections = [
-        *(accuracy.digits(), accuracy.photographs(), accuracy.detection()),
+        *(accuracy.digits(), accuracy.photographs(), accuracy.detection(), accuracy.segmentation()),
         *(accuracy.recipes(), accuracy.records(), accuracy.agreement()),
         accuracy.without_vnni(),
         *(accuracy.ranges(), accuracy.few_bits(), accuracy.calibration(), accuracy.diagnosis()),
