@@ -102,8 +102,8 @@ class PtqRecipe:
         Raises:
             ConfigError: equalization is requested of a PyTorch module.
         """
-        # Neither changes which of the two forms is better, and both cost more than the rest.
-        plain = replace(self, rounding="nearest", bias_correction=False)
+        # AdaRound costs too much for a choice; bias correction decides it in some networks.
+        plain = replace(self, rounding="nearest")
 
         def quantize(candidate: Any, batches: Any) -> Any:
             return plain._quantized(candidate, batches, spec)

@@ -67,7 +67,7 @@ def choose_equalization(
     errors = float(plain.mean()), float(scaled.mean())
     reason = (
         f"error of the outputs in INT8 {errors[1]:.3g} equalized, {errors[0]:.3g} as it is, "
-        f"on {len(gain)} samples, before bias correction"
+        f"on {len(gain)} samples"
     )
     chosen = equal if applied else model
     return EqualizationChoice(model=chosen, applied=applied, reason=reason, errors=errors)
