@@ -1,7 +1,7 @@
 """Run a Markdown page's Python and bash blocks in order, as a reader would.
 
-``python run_page.py`` reads the path of a page from each line of its input, runs it in a fork, and
-answers with its exit code; the pages' output is its own. Python blocks of a page share one
+``python run_page.py`` reads lines of a page's path, a tab and the path of an output file. It runs
+each page in a fork and answers with its exit code. Python blocks of a page share one
 namespace. Bash blocks stop at the first failing command.
 """
 
