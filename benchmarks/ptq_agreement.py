@@ -101,14 +101,8 @@ def small(part: str, count: int, _seed: int, **normalization: np.ndarray) -> np.
 def mobilenetv2() -> Any:
     """Return the trained MobileNetV2, or exit where its weights are not there."""
     from qat_lib.models import mobilenetv2_imagenet
-    from qat_lib.models.weights import load_weights
 
-    weights = SHARED / "mobilenetv2_imagenet.npz"
-    if not weights.is_file():
-        _skip(f"there is no {weights.name} in {SHARED}")
-    model = mobilenetv2_imagenet()
-    load_weights(model, weights)
-    return model
+    return _trained(mobilenetv2_imagenet(), "mobilenetv2_imagenet.npz")
 
 
 def efficientnet() -> Any:
@@ -123,13 +117,16 @@ def efficientnet() -> Any:
 def resnet20() -> Any:
     """Return the trained ResNet-20, or exit where its weights are not there."""
     from qat_lib.models import resnet20_cifar10
+
+    return _trained(resnet20_cifar10(), "resnet20_cifar10.npz")
+
+
+def _trained(model: Any, file: str) -> Any:
     from qat_lib.models.weights import load_weights
 
-    weights = SHARED / "resnet20_cifar10.npz"
-    if not weights.is_file():
-        _skip(f"there is no {weights.name} in {SHARED}")
-    model = resnet20_cifar10()
-    load_weights(model, weights)
+    if not (SHARED / file).is_file():
+        _skip(f"there is no {file} in {SHARED}")
+    load_weights(model, SHARED / file)
     return model
 
 

@@ -102,7 +102,7 @@ class PtqRecipe:
         Raises:
             ConfigError: equalization is requested of a PyTorch module.
         """
-        # AdaRound costs too much for a choice; bias correction decides it in some networks.
+        # AdaRound is too slow here. Bias correction is not: in some networks it reverses the choice.
         plain = replace(self, rounding="nearest")
 
         def quantize(candidate: Any, batches: Any) -> Any:

@@ -258,7 +258,7 @@ NETWORKS = {
 
 
 def agreement() -> list[str]:
-    """Return the section on INT8 without training, beside other tools."""
+    """Return the comparison of INT8 without training with other tools."""
     found = {network: load(name) for network, name in NETWORKS.items()}
     figures = found["MobileNetV2"]
     rows = []
