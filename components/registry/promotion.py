@@ -144,7 +144,8 @@ def _submit(
 ) -> PromotionOutcome:
     aliases, versions = registry.state().aliases, registry.versions()
     champion = _version(versions, aliases.get(CHAMPION))
-    known = _known(versions, candidate.digest)
+    found = [version for version in versions if version.digest == candidate.digest]
+    known = found[-1] if found else None
     if champion is not None and champion.digest == candidate.digest:
         _note_inputs(registry, lease, candidate, champion)
         return _outcome(
@@ -258,11 +259,6 @@ def _is_settled(known: RegisteredVersion, verdict: Verdict) -> bool:
     """Return whether the same evaluation already judged this version."""
     judged = known.state not in _UNJUDGED
     return judged and known.tags.get(EVALUATION) == verdict.evaluation
-
-
-def _known(versions: Sequence[RegisteredVersion], digest: str) -> RegisteredVersion | None:
-    found = [version for version in versions if version.digest == digest]
-    return found[-1] if found else None
 
 
 def _version(versions: Sequence[RegisteredVersion], number: int | None) -> RegisteredVersion | None:

@@ -65,7 +65,11 @@ def nice_axis(
     if high - low < 1e-12:
         pad = abs(high) * 0.1 or 0.5
         low, high = low - (0 if whole else pad), high + (1 if whole else pad)
-    step = _nice_step((high - low) / max(ticks - 1, 1))
+    raw = (high - low) / max(ticks - 1, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(
+        power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * (1 - 1e-9)
+    )
     if whole:
         step = max(1.0, float(round(step)))
         first = math.ceil(low / step) * step
@@ -87,13 +91,6 @@ def log_axis(values: Iterable[float], *, start: float, end: float) -> Axis:
     step = -(-(high - low) // 6)
     marks = tuple(10.0**power for power in range(low, high + 1, step))
     return Axis(low=10.0**low, high=10.0**high, start=start, end=end, ticks=marks, log=True)
-
-
-def _nice_step(raw: float) -> float:
-    power = 10.0 ** math.floor(math.log10(raw))
-    return next(
-        power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * (1 - 1e-9)
-    )
 
 
 class Plot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -70,8 +70,4 @@ def show_outputs(
             f"up to {MOST_CLASSES}; it is in {Evaluation.MEASUREMENTS}"
         )
         return
-    confusion.log_confusion_matrix(classes, _plain(matrix))
-
-
-def _plain(matrix: Sequence[Sequence[int]]) -> list[list[int]]:
-    return [list(map(int, row)) for row in matrix]
+    confusion.log_confusion_matrix(classes, [list(map(int, row)) for row in matrix])

@@ -60,7 +60,9 @@ class Service:
         else:
             engine = load_engine(file, limits=limits)
         engine.infer(engine.random_batch(max(1, engine.batch_sizes[0])))
-        return cls(package=package, engine=engine, runner=_runner(package, engine))
+        inputs = package.model.raw_inputs
+        shapes = {each["name"]: tuple(each["shape"][1:]) for each in inputs}
+        return cls(package=package, engine=engine, runner=EngineRunner(engine, shapes, raw=True))
 
     @cached_property
     def inputs(self) -> list[dict[str, Any]]:
@@ -96,7 +98,7 @@ class Service:
         batch: Any = dict(arrays)
         if self._form is not None:
             several = isinstance(self._form, PreprocessingByInput)
-            batch = self._form.apply(batch if several else _only(batch))
+            batch = self._form.apply(batch if several else next(iter(batch.values())))
         found = self.runner(batch)
         outputs = found if isinstance(found, Mapping) else {self.engine.outputs[0].name: found}
         outputs = dict(outputs)
@@ -106,15 +108,5 @@ class Service:
         return outputs
 
 
-def _runner(package: Package, engine: Engine) -> EngineRunner:
-    inputs = package.model.raw_inputs
-    shapes = {each["name"]: tuple(each["shape"][1:]) for each in inputs}
-    return EngineRunner(engine, shapes, raw=True)
-
-
 def _tensor(each: Mapping[str, Any]) -> dict[str, Any]:
     return {key: each[key] for key in ("name", "datatype", "shape")}
-
-
-def _only(batch: Mapping[str, Any]) -> Any:
-    return next(iter(batch.values()))

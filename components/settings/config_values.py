@@ -63,7 +63,13 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _unstorable(value: Any) -> str | None:
     if isinstance(value, str):
-        return _bad_text(value)
+        if "\0" in value:
+            return "expected text without null characters"
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "expected text in UTF-8, received bytes that are none"
+        return None
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int):
@@ -75,13 +81,3 @@ def _unstorable(value: Any) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"expected a finite number, received {value}"
     return f"expected text, a number, true, false or null, received {type(value).__name__}"
-
-
-def _bad_text(text: str) -> str | None:
-    if "\0" in text:
-        return "expected text without null characters"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "expected text in UTF-8, received bytes that are none"
-    return None

@@ -54,7 +54,11 @@ def fetch_folder(
     """
     storage = storage or open_storage(location)
     if is_archive(location):
-        return _only_folder(_unpacked(location, storage, wanted))
+        # The innermost folder that contains all files of an archive.
+        folder = _unpacked(location, storage, wanted)
+        while len(entries := list(folder.iterdir())) == 1 and entries[0].is_dir():
+            folder = entries[0]
+        return folder
     return _fetched(location, storage, wanted, told)
 
 
@@ -110,13 +114,6 @@ def _unpacked(location: str, storage: Storage, wanted: Wanted) -> Path:
                 # The rename marks a complete extraction: readers test only for the folder.
                 beside.replace(place)
     return place
-
-
-def _only_folder(folder: Path) -> Path:
-    """Return the innermost folder that contains all files of an archive."""
-    while len(entries := list(folder.iterdir())) == 1 and entries[0].is_dir():
-        folder = entries[0]
-    return folder
 
 
 def _prefix(location: str) -> str:

@@ -52,7 +52,8 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
         StorageError: the disk is full, or ``final`` exists and is not a finished directory.
     """
     try:
-        _write_manifest(tmp, manifest)
+        text = json.dumps(manifest.to_dict(), indent=1, allow_nan=False)
+        (tmp / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
         # Contents must be durable before the name: a crash could otherwise publish empty files.
         sync_tree(tmp)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -110,11 +111,6 @@ def _rename(tmp: Path, final: Path) -> bool:
         else:
             return False
     raise StorageError(f"{final} can't be published: another process keeps changing it")
-
-
-def _write_manifest(directory: Path, manifest: Manifest) -> None:
-    text = json.dumps(manifest.to_dict(), indent=1, allow_nan=False)
-    (directory / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
 
 
 def _link_or_copy(source: str, target: str) -> None:

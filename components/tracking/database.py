@@ -158,7 +158,7 @@ def _look(path: Path) -> _Found:
             counts = dict(_row_counts(connection))
             revisions = (
                 _column(connection, "SELECT version_num FROM alembic_version")
-                if _has(counts)
+                if counts.get("alembic_version", 0) > 0
                 else []
             )
     except sqlite3.OperationalError as error:
@@ -186,10 +186,6 @@ def _row_counts(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
             table,
             int(_column(connection, f'SELECT count(*) FROM (SELECT 1 FROM "{name}" LIMIT 2)')[0]),
         )
-
-
-def _has(counts: dict[str, int]) -> bool:
-    return counts.get("alembic_version", 0) > 0
 
 
 def _column(connection: sqlite3.Connection, query: str) -> list[str]:

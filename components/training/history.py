@@ -223,16 +223,13 @@ class History:
     def _is_kept(self, losses: np.ndarray) -> bool:
         """Return whether to keep the weights of the last record."""
         if self.keep_best:
-            return self._is_better(losses)
+            if self.at_first is None or self.kept is None:
+                # The first record is the initial model: later epochs are compared with its losses.
+                self.at_first = losses
+                return True
+            return bool(losses.mean() < self.kept[0]) and is_clear_gain(self.at_first, losses)
         stopping = self._early_stopping
         return stopping is not None and not self._epochs_without_gain(stopping)
-
-    def _is_better(self, losses: np.ndarray) -> bool:
-        if self.at_first is None or self.kept is None:
-            # The first record is the initial model: later epochs are compared with its losses.
-            self.at_first = losses
-            return True
-        return bool(losses.mean() < self.kept[0]) and is_clear_gain(self.at_first, losses)
 
     def restore_kept(self) -> None:
         """Restore the weights to keep and mark their record."""

@@ -74,7 +74,12 @@ class KerasLoop:
         # Before layers are frozen: every trainable variable needs its slots from the start.
         self._model.optimizer.build(self._model.trainable_variables)
         self._callbacks.on_train_begin()
-        self._resume(batches, saved)
+        # Restore model, callbacks and order of the data after a checkpoint's epoch.
+        if saved.epoch:
+            for callback in self._own:
+                callback.on_epoch_begin(saved.epoch - 1)  # repeats earlier freezes
+            saved.restore()
+            skip_epochs(batches, saved.epoch)
         for epoch in range(saved.epoch, epochs):
             # All workers must end in the same epoch.
             if self._workers.share(bool(self._model.stop_training or self._is_over())):
@@ -85,14 +90,6 @@ class KerasLoop:
             self._callbacks.on_epoch_end(epoch, logs)
             saved.end_epoch(epoch + 1)
         self._callbacks.on_train_end()
-
-    def _resume(self, batches: Any, saved: Resumption) -> None:
-        """Restore model, callbacks and order of the data after a checkpoint's epoch."""
-        if saved.epoch:
-            for callback in self._own:
-                callback.on_epoch_begin(saved.epoch - 1)  # repeats earlier freezes
-            saved.restore()
-            skip_epochs(batches, saved.epoch)
 
     def _run_epoch(self, batches: Any, sizes: Sequence[int]) -> dict[str, Any]:
         """Train on every batch once; return loss and score of the epoch."""
@@ -134,7 +131,14 @@ class KerasLoop:
         weights = self._model.trainable_weights
         gradients, loss, score = self._workers.run(self._gradients, batch, size)
         self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return self._figures(tf.cast(size, tf.float32), loss, score)
+        samples = tf.cast(size, tf.float32)
+        sums = self._sums
+        seen = sums["samples"].assign_add(samples)
+        lost = sums["loss"].assign_add(tf.cast(loss, tf.float32) * samples)
+        figures = {"loss": lost / seen}
+        if self._score is not None:
+            figures[self._score_name] = sums["score"].assign_add(score) / seen
+        return figures
 
     def _gradients(self, batch: tuple[Any, ...], size: Any) -> tuple[list[Any], Any, Any]:
         """Return gradients, loss and summed score of a batch, over all workers."""
@@ -205,15 +209,6 @@ class KerasLoop:
         # Keras divides the result by the number of replicas; so must be the model's own losses.
         own = [keras.ops.sum(each) / self._workers.count for each in model.losses]
         return keras.ops.sum([model.loss(y, outputs, sample_weight), *own])
-
-    def _figures(self, samples: Any, loss: Any, score: Any) -> dict[str, Any]:
-        sums = self._sums
-        seen = sums["samples"].assign_add(samples)
-        lost = sums["loss"].assign_add(tf.cast(loss, tf.float32) * samples)
-        figures = {"loss": lost / seen}
-        if self._score is not None:
-            figures[self._score_name] = sums["score"].assign_add(score) / seen
-        return figures
 
 
 def has_own_step(model: Any) -> bool:

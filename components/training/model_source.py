@@ -180,7 +180,7 @@ def check_model(model: Any, shapes: Shapes, task: Task) -> None:
     from qat_lib import LayerGraph
 
     graph = LayerGraph(model)
-    taken = {_name(tensor): graph.shapes[tensor][1:] for tensor in graph.inputs}
+    taken = {tensor.rpartition(":")[0]: graph.shapes[tensor][1:] for tensor in graph.inputs}
     if not isinstance(shapes, Mapping):
         if len(taken) != 1:
             raise UnsupportedModelError(
@@ -221,10 +221,6 @@ def output_shapes(model: Any) -> dict[str, tuple[int | None, ...]]:
         name: tuple(graph.shapes[tensor][1:])
         for name, tensor in zip(names, graph.outputs, strict=True)
     }
-
-
-def _name(tensor: str) -> str:
-    return tensor.rpartition(":")[0]
 
 
 def last_activation(model: Any) -> str:

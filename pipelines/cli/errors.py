@@ -42,7 +42,9 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
         known = _known(error)
         if debug:
             _say(traceback.format_exc())
-            _log_tail(error)
+            tail = getattr(error, "log_tail", "")
+            if tail:
+                _say(f"The end of the log:\n{tail}\n")
         _say(f"Error: {known}" if known else f"Error: {type(error).__name__}: {error}\n{_BUG}")
         if as_json:
             sys.stdout.write(json.dumps(_as_object(known or error)) + "\n")
@@ -77,12 +79,6 @@ def _as_object(error: Exception) -> dict[str, Any]:
         content = {"run_id": folder.run_id, "run_dir": str(folder.path), **content}
         content["error"]["step"] = getattr(error, "step", None) or None
     return content
-
-
-def _log_tail(error: Exception) -> None:
-    tail = getattr(error, "log_tail", "")
-    if tail:
-        _say(f"The end of the log:\n{tail}\n")
 
 
 def _say(text: str) -> None:

@@ -140,7 +140,11 @@ def print_log(folder: RunFolder, *, step: str | None, follow: bool) -> None:
         StorageError: The run has no log.
     """
     if step is not None:
-        _check_step(folder, step)
+        known = run_progress(folder).expected
+        if step not in known:
+            raise ConfigError(
+                f"Expected a step of run {folder.run_id} ({', '.join(known)}), received {step!r}."
+            )
     if not follow and not folder.log_file.exists():
         raise StorageError(
             f"Expected the log of run {folder.run_id} at {folder.log_file}; there is none."
@@ -237,14 +241,6 @@ def show_versions(content: Mapping[str, Any]) -> None:
         by = f"by {move['by']}" + (f": {move['reason']}" if move["reason"] else "")
         console.print(Text(text), soft_wrap=True)
         console.print(Text(f"                  {by}"), soft_wrap=True)
-
-
-def _check_step(folder: RunFolder, step: str) -> None:
-    known = run_progress(folder).expected
-    if step not in known:
-        raise ConfigError(
-            f"Expected a step of run {folder.run_id} ({', '.join(known)}), received {step!r}."
-        )
 
 
 def _steps_table(steps: Sequence[StepSummary]) -> Table:

@@ -18,7 +18,7 @@ from qatline.components.tracking.pipeline_run import pipeline_run
 from qatline.components.tracking.store import open_client, translated
 from qatline.components.tracking.tracked import DESCRIPTION_TAG
 from qatline.components.tracking.tracker import URI_VARIABLE
-from qatline.pipelines.config.run_config import RunConfig, build_config
+from qatline.pipelines.config.run_config import build_config
 from qatline.pipelines.run.novelty import inputs_fingerprint, judged_before
 from qatline.pipelines.run.result import NOTHING_NEW
 
@@ -51,7 +51,9 @@ def check_new(sections: Mapping[str, Any]) -> bool:
     client = open_client(os.environ.get(URI_VARIABLE, ""))
     parent, experiment = pipeline_run(client)
     with translated("earlier runs can't be looked up"):
-        known = _known_version(config, fingerprint)
+        # A sentence on the registered version with these inputs; empty for none.
+        registry = run_registry(config.registry, _log.warning)
+        known = "" if registry is None else judged_before(registry, fingerprint)
         if not known:
             known = _known_run(client, experiment, fingerprint, parent)
         tags = {INPUTS_TAG: fingerprint}
@@ -63,12 +65,6 @@ def check_new(sections: Mapping[str, Any]) -> bool:
             for name, value in tags.items():
                 client.set_tag(parent, name, value)
     return not known
-
-
-def _known_version(config: RunConfig, fingerprint: str) -> str:
-    """Return a sentence on the registered version with these inputs; empty for none."""
-    registry = run_registry(config.registry, _log.warning)
-    return "" if registry is None else judged_before(registry, fingerprint)
 
 
 def _known_run(client: Any, experiment: str | None, fingerprint: str, parent: str | None) -> str:

@@ -11,7 +11,6 @@ from qat_lib.errors import ConfigError
 from qatline.components.runtime.exit_handler import TRAIN_JOBS_VARIABLE, WEBHOOK_VARIABLE
 from qatline.components.tracking.tracker import MODE_VARIABLE, PIPELINE_RUN_VARIABLE, URI_VARIABLE
 from qatline.pipelines.cluster.tasks import launched_steps, request
-from qatline.pipelines.config.pod_settings import StepResources
 from qatline.pipelines.config.run_config import RunConfig
 
 NAME_VARIABLE = "QATLINE_PIPELINE_NAME"
@@ -43,7 +42,7 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
     None without tracking server, webhook and TrainJobs.
     """
     webhook, several = config.cluster.webhook, bool(launched_steps(config))
-    told = webhook is not None or _has_secret_webhook(config)
+    told = webhook is not None or (WEBHOOK_VARIABLE in (config.cluster.secret_env or {}))
     if not (has_server(config) or told or several):
         return None
 
@@ -88,26 +87,22 @@ def check_task_maker(config: RunConfig) -> Callable[[Mapping[str, Any]], Any] | 
         task = check_new_component()(**parameters)
         task.set_caching_options(False)
         identify_run(task, config)
-        request(task, _reading_pod(config), config.cluster.images.train)
+        # The pod of prepare_data with the additional volumes of train_baseline.
+        pod, other = config.cluster.of("prepare_data"), config.cluster.of("train_baseline")
+        volumes = {volume.path: volume for volume in (*(other.volumes or ()), *(pod.volumes or ()))}
+        request(
+            task,
+            pod.model_copy(update={"volumes": list(volumes.values())}),
+            config.cluster.images.train,
+        )
         return task
 
     return make
 
 
-def _reading_pod(config: RunConfig) -> StepResources:
-    """Return the pod of prepare_data with the additional volumes of train_baseline."""
-    pod, other = config.cluster.of("prepare_data"), config.cluster.of("train_baseline")
-    volumes = {volume.path: volume for volume in (*(other.volumes or ()), *(pod.volumes or ()))}
-    return pod.model_copy(update={"volumes": list(volumes.values())})
-
-
 def has_server(config: RunConfig) -> bool:
     """Return whether the config names a tracking server reachable by pods."""
     return (config.tracking.uri or "").startswith(("http://", "https://"))
-
-
-def _has_secret_webhook(config: RunConfig) -> bool:
-    return WEBHOOK_VARIABLE in (config.cluster.secret_env or {})
 
 
 def tracking_environment(config: RunConfig) -> dict[str, str]:

@@ -99,7 +99,7 @@ def is_same(job: Any, wanted: Schedule, *, version: str, experiment: str, accoun
     The comparison covers trigger, concurrency, version, experiment, service account and activity.
     """
     return (
-        _state(job) == (DISABLED if wanted.paused else ENABLED)
+        str(job.status or "") == (DISABLED if wanted.paused else ENABLED)
         and schedule_of(job) == wanted
         and version_id(job) == version
         and (job.experiment_id or "") == experiment
@@ -110,10 +110,6 @@ def is_same(job: Any, wanted: Schedule, *, version: str, experiment: str, accoun
 def version_id(job: Any) -> str:
     """Return the id of the pipeline version that a recurring run starts."""
     return getattr(job.pipeline_version_reference, "pipeline_version_id", None) or ""
-
-
-def _state(job: Any) -> str:
-    return str(job.status or "")
 
 
 def _duration(seconds: int) -> str:

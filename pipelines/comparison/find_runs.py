@@ -18,7 +18,7 @@ from qatline.components.tracking.store import open_client, translated
 from qatline.components.tracking.tracker import URI_VARIABLE
 from qatline.pipelines.comparison.tracked_runs import TrackedRun, read_tracked_run
 from qatline.pipelines.run.folder import RunFolder, run_folders
-from qatline.pipelines.run.record import TrackingRecord, read_tracking
+from qatline.pipelines.run.record import read_tracking
 from qatline.pipelines.run.tracking import default_uri
 
 LATEST = 5
@@ -154,7 +154,8 @@ def _reader(uri: str, output: Path) -> Any:
 
 
 def _store(choice: RunChoice) -> str:
-    tracking = _last_tracking(choice.output)
+    folders = _tracked_folders(choice.output)
+    tracking = read_tracking(folders[-1].tracking_file) if folders else None
     recorded = tracking.uri if tracking is not None else None
     return choice.uri or recorded or os.environ.get(URI_VARIABLE) or default_uri(choice.output)
 
@@ -173,8 +174,3 @@ def _folder(output: Path, name: str) -> RunFolder | None:
 
 def _tracked_folders(output: Path) -> list[RunFolder]:
     return [folder for folder in run_folders(output) if folder.tracking_file.exists()]
-
-
-def _last_tracking(output: Path) -> TrackingRecord | None:
-    folders = _tracked_folders(output)
-    return read_tracking(folders[-1].tracking_file) if folders else None

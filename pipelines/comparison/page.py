@@ -35,13 +35,13 @@ def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
         has_plans=any(run.plan is not None for run in runs),
         costs=cost_pictures(runs),
         curves=curve_pictures(runs),
-        shapes=[(shape, ROWS[row]) for row, shape in SHAPES.items() if _measured(runs, row)],
+        shapes=[
+            (shape, ROWS[row])
+            for row, shape in SHAPES.items()
+            if any(run.row(row).value is not None for run in runs)
+        ],
     )
     return mask_values(page)
-
-
-def _measured(runs: Sequence[TrackedRun], row: str) -> bool:
-    return any(run.row(row).value is not None for run in runs)
 
 
 def _lines(runs: Sequence[TrackedRun]) -> list[tuple[str, list[tuple[str, str]]]]:

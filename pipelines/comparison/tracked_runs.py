@@ -91,11 +91,12 @@ def read_tracked_run(
         data, info = run.data, run.info
         ended = info.end_time
         metric = read_metric(data.tags.get(METRIC_TAG, ""))
+        moment = datetime.fromtimestamp(info.start_time / 1000, timezone.utc)
         return TrackedRun(
             name=name or info.run_name,
             mlflow_id=run_id,
             status=info.status,
-            started=_time(info.start_time),
+            started=moment.isoformat(timespec="seconds"),
             seconds=None if ended is None else (ended - info.start_time) / 1000,
             verdict=data.tags.get("qatline.verdict", _NONE),
             params=data.params,
@@ -124,11 +125,6 @@ def plan_differences(runs: Sequence[TrackedRun]) -> dict[str, list[str]]:
         if first is not None and run.plan is not None:
             found[run.name] = first.diff(run.plan)
     return found
-
-
-def _time(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
-    return moment.isoformat(timespec="seconds")
 
 
 def _curves(

@@ -269,22 +269,18 @@ def _open_tracking(findings: Findings, state: _State) -> None:
     location = str(state.experiment.artifact_location or "")
     if location.startswith("s3://") and "MLFLOW_S3_ENDPOINT_URL" not in os.environ:
         with findings.of("tracking.experiment"):
-            _write_object(location)
+            # Write an object to S3 and remove it.
+            storage = open_storage(location)
+            target = f"{location.rstrip('/')}/qatline-check-{uuid.uuid4().hex}"
+            with tempfile.NamedTemporaryFile() as empty:
+                storage.put(Path(empty.name), target)
+            storage.remove(target)
         findings.facts["S3"] = f"{location} can be written"
 
 
 def _is_new(uri: str) -> bool:
     path = database_path(uri)
     return path is not None and not has_content(path)
-
-
-def _write_object(location: str) -> None:
-    """Write an object to S3 and remove it."""
-    storage = open_storage(location)
-    target = f"{location.rstrip('/')}/qatline-check-{uuid.uuid4().hex}"
-    with tempfile.NamedTemporaryFile() as empty:
-        storage.put(Path(empty.name), target)
-    storage.remove(target)
 
 
 def _open_registry(findings: Findings, state: _State) -> None:
@@ -475,7 +471,7 @@ def _check_all_targets(findings: Findings, state: _State) -> None:
     config, source, task = findings.config, state.source, state.task
     right = True
     for part in source.targets:
-        only = _only(source, part)
+        only = replace(source, parts={part: source.parts[part]})
         with findings.of("data.path", blocks=part == "train"):
             before = len(findings.mistakes)
             _, shape = check_targets(task, only)
@@ -491,10 +487,6 @@ def _check_all_targets(findings: Findings, state: _State) -> None:
             counts = (f"{split} {len(each.indices):,}" for split, each in dealt.items())
             findings.facts["samples"] = ", ".join(counts)
             training_weights(source, dealt["train"])
-
-
-def _only(source: Any, part: str) -> Any:
-    return replace(source, parts={part: source.parts[part]})
 
 
 def _preprocess(findings: Findings, state: _State) -> None:

@@ -89,7 +89,8 @@ def on_calendar(cron: str) -> str:
         )
     converted = []
     for (name, (least, most)), text in zip(_FIELDS.items(), fields, strict=True):
-        converted.append(_field(name, text, least, most))
+        parts = [_part(name, part, least, most) for part in text.split(",")]
+        converted.append(",".join(parts))
     minute, hour, day, month, weekday = converted
     if day != "*" and weekday != "*":
         raise ConfigError(
@@ -98,11 +99,6 @@ def on_calendar(cron: str) -> str:
         )
     days = "" if weekday == "*" else f"{weekday} "
     return f"{days}*-{month}-{day} {hour}:{minute}:00"
-
-
-def _field(name: str, text: str, least: int, most: int) -> str:
-    parts = [_part(name, part, least, most) for part in text.split(",")]
-    return ",".join(parts)
 
 
 def _part(name: str, text: str, least: int, most: int) -> str:
@@ -116,21 +112,17 @@ def _part(name: str, text: str, least: int, most: int) -> str:
             f"as */2; received {text!r}."
         )
     if name == "day of the week":
-        return _weekday(text, start, end, step)
+        if step is not None:
+            raise ConfigError(f"day of the week: expected no step, received {text!r}.")
+        if start in (None, "*"):
+            return "*"
+        first = _DAYS[int(str(start))]
+        return first if end is None else f"{first}..{_DAYS[int(end)]}"
     shown = [f"{number:02d}" for number in numbers]
     if start == "*":
         return f"{least:02d}/{step}" if step else "*"
     ranged = "..".join(shown)
     return f"{ranged}/{step}" if step else ranged
-
-
-def _weekday(text: str, start: str | None, end: str | None, step: str | None) -> str:
-    if step is not None:
-        raise ConfigError(f"day of the week: expected no step, received {text!r}.")
-    if start in (None, "*"):
-        return "*"
-    first = _DAYS[int(str(start))]
-    return first if end is None else f"{first}..{_DAYS[int(end)]}"
 
 
 def _systemd_word(word: str) -> str:

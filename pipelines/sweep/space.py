@@ -91,22 +91,18 @@ def parse_parameter(text: str) -> Parameter:
             f"quantization.calibrator=entropy,mse; received {text!r}."
         )
     if (match := _RANGE.fullmatch(raw)) is not None:
-        return _range(key, text, match)
+        low, high = float(match[1]), float(match[2])
+        whole = match[1].lstrip("+-").isdigit() and match[2].lstrip("+-").isdigit()
+        log = match[3] is not None
+        if low >= high or (log and low <= 0):
+            expected = "LOW below HIGH" + (", both positive" if log else "")
+            raise ConfigError(f"--over {key}: expected {expected}, received {text!r}.")
+        return Parameter(key=key, low=low, high=high, whole=whole, log=log)
     values = [as_yaml(value) for value in parse_config(f"[{raw}]", f"--over {key}")]
     twice = sorted({value for value in values if values.count(value) > 1})
     if twice:
         raise ConfigError(f"--over {key}: expected different values, received {twice[0]} twice.")
     return Parameter(key=key, values=values)
-
-
-def _range(key: str, text: str, match: re.Match[str]) -> Parameter:
-    low, high = float(match[1]), float(match[2])
-    whole = match[1].lstrip("+-").isdigit() and match[2].lstrip("+-").isdigit()
-    log = match[3] is not None
-    if low >= high or (log and low <= 0):
-        expected = "LOW below HIGH" + (", both positive" if log else "")
-        raise ConfigError(f"--over {key}: expected {expected}, received {text!r}.")
-    return Parameter(key=key, low=low, high=high, whole=whole, log=log)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,8 @@ class SweepTrial:
         self.run_id: str = attributes.get(_RUN, "")
         self.problem: str = attributes.get(_PROBLEM, "")
         self.measured = TrialMeasures.model_validate_json(attributes.get(_MEASURED, "{}"))
-        self.state: State = _state(frozen.state.name)
+        states: dict[str, State] = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
+        self.state: State = states.get(frozen.state.name, "unfinished")
 
     def start(self, run_id: str) -> None:
         """Store the run of the trial, for a resumed sweep."""
@@ -89,11 +90,6 @@ class SweepTrial:
         }
 
 
-def _state(name: str) -> State:
-    states: dict[str, State] = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
-    return states.get(name, "unfinished")
-
-
 class SweepStudy:
     """The trials of a sweep in ``sweep.db``.
 
@@ -106,7 +102,9 @@ class SweepStudy:
     def __init__(self, study: optuna.Study, space: Space, most: int) -> None:
         self._study, self._space, self._most = study, space, most
         self._interrupted = [t.number for t in study.trials if t.state.name == "RUNNING"]
-        self._retry_failed()
+        for trial in self._latest():
+            if trial.state.name == "FAIL":
+                self._study.enqueue_trial(trial.params, user_attrs={"repeats": trial.number})
 
     def next(self) -> SweepTrial | None:
         """Return the next trial, an interrupted one first; None if all have started."""
@@ -144,11 +142,6 @@ class SweepStudy:
         trials = self._study.trials
         repeated = {t.user_attrs.get("repeats") for t in trials}
         return [t for t in trials if t.number not in repeated]
-
-    def _retry_failed(self) -> None:
-        for trial in self._latest():
-            if trial.state.name == "FAIL":
-                self._study.enqueue_trial(trial.params, user_attrs={"repeats": trial.number})
 
 
 def open_study(

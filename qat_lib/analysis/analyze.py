@@ -85,12 +85,13 @@ def analyze_graph(
     # The rules of the predicted engine run after those of the graph itself, in a fixed order.
     for check in engine_checks():
         findings.extend(check(engine))
+    total = sum(op.macs for op in engine.weighted.values())
     return FusionReport(
         model=model,
         target=chosen,
         exported_for=graph.target,
-        layers=_layers(engine),
-        adds=_adds(engine),
+        layers=tuple(_layer(engine, op, total) for op in engine.weighted.values()),
+        adds=tuple(map(_add, engine.adds)),
         pools=_pools(engine),
         kernels=_kernels(engine.graph, filter(standalone, engine.kernels)),
         engine=_kernels(engine.graph, engine.kernels),
@@ -103,11 +104,6 @@ def analyze_graph(
 def kernel_name(kernel: Kernel) -> str:
     """Return the names of a kernel's nodes joined by " + ", as in TensorRT."""
     return " + ".join(node.name for node in kernel.nodes) or kernel.name
-
-
-def _layers(engine: PredictedEngine) -> tuple[LayerVerdict, ...]:
-    total = sum(op.macs for op in engine.weighted.values())
-    return tuple(_layer(engine, op, total) for op in engine.weighted.values())
 
 
 def _layer(engine: PredictedEngine, op: WeightedOp, total: int) -> LayerVerdict:
@@ -124,10 +120,6 @@ def _layer(engine: PredictedEngine, op: WeightedOp, total: int) -> LayerVerdict:
         macs_share=op.macs / total if total else 0.0,
         kernel=kernel_name(kernel),
     )
-
-
-def _adds(engine: PredictedEngine) -> tuple[AddVerdict, ...]:
-    return tuple(map(_add, engine.adds))
 
 
 def _add(placed: PlacedAdd) -> AddVerdict:

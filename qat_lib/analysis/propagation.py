@@ -33,7 +33,12 @@ _RECTIFIERS = onnx_operators("rectifier")
 def commutes_with_quantizers(graph: OnnxGraph, node: Node) -> bool:
     """Return whether ``node`` only moves or selects numbers, and so commutes with Q and DQ."""
     if node.op == "Pad":
-        return _pads_with_zero(graph, node)
+        if node.text("mode", "constant") != "constant":
+            return False
+        if not node.input(2):
+            return not node.attributes.get("value", 0.0)
+        value = graph.value(node.input(2))
+        return value is not None and not np.count_nonzero(value)
     if node.op == "Resize":
         return node.text("mode", "nearest") == "nearest"
     return node.op in _MOVERS
@@ -132,12 +137,3 @@ def _may_pass(flow: Flow, node: Node) -> bool:
         return True
     source = flow.graph.producer(flow.inputs(node)[0].value)
     return source is None or source.op == "Concat" or commutes_with_quantizers(flow.graph, source)
-
-
-def _pads_with_zero(graph: OnnxGraph, node: Node) -> bool:
-    if node.text("mode", "constant") != "constant":
-        return False
-    if not node.input(2):
-        return not node.attributes.get("value", 0.0)
-    value = graph.value(node.input(2))
-    return value is not None and not np.count_nonzero(value)

@@ -94,7 +94,14 @@ def _place(
             offers, key=lambda read: (depth[chains[read.value].op.node.index], -read.position)
         )
         residual = operands[1] if operand is operands[0] else operands[0]
-        return _fuse(flow, node, chains[operand.value], residual)
+        extended = extend_over_add(flow, chains[operand.value], node, residual)
+        # F2: float residual; F1: INT8 residual and output; F3: INT8 residual, float output.
+        rule: AddRule = "F2"
+        if residual.scale is not None:
+            rule = "F1" if per_tensor(flow.common_scale(extended.end)) is not None else "F3"
+        return PlacedAdd(
+            node=node, rule=rule, chain=extended, int8=extended.output_scale(flow) is not None
+        )
     branches = [chains[read.value] for read in alone]
     branch = max(branches, key=lambda chain: depth[chain.op.node.index], default=None)
     # F4: a Q on the branch separates the Add from its kernel.
@@ -106,17 +113,6 @@ def _place(
 def _ends_chain(flow: Flow, chains: Mapping[str, Chain], read: Read) -> bool:
     """Return whether this is the only read of a weighted kernel's output."""
     return read.value in chains and flow.only_reader(read.value) is read
-
-
-def _fuse(flow: Flow, node: Node, chain: Chain, residual: Read) -> PlacedAdd:
-    extended = extend_over_add(flow, chain, node, residual)
-    # F2: float residual; F1: INT8 residual and output; F3: INT8 residual, float output.
-    rule: AddRule = "F2"
-    if residual.scale is not None:
-        rule = "F1" if per_tensor(flow.common_scale(extended.end)) is not None else "F3"
-    return PlacedAdd(
-        node=node, rule=rule, chain=extended, int8=extended.output_scale(flow) is not None
-    )
 
 
 def alone_end(flow: Flow, node: Node) -> str:

@@ -179,7 +179,12 @@ class Calibration:
             for batch in _looked_ahead(batches, histograms):
                 call_model(batch)
                 # Raised outside of the call, because Keras adds its own text to messages inside.
-                _check_finite(histograms)
+                if histograms.not_finite is not None:
+                    raise CalibrationError(
+                        f"The tensor of quantizer {histograms.not_finite!r} has NaN or infinite "
+                        "values. Check the calibration data and the model: its FP32 outputs must "
+                        "be finite."
+                    )
                 done += 1
                 samples += count_samples(batch)
                 if on_batch is not None:
@@ -233,14 +238,6 @@ def _statistics(quantizer: Any, histogram: MagnitudeHistogram, method: str) -> T
         counts=histogram.counts,
         edges=histogram.edges,
     )
-
-
-def _check_finite(histograms: Histograms) -> None:
-    if histograms.not_finite is not None:
-        raise CalibrationError(
-            f"The tensor of quantizer {histograms.not_finite!r} has NaN or infinite values. "
-            "Check the calibration data and the model: its FP32 outputs must be finite."
-        )
 
 
 def _warn_of_cuts(histograms: Histograms) -> None:

@@ -36,7 +36,10 @@ class PlanIndex:
         of_layer: dict[str, list[QuantizerEntry]] = {}
         quantized: set[str] = set()
         for entry in plan.quantizers:
-            _check_unsigned(entry)
+            if entry.unsigned and entry.kind != "activation":
+                raise PlanError(
+                    f"The plan makes {entry.name!r} unsigned, which only activations can be."
+                )
             if entry.kind != "activation":
                 of_layer.setdefault(_owner(entry.tensor, layers), []).append(entry)
                 continue
@@ -83,11 +86,6 @@ def _owner(tensor: str, layers: Collection[str]) -> str:
     # Longest first, because a layer's name may itself contain slashes.
     names = ["/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
     return next((name for name in names if name in layers), parts[0])
-
-
-def _check_unsigned(entry: QuantizerEntry) -> None:
-    if entry.unsigned and entry.kind != "activation":
-        raise PlanError(f"The plan makes {entry.name!r} unsigned, which only activations can be.")
 
 
 def _check_tensor(entry: QuantizerEntry, graph: CallGraph) -> None:

@@ -76,7 +76,9 @@ class _Placement:
         self.existing: dict[str, frozenset[int]] = {}
         """Already quantized inputs, by call."""
         for call in graph.calls:
-            self.existing[call.name] = self._quantized_already(call)
+            every = range(len(call.inputs))
+            through = [i for i in every if self.graph.quantizer_on(call.inputs[i]) is not None]
+            self.existing[call.name] = frozenset((*through, *call.traits.quantized_inputs))
         # Quantized inputs by call: existing ones, and those of the current candidates.
         self.edges: dict[str, frozenset[int]] = dict(self.existing)
         self.int8: set[str] = set()
@@ -102,11 +104,6 @@ class _Placement:
             if wish is not None and check_is_quantizable_by_layer_name(qspec, layer):
                 self._set(layer, wish)
         self._prune()
-
-    def _quantized_already(self, call: GraphCall) -> frozenset[int]:
-        every = range(len(call.inputs))
-        through = [i for i in every if self.graph.quantizer_on(call.inputs[i]) is not None]
-        return frozenset((*through, *call.traits.quantized_inputs))
 
     def _add(self, call: GraphCall, selector: Selector) -> None:
         traits = call.traits

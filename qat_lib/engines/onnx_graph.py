@@ -196,7 +196,11 @@ def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
     shapes = {}
     for info in graph.inputs:
         profile = spec.shapes.get(info.name) or _default_profile(info, spec.max_batch_size)
-        _check(info, profile)
+        if not _fits(info, profile):
+            raise ConfigError(
+                f"The profile {profile} does not fit the model's input {info}: fixed dimensions "
+                "must match."
+            )
         shapes[info.name] = profile
     return replace(spec, shapes=shapes)
 
@@ -221,14 +225,6 @@ def _default_profile(info: TensorInfo, max_batch_size: int) -> ShapeProfile:
     return ShapeProfile(
         minimum=(1, *rest), optimum=(max_batch_size, *rest), maximum=(max_batch_size, *rest)
     )
-
-
-def _check(info: TensorInfo, profile: ShapeProfile) -> None:
-    if not _fits(info, profile):
-        raise ConfigError(
-            f"The profile {profile} does not fit the model's input {info}: fixed dimensions must "
-            "match."
-        )
 
 
 def _fits(info: TensorInfo, profile: ShapeProfile) -> bool:

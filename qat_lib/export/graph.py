@@ -75,7 +75,12 @@ def lowering_pass(
     @functools.wraps(rewrite)
     def pure(model: ir.Model, *args: P.args, **kwargs: P.kwargs) -> ir.Model:
         copy = model.clone()
-        _own_types(copy)
+        # Give a clone its own type objects, because onnx-ir shares them and changes them in place.
+        graph = copy.graph
+        made = (output for node in graph for output in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *made):
+            if isinstance(value.type, ir.TensorType):
+                value.type = ir.TensorType(value.type.dtype)
         rewrite(copy, *args, **kwargs)
         # Passes may insert nodes after their readers.
         copy.graph.sort()
@@ -84,15 +89,6 @@ def lowering_pass(
 
     # functools.wraps keeps the parameter's name, Callable has none.
     return pure  # type: ignore[return-value]
-
-
-def _own_types(model: ir.Model) -> None:
-    """Give a clone its own type objects, because onnx-ir shares them and changes them in place."""
-    graph = model.graph
-    made = (output for node in graph for output in node.outputs)
-    for value in (*graph.inputs, *graph.initializers.values(), *made):
-        if isinstance(value.type, ir.TensorType):
-            value.type = ir.TensorType(value.type.dtype)
 
 
 def drop_unused(model: ir.Model) -> None:

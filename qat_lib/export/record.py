@@ -39,7 +39,11 @@ def record_quantizers(
         if not is_op(node, "DequantizeLinear") or QUANTIZER not in node.meta:
             continue
         name, quantizer = str(node.name), node.meta[QUANTIZER]
-        readers[name] = _readers(node.outputs[0])
+        value = node.outputs[0]
+        found = [f"{use.node.name}:{use.idx}" for use in value.uses()]
+        if value.is_graph_output():
+            found.append(f"{value.name}:")
+        readers[name] = tuple(sorted(found))
         if _is_unsigned(node):
             unsigned.append(name)
         if ORIGINAL in node.meta:
@@ -72,13 +76,6 @@ def _recorded_weight(dequantize: ir.Node) -> RecordedWeight:
 def _is_unsigned(dequantize: ir.Node) -> bool:
     zero_point = constant(operand(dequantize, 2))
     return zero_point is not None and zero_point.dtype == np.uint8
-
-
-def _readers(value: ir.Value) -> tuple[str, ...]:
-    found = [f"{use.node.name}:{use.idx}" for use in value.uses()]
-    if value.is_graph_output():
-        found.append(f"{value.name}:")
-    return tuple(sorted(found))
 
 
 def node_identities(model: ir.Model) -> dict[str, str]:

@@ -6,7 +6,7 @@ Requires onnx and NumPy only.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import onnx
@@ -68,14 +68,14 @@ class Tensors:
         if quantize is None:
             stored = self.get(name)
             # The record of the export contains the digest of INT8 integers.
-            return stored.astype(np.int8) if _is_int4(stored) else stored
+            return (
+                stored.astype(np.int8)
+                if stored is not None and stored.dtype.name == "int4"
+                else stored
+            )
         weight, scale = (self.get(input_name(quantize, index)) for index in (0, 1))
         if quantize.op_type != "QuantizeLinear" or weight is None or scale is None:
             return None
         # The default axis of ONNX is 1.
         axis = next((a.i for a in quantize.attribute if a.name == "axis"), 1)
         return quantized(weight, scale, np.zeros_like(scale, np.int8), axis)
-
-
-def _is_int4(array: np.ndarray | None) -> TypeGuard[np.ndarray]:
-    return array is not None and array.dtype.name == "int4"

@@ -21,7 +21,11 @@ def clone_operation(operation: Any, name: str) -> Any:
         UnsupportedModelError: the layer can't be copied.
     """
     if not isinstance(operation, keras.layers.Layer):
-        return _clone_plain(operation, name)
+        try:
+            return type(operation).from_config({**operation.get_config(), "name": name})
+        # A bare operation has no state, so the original can be reused.
+        except Exception:  # noqa: BLE001
+            return operation
     if isinstance(operation, keras.layers.Lambda):
         # The configuration of a Lambda contains code, which safe mode rejects; within one process,
         # the function itself can be reused.
@@ -101,14 +105,6 @@ def sound_config(layer: Any) -> dict[str, Any]:
     except UnsupportedModelError:
         return {**recorded, "name": layer.name}
     return config
-
-
-def _clone_plain(operation: Any, name: str) -> Any:
-    try:
-        return type(operation).from_config({**operation.get_config(), "name": name})
-    # A bare operation has no state, so the original can be reused.
-    except Exception:  # noqa: BLE001
-        return operation
 
 
 def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:

@@ -7,7 +7,6 @@ Range with a Cast. If this module can't bound the values, inference runs in a li
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
 
 import numpy as np
@@ -114,7 +113,7 @@ class _Lengths:
             return _MAX_RANK
         if node.op_type == "Size":
             return 1
-        lengths = self._known(node.input)
+        lengths = [self._bounds[name] for name in node.input if name in self._bounds]
         if not lengths:
             return None
         if node.op_type == "Concat":
@@ -123,6 +122,3 @@ class _Lengths:
             # Other indices than propagated vectors may have any length.
             return self._bounds.get(node.input[1], MAX_TOTAL) if len(node.input) > 1 else None
         return max(lengths) if node.op_type in _KEEP_LENGTH else None
-
-    def _known(self, names: Iterable[str]) -> list[int]:
-        return [self._bounds[name] for name in names if name in self._bounds]

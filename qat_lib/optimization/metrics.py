@@ -157,7 +157,8 @@ def effect(measure: Measure, outputs: Outputs, reference: Outputs) -> float:
         reference: outputs of the float model, one array per output.
     """
     if measure == "kl":
-        return _divergence(outputs[0], reference[0])
+        ours, theirs = log_probabilities(outputs[0]), log_probabilities(reference[0])
+        return float(np.mean(np.sum(np.exp(theirs) * (theirs - ours), axis=1)))
     errors = []
     for output, expected in zip(outputs, reference, strict=True):
         # In float64: the squares of large outputs overflow or lose digits in lower precision.
@@ -165,11 +166,6 @@ def effect(measure: Measure, outputs: Outputs, reference: Outputs) -> float:
         error = float(np.sqrt(np.mean(np.square(output.astype(np.float64) - expected))))
         errors.append(error / max(spread, 1e-12))
     return max(errors)
-
-
-def _divergence(outputs: np.ndarray, reference: np.ndarray) -> float:
-    ours, theirs = log_probabilities(outputs), log_probabilities(reference)
-    return float(np.mean(np.sum(np.exp(theirs) * (theirs - ours), axis=1)))
 
 
 def log_probabilities(outputs: np.ndarray) -> np.ndarray:

@@ -144,7 +144,7 @@ class _Points:
         for point in points:
             group = _Group(wanted[point], [(point, 0.0)])
             while groups:
-                distance = self._distance(groups[-1].last, group.first)
+                distance = (self.width(groups[-1].last) + self.width(group.first)) / 2 + self._gap
                 if groups[-1].end + distance <= group.start:
                     break
                 group = groups.pop().join(group, distance)
@@ -152,9 +152,6 @@ class _Points:
         for group in groups:
             for point, offset in group.points:
                 self.x[point] = group.start + offset
-
-    def _distance(self, left: int, right: int) -> float:
-        return (self.width(left) + self.width(right)) / 2 + self._gap
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,14 @@ class _Insertion:
         quantizer = self.traced.get_submodule(self.paths[entry.name])
         own = call.operation if call.traits.is_quantizer else input_quantizer(call.operation)
         if isinstance(own, TensorQuantizer):
-            _take_over(quantizer, own)
+            # Transfer the switches of a replaced quantizer, and the wider range of both.
+            if not own.enabled:
+                quantizer.disable()
+            if own.calibrated:
+                amax = own.amax
+                quantizer.amax = (
+                    torch.maximum(amax, quantizer.amax) if quantizer.calibrated else amax
+                )
         if call.traits.is_quantizer:
             call.node.replace_all_uses_with(call.node.args[0])
             self.traced.graph.erase_node(call.node)
@@ -216,12 +223,3 @@ def _quantized_class(module: nn.Module) -> Any:
         if base in QUANTIZED:
             return QUANTIZED[base]
     return None
-
-
-def _take_over(quantizer: Any, own: TensorQuantizer) -> None:
-    """Transfer the switches of a replaced quantizer, and the wider range of both."""
-    if not own.enabled:
-        quantizer.disable()
-    if own.calibrated:
-        amax = own.amax
-        quantizer.amax = torch.maximum(amax, quantizer.amax) if quantizer.calibrated else amax

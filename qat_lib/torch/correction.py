@@ -73,18 +73,16 @@ class _ModuleBiases:
 
     def of_layer(self, call: ModuleCall) -> _ModuleBias | None:
         """Return the bias of a convolution or linear module, if any."""
-        return _bias(call.operation, -1 if isinstance(call.operation, nn.Linear) else 1)
+        bias = call.operation._parameters.get("bias")  # not one that a parametrization computes
+        if bias is None:
+            return None
+        return _ModuleBias(bias, -1 if isinstance(call.operation, nn.Linear) else 1)
 
     def of_normalization(self, call: ModuleCall) -> _ModuleMean | None:
         """Return the running mean of a batch norm, if any."""
         norm = call.operation
         is_known = isinstance(norm, _BatchNorm) and norm.running_mean is not None
         return _ModuleMean(norm) if is_known else None
-
-
-def _bias(module: nn.Module, axis: int) -> _ModuleBias | None:
-    bias = module._parameters.get("bias")  # not one that a parametrization computes
-    return None if bias is None else _ModuleBias(bias, axis)
 
 
 class _ModuleBias:

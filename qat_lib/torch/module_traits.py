@@ -241,12 +241,13 @@ def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) ->
     def plan_weights() -> Weights:
         return {"weight": (axis,)}
 
+    is_plain = "convolution" in roles and getattr(module, "groups", 0) == 1
     return Support(
         quantize_input=is_on,
         quantize_weight=is_on,
         plan_weights=plan_weights,
         pairs=_pairs(module, roles),
-        channels=_channels(module, roles),
+        channels=(getattr(module, "in_channels", None) if is_plain else None),
     )
 
 
@@ -261,12 +262,6 @@ def _pairs(module: nn.Module, roles: frozenset[Role]) -> Literal["first", "unkno
     # The weight of a transposed convolution contains the input channels of all groups; kernels
     # compute groups of odd size as one matrix product over the whole window.
     return "unknown" if channels % 2 or "transposed" in roles else "first"
-
-
-def _channels(module: nn.Module, roles: frozenset[Role]) -> int | None:
-    """Return ``Support.channels`` of a module."""
-    is_plain = "convolution" in roles and getattr(module, "groups", 0) == 1
-    return getattr(module, "in_channels", None) if is_plain else None
 
 
 def _inputs_support(known: _Known, roles: frozenset[Role]) -> Support | None:

@@ -62,7 +62,11 @@ def lower_opset(model: ir.Model, opset: int) -> None:
             _write_sizes(graph, node)
         if "axes" in schema.attributes and operand(node, 1) is not None:
             _write_axes(node, opset)
-        _drop_new_attributes(node, schema, opset)
+        # Drop attributes that the older operator lacks, if they have no effect.
+        for name in set(node.attributes) - set(schema.attributes):
+            if name not in AS_BEFORE or attribute(node, name) != AS_BEFORE[name]:
+                raise _missing(f"{node.op_type} with {name}={attribute(node, name)!r}", opset)
+            del node.attributes[name]
         if len(node.inputs) > schema.max_input:
             raise _missing(f"{node.op_type} with {len(node.inputs)} inputs", opset)
         # The recorded version would contradict the new operator set.
@@ -116,11 +120,3 @@ def _write_axes(node: ir.Node, opset: int) -> None:
     if axes.size:
         set_ints(node, "axes", axes.ravel().tolist())
     node.resize_inputs(1)
-
-
-def _drop_new_attributes(node: ir.Node, schema: Any, opset: int) -> None:
-    """Drop attributes that the older operator lacks, if they have no effect."""
-    for name in set(node.attributes) - set(schema.attributes):
-        if name not in AS_BEFORE or attribute(node, name) != AS_BEFORE[name]:
-            raise _missing(f"{node.op_type} with {name}={attribute(node, name)!r}", opset)
-        del node.attributes[name]

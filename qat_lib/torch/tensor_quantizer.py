@@ -103,7 +103,9 @@ class TensorQuantizer(RangeState):
         if writes_pairs():
             return self._write_pair(inputs) if self._if_quant else inputs
         if self._if_calib:
-            self._collect(inputs)
+            if self._calibrator is None:
+                raise CalibrationError(f"The quantizer {self.name!r} has no calibrator.")
+            self._calibrator.collect(inputs.detach())
         if self._if_clip:
             inputs = self.clip(inputs)
         return self._quantize(inputs) if self._if_quant else inputs
@@ -133,11 +135,6 @@ class TensorQuantizer(RangeState):
             )
         return torch.uint8 if self.unsigned else torch.int8
 
-    def _collect(self, x: torch.Tensor) -> None:
-        if self._calibrator is None:
-            raise CalibrationError(f"The quantizer {self.name!r} has no calibrator.")
-        self._calibrator.collect(x.detach())
-
     def _quantize(self, x: torch.Tensor) -> torch.Tensor:
         amax = self._range_for(x)
         if self.num_bits == FP8:
@@ -166,10 +163,8 @@ class TensorQuantizer(RangeState):
             self._track(x)
         if self._amax is None:
             return self.range_of(x)
-        return self._fitted(self._amax, x)
-
-    def _fitted(self, amax: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return the range on the device of ``x``; a flat list of ranges gets its shape here."""
+        # The range on the device of ``x``; a flat list of ranges gets its shape here.
+        amax = self._amax
         if amax.device != x.device:
             self._amax = amax = amax.to(x.device)
         if self.axes is not None and amax.dim() != x.dim():

@@ -61,7 +61,10 @@ def _why_float(chain: Chain, floats: Sequence[Read]) -> tuple[Severity, str, str
             "Quantize what reads it; then this Q moves into the kernel too.",
         )
     if floats:
-        names = _names(floats)
+        found = []
+        for read in floats:
+            found.append("the graph's output" if read.node is None else repr(read.node.keras_layer))
+        names = " and ".join(dict.fromkeys(found))
         why = f"{names} {'read' if len(floats) > 1 else 'reads'} it in floating point"
         if all(map(ends_in_float, floats)):
             return "info", why, "No other placement avoids this: that reader has no INT8 form."
@@ -71,13 +74,6 @@ def _why_float(chain: Chain, floats: Sequence[Read]) -> tuple[Severity, str, str
         "its readers need different scales",
         "Give its output one quantizer that all consumers share.",
     )
-
-
-def _names(reads: Sequence[Read]) -> str:
-    found = []
-    for read in reads:
-        found.append("the graph's output" if read.node is None else repr(read.node.keras_layer))
-    return " and ".join(dict.fromkeys(found))
 
 
 def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:

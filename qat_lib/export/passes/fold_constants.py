@@ -72,11 +72,6 @@ FOLDS: dict[str, Fold] = {
 """Operators of nearly all constant subgraphs; ONNX's reference evaluator computes the others."""
 
 
-def _evaluate(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
-    fold = FOLDS.get(node.op_type)
-    return _reference(node, inputs, opset) if fold is None else np.asarray(fold(node, inputs))
-
-
 def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
     import onnx
     from onnx.reference import ReferenceEvaluator
@@ -134,7 +129,8 @@ def _value(node: ir.Node, opset: int) -> np.ndarray | None:
     # A node without inputs is a generator, not a computation.
     if not inputs:
         return None
-    value = _evaluate(node, inputs, opset)
+    fold = FOLDS.get(node.op_type)
+    value = _reference(node, inputs, opset) if fold is None else np.asarray(fold(node, inputs))
     if value is not None and value.size > max(LARGEST_GROWTH, 2 * sum(x.size for x in inputs)):
         return None
     return value

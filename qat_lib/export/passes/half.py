@@ -63,7 +63,9 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     array = constant(value)
     if array is None:
         return
-    uses = [use for use in value.uses() if _is_halved(use.node, use.idx)]
+    uses = [
+        use for use in value.uses() if use.idx not in KEEP_FLOAT_INPUTS.get(use.node.op_type, ())
+    ]
     if not uses:
         return
     finite = array[np.isfinite(array)]
@@ -85,10 +87,6 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     new = add_constant(graph, half, str(value.name))
     for use in uses:
         use.node.replace_input_with(use.idx, new)
-
-
-def _is_halved(node: ir.Node, index: int) -> bool:
-    return index not in KEEP_FLOAT_INPUTS.get(node.op_type, ())
 
 
 def _is_switched_by_mask(node: ir.Node, position: int) -> bool:

@@ -34,10 +34,8 @@ def store_int4_weights(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> N
             if value is None:
                 continue
             if value not in stored:
-                stored[value] = _narrowed(model.graph, value)
+                array = np.asarray(constant(value))
+                stored[value] = add_constant(
+                    model.graph, array.astype(INT4.numpy()), str(value.name)
+                )
             node.replace_input_with(index, stored[value])
-
-
-def _narrowed(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    array = np.asarray(constant(value))
-    return add_constant(graph, array.astype(INT4.numpy()), str(value.name))

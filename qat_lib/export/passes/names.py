@@ -74,13 +74,9 @@ def name_canonically(model: ir.Model) -> None:
         value.name = f"rename__value__{index}"
     for value, name in renamed:
         value.name = name
-        _forget_names_of_dimensions(value)
-
-
-def _forget_names_of_dimensions(value: ir.Value) -> None:
-    """Remove tf2onnx's names of open dimensions: they depend on earlier exports of the process."""
-    if value.shape is not None:
-        value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])
+        # Remove tf2onnx's names of open dimensions: they depend on earlier exports of the process.
+        if value.shape is not None:
+            value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])
 
 
 def _initializer_name(value: ir.Value) -> str:

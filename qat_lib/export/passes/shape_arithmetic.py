@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import constant, is_op, operand, producer, rank
@@ -22,12 +21,19 @@ def extents(value: ir.Value | None, source: ir.Value) -> list[Extent] | None:
     """Return the elements of a computed shape in terms of the shape of ``source``, else None."""
     array = constant(value)
     if array is not None:
-        return _listed(array)
+        if array.dtype.kind not in "iu" or array.ndim > 1:
+            return None
+        return [Extent(int(x)) for x in array.reshape(-1)]
     node = producer(value)
     if node is None:
         return None
     if is_op(node, "Shape"):
-        return _shape_of(node, source)
+        # The elements of a complete Shape of ``source``, else None.
+        size = rank(source)
+        whole = operand(node, 0) is source and not {"start", "end"} & set(node.attributes)
+        if not whole or size is None:
+            return None
+        return [Extent(1, axis) for axis in range(size)]
     parts = []
     for part in node.inputs if is_op(node, "Concat", "Mul") else node.inputs[:1]:
         known = extents(part, source)
@@ -41,21 +47,6 @@ def extents(value: ir.Value | None, source: ir.Value) -> list[Extent] | None:
     if is_op(node, "Mul"):
         return _product(*parts)
     return _picked(node, parts[0])
-
-
-def _listed(array: np.ndarray) -> list[Extent] | None:
-    if array.dtype.kind not in "iu" or array.ndim > 1:
-        return None
-    return [Extent(int(x)) for x in array.reshape(-1)]
-
-
-def _shape_of(node: ir.Node, source: ir.Value) -> list[Extent] | None:
-    """Return the elements of a complete Shape of ``source``, else None."""
-    size = rank(source)
-    whole = operand(node, 0) is source and not {"start", "end"} & set(node.attributes)
-    if not whole or size is None:
-        return None
-    return [Extent(1, axis) for axis in range(size)]
 
 
 def _product(left: list[Extent], right: list[Extent]) -> list[Extent] | None:

@@ -94,7 +94,9 @@ def _without_mixed_concats(graph: ir.Graph, chosen: list[ir.Node]) -> list[ir.No
     while before != len(kept):
         before = len(kept)
         for joint in joints:
-            if any(node not in kept and _is_signed(node) for node in joint):
+            if any(
+                node not in kept and node.outputs[0].dtype != ir.DataType.UINT8 for node in joint
+            ):
                 kept.difference_update(joint)
     return [node for node in chosen if node in kept]
 
@@ -107,7 +109,3 @@ def _quantizer_of(value: ir.Value | None) -> ir.Node | None:
     integers = operand(dequantize, 0)
     found = None if integers is None else producer(integers)
     return found if found is not None and is_op(found, "QuantizeLinear") else None
-
-
-def _is_signed(quantize: ir.Node) -> bool:
-    return quantize.outputs[0].dtype != ir.DataType.UINT8

@@ -106,7 +106,13 @@ class _Rebuild:
     def run(self) -> Any:
         for call in self.graph.calls:
             if call.is_input:
-                self._add_input(call)
+                layer = call.operation
+                self.tensors[call.outputs[0]] = keras.Input(
+                    batch_shape=layer.batch_shape,
+                    dtype=layer.dtype,
+                    sparse=layer.sparse,
+                    name=layer.name,
+                )
             elif isinstance(call.operation, TensorQuantizer) and (
                 entry := self.plan.arriving(self.graph, call, 0)
             ):
@@ -116,7 +122,12 @@ class _Rebuild:
                 self._add_call(call)
         # After all calls: a quantizer is built by its first call, and may replace several old ones.
         for name, replaced in self.replaced.items():
-            _take_over(self.layers[name], replaced)
+            # Copy the switches of the first replaced quantizer, and the widest range of all of
+            # them.
+            quantizer = self.layers[name]
+            quantizer.take_over(replaced[0])
+            if ranges := [old.amax for old in replaced if old.calibrated]:
+                quantizer.amax = np.maximum.reduce(ranges)
         function = functional_of(self.graph.model)
         inputs = self._packed(
             input_structure(function), [self.tensors[t] for t in self.graph.inputs]
@@ -147,12 +158,6 @@ class _Rebuild:
                 tensor = named[name](tensor)
             outputs.append(tensor)
         return self._packed(output_structure(function), outputs)
-
-    def _add_input(self, call: Call) -> None:
-        layer = call.operation
-        self.tensors[call.outputs[0]] = keras.Input(
-            batch_shape=layer.batch_shape, dtype=layer.dtype, sparse=layer.sparse, name=layer.name
-        )
 
     def _add_call(self, call: Call) -> None:
         layer = self._layer(call)
@@ -222,7 +227,11 @@ class _Rebuild:
         if call.layer not in self.layers:
             copy = clone_operation(call.operation, call.layer)
             if isinstance(copy, keras.layers.Layer):
-                self._fill(call, copy)
+                # Copy the state of the original now, or after the first call builds the copy.
+                if copy.built and has_same_variables(call.operation, copy):
+                    copy_state(call.operation, copy)
+                else:
+                    self.unfilled[call.layer] = copy
             if call.layer in self.plan.wrapped and isinstance(copy, keras.layers.Layer):
                 copy = self._wrap(call.layer, copy)
             self.layers[call.layer] = copy
@@ -237,13 +246,6 @@ class _Rebuild:
             self._wrap(call.layer, copy) if call.layer in self.plan.wrapped else copy
         )
         return self.layers[call.layer]
-
-    def _fill(self, call: Call, copy: Any) -> None:
-        """Copy the state of the original now, or after the first call builds the copy."""
-        if copy.built and has_same_variables(call.operation, copy):
-            copy_state(call.operation, copy)
-        else:
-            self.unfilled[call.layer] = copy
 
     def _wrap(self, name: str, layer: Any) -> Any:
         entries = self.plan.of_layer.get(name, [])
@@ -287,10 +289,3 @@ def _class_of(model: Any) -> Any:
     anything = taken.varargs is not None and taken.varkw is not None
     takes_tensors = anything or taken.args[1:] == ["inputs", "outputs", "name"]
     return type(model) if takes_tensors and not isinstance(model, keras.Sequential) else keras.Model
-
-
-def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
-    """Copy the switches of the first replaced quantizer, and the widest range of all of them."""
-    quantizer.take_over(replaced[0])
-    if ranges := [old.amax for old in replaced if old.calibrated]:
-        quantizer.amax = np.maximum.reduce(ranges)

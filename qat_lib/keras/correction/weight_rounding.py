@@ -128,7 +128,12 @@ class _Rounding:
         weights, largest, before, after = self._journal.result(
             call.layer, lambda: self._solve(call, inputs, in_float)
         )
-        _write(call, weights, largest)
+        # Assign rounded weights to a layer, and their ranges to its quantizer if it stores ranges.
+        variable = call.core.kernel
+        variable.assign(tf.cast(out_of_groups(call.core, weights), variable.dtype))
+        (quantizer,) = call.operation.weight_quantizers
+        if quantizer.range_policy != "current":
+            quantizer.amax = largest.reshape(quantizer.amax.shape)
         self.errors[call.layer] = (float(before), float(after))
         if self._on_layer is not None:
             self._on_layer(len(self.errors), len(self._layers))
@@ -164,12 +169,3 @@ def _problem(graph: LayerGraph, call: Call) -> str:
     if quantizers[0].amax.size != groups * outputs or not quantizers[0].enabled:
         return "its weights have no range for each output channel"
     return ""
-
-
-def _write(call: Call, weights: Any, largest: Any) -> None:
-    """Assign rounded weights to a layer, and their ranges to its quantizer if it stores ranges."""
-    variable = call.core.kernel
-    variable.assign(tf.cast(out_of_groups(call.core, weights), variable.dtype))
-    (quantizer,) = call.operation.weight_quantizers
-    if quantizer.range_policy != "current":
-        quantizer.amax = largest.reshape(quantizer.amax.shape)

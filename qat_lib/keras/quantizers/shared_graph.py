@@ -36,7 +36,10 @@ def shared(body: Callable[..., Any]) -> Callable[..., Any]:
     def traced(kinds: tuple[Any, ...], settings: tuple[Any, ...]) -> Any:
         return tf.function(
             lambda *tensors: body(*tensors, **dict(settings)),
-            input_signature=[tf.TensorSpec(_of_rank(rank), dtype) for rank, dtype in kinds],
+            input_signature=[
+                tf.TensorSpec(None if rank is None else [None] * rank, dtype)
+                for rank, dtype in kinds
+            ],
             autograph=False,
         )
 
@@ -50,7 +53,3 @@ def shared(body: Callable[..., Any]) -> Callable[..., Any]:
         return trace(kinds, tuple(settings.items()))(*tensors)
 
     return run
-
-
-def _of_rank(rank: int | None) -> list[None] | None:
-    return None if rank is None else [None] * rank

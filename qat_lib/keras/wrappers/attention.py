@@ -73,7 +73,8 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
             dense = getattr(self.layer, attribute)
             inner = attribute == "_output_dense" and self.quantize_internal
             options = options_for(self.weight_options, f"{dense.name}_kernel")
-            dense = _renamed(dense, f"{self.layer.name}_{dense.name}")
+            # Keras gives the projections of all attention layers the same names.
+            dense.name = f"{self.layer.name}_{dense.name}"
             wrapper = EinsumDenseQuantizeWrapper(
                 dense,
                 quantize_inputs=inner,
@@ -107,10 +108,3 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         if key is not None:
             kwargs["key"] = key
         return self.layer(query, value, training=training, **kwargs)
-
-
-def _renamed(layer: Any, name: str) -> Any:
-    """Return a projection with a name that is unique in the model."""
-    # Keras gives the projections of all attention layers the same names.
-    layer.name = name
-    return layer
