@@ -135,7 +135,7 @@ class Preprocessing:
         """Read what ``save`` wrote.
 
         Raises:
-            DataError: there is no such file, or it holds something else.
+            DataError: the file does not exist, or contains something else.
         """
         return cls.from_dict(_load(path))
 
@@ -214,7 +214,7 @@ def load_preprocessing(path: str | Path) -> AnyPreprocessing:
     """Read the file of a preprocessing of one input or several.
 
     Raises:
-        DataError: there is no such file, or it holds something else.
+        DataError: the file does not exist, or contains something else.
     """
     return read_preprocessing(_load(path))
 

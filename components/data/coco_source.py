@@ -115,7 +115,8 @@ def find_annotations(root: Path, given: str | Mapping[Any, str] | None) -> dict[
     if "train" not in parts:
         raise DataError(
             f"{root}: expected one JSON file of annotations, or train.json and instances_train*.json "
-            f"beside those of the other parts; received {', '.join(p.name for p in found) or 'none'}. "
+            "next to those of the other parts; received "
+            f"{', '.join(p.name for p in found) or 'none'}. "
             "Set data.annotations."
         )
     return parts
@@ -163,7 +164,7 @@ class _CocoFile:
         if unknown := sorted(set(expected) - set(known)):
             where = "here" if among is None else "in the training part"
             raise DataError(
-                f"{self._path}: there is no category {unknown[0]!r} {where}; expected "
+                f"{self._path}: unknown category {unknown[0]!r} {where}; expected "
                 f"{', '.join(known)}"
             )
         images = self._images()
@@ -215,7 +216,7 @@ class _CocoFile:
             if not path.is_file():
                 raise DataError(
                     f"{self._path}: the file of image {number} is missing: {path}. Expected images "
-                    "beside the JSON file, in data.path, or in its folder images."
+                    "next to the JSON file, in data.path, or in its folder images."
                 )
             relative = path.relative_to(self._root).as_posix()
             found[number] = _Image(path=relative, size=(size[0], size[1]), boxes=[])  # type: ignore[arg-type]
@@ -243,7 +244,7 @@ class _CocoFile:
         where = f"{self._path}: annotation {row.get('id')!r:.40}"
         image, category, box = (row.get(key) for key in ("image_id", "category_id", "bbox"))
         if not isinstance(image, int | str) or image not in images:
-            raise DataError(f"{where}: there is no image with the id {image!r:.40}")
+            raise DataError(f"{where}: no image has the id {image!r:.40}")
         if not isinstance(category, int) or category not in names:
             raise DataError(
                 f"{where}: expected a category_id of {', '.join(map(str, names))}; received "

@@ -59,7 +59,7 @@ def find_parts(root: Path, classes: Sequence[str] | None) -> dict[str, str]:
         if (other := parts.setdefault(PART_NAMES[name], name)) != name:
             raise DataError(f"{root}: {other} and {name} are the same part. Keep one of them.")
     if "train" not in parts:
-        raise DataError(f"{root}: expected a sub-folder train beside {', '.join(found)}")
+        raise DataError(f"{root}: expected a sub-folder train next to {', '.join(found)}")
     return parts
 
 

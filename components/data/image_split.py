@@ -254,7 +254,7 @@ def _read_index(path: Path) -> tuple[list[str], list[Entry]]:
 
 def _file_name(name: Any) -> str:
     if not isinstance(name, str) or Path(name).name != name:
-        raise ValueError(f"expected the name of a file beside the index, received {name!r}")
+        raise ValueError(f"expected the name of a file next to the index, received {name!r}")
     return name
 
 

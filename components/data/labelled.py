@@ -135,17 +135,17 @@ def read_parts(
         DataError: as in ``read_labelled``.
     """
     if not data.is_file():
-        raise DataError(f"Expected a .npz or .npy file at {data}; there is no such file.")
+        raise DataError(f"{data} does not exist. Expected a .npz or .npy file.")
     first = next(iter(parts))
     if data.suffix != ".npz":
         if labels is None:
             raise DataError(
-                f"Expected --labels beside {data}, a .npy file of inputs alone. Give both, or a "
+                f"Expected --labels with {data}, a .npy file of inputs alone. Give both, or a "
                 ".npz file that holds x and y."
             )
         return {first: _checked(_load(data), _load(labels), str(data))}
     if labels is not None:
-        raise DataError(f"Expected no --labels beside {data}: a .npz file holds its own.")
+        raise DataError(f"Expected no --labels with {data}: a .npz file contains its own.")
     arrays, found = unpack_npz(data, scratch), {}
     for part, names in parts.items():
         if (pair := find_part(part, names, arrays, data)) is not None:

@@ -385,7 +385,7 @@ def _parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except FileNotFoundError as error:
-        raise DataError(f"the table {path} can't be read: there is no such file") from error
+        raise DataError(f"the table {path} can't be read: it does not exist") from error
     except (ArrowException, OSError) as error:
         raise DataError(f"the table {path} can't be read: {error}") from error
 

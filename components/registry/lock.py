@@ -85,7 +85,7 @@ class Lease:
         try:
             _end(self._registry, self._number)
         except TrackingError as error:
-            _log.warning("the lock of the promotion stays until its lease ends: %s", error)
+            _log.warning("the promotion lock remains until its lease ends: %s", error)
 
     def _renew(self) -> None:
         lock = self._registry.lock(self._number)

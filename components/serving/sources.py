@@ -28,7 +28,7 @@ class ModelSource:
     Attributes:
         name: name to serve it under, if none is given.
         graph: the ONNX file.
-        engine: the engine file with its manifest beside it; None without one.
+        engine: the engine file, next to its manifest; None without one.
         manifest: manifest of the engine.
         card: the model card in Markdown; empty without one.
         origin: run, or model and version of a registry.

@@ -303,7 +303,7 @@ class EngineSettings(Settings):
     fp16: Switch = Field(
         "auto",
         description=(
-            "Whether FP16 and BF16 engines are built and measured beside the INT8 ones; auto: "
+            "Whether FP16 and BF16 engines are built and measured next to the INT8 ones; auto: "
             "where the backend computes in them; always: an FP16 engine in any case."
         ),
     )
@@ -320,7 +320,9 @@ class EngineSettings(Settings):
 class TrackingSettings(Settings):
     """MLflow."""
 
-    uri: str | None = Field(None, description="Tracking URI. Default: SQLite beside the runs.")
+    uri: str | None = Field(
+        None, description="Tracking URI. Default: SQLite in the folder of the runs."
+    )
     experiment: str = Field("qatline", min_length=1, max_length=500)
     required: bool = Field(
         True,

@@ -283,7 +283,9 @@ class DataSettings(Settings):
                     f"{', '.join(self.features) or 'none'} (data.features)"
                 )
             if not set(self.features) - set(targets):
-                raise ValueError("data.features: expected at least one input beside the targets")
+                raise ValueError(
+                    "data.features: expected at least one input in addition to the targets"
+                )
         if isinstance(self.annotations, dict) and "train" not in self.annotations:
             raise ValueError(
                 "data.annotations: expected a file for train, received "
@@ -296,10 +298,10 @@ class DataSettings(Settings):
                 f"data.path: expected a {what} on this machine or s3://bucket/key, received {path}"
             )
         if self.image_column and self.feature_columns:
-            raise ValueError("data.image_column: expected no data.feature_columns beside it")
+            raise ValueError("data.image_column: expected no data.feature_columns with it")
         if self.image_column and "://" in path:
             raise ValueError(
-                "data.image_column: expected data.path on this machine, beside the images; "
+                "data.image_column: expected data.path on this machine, next to the images; "
                 f"received {path}"
             )
         is_elsewhere = path.startswith("s3://") or is_archive(path)
@@ -384,7 +386,7 @@ class ModelSettings(Settings):
         None,
         description=(
             "Weights to start from: imagenet (keras.applications), a .weights.h5 or a .npz file "
-            "(torch: .npz), here or in S3 (s3://bucket/key); also looked for beside the data."
+            "(torch: .npz), here or in S3 (s3://bucket/key); also searched for next to the data."
         ),
     )
     trained: bool | None = Field(

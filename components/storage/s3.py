@@ -143,7 +143,7 @@ class S3Storage:
                 self._client.head_bucket(Bucket=bucket)
             except ClientError as error:
                 if _code(error) in _MISSING:
-                    return f"{location}: there is no bucket {bucket!r}"
+                    return f"{location}: the bucket {bucket!r} does not exist"
         return f"{location} does not exist, or these credentials may not see it"
 
     def put(self, source: Path, location: str) -> StoredFile:

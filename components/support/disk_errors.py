@@ -10,8 +10,8 @@ from pathlib import Path
 from qat_lib.errors import StorageError
 
 AFTER_FULL = (
-    "Free some space, or choose another place for the runs; what was finished before is kept, so "
-    "qatline resume goes on from there."
+    "Free some space, or choose another place for the runs; finished steps are kept, so "
+    "qatline resume continues from there."
 )
 # HDF5, TensorFlow, ONNX and SQLite report a full disk in their own exceptions, as text only.
 _TEXTS = (

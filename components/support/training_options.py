@@ -82,7 +82,7 @@ class FinetuningOptions:
     distillation: float = field(
         default=0.5,
         metadata=about(
-            "Weight of the teacher's outputs as soft targets beside the labels; 0 = labels only.",
+            "Weight of the teacher's outputs as soft targets next to the labels; 0 = labels only.",
             least=0,
             most=1,
             command_help="With --teacher: weight of its outputs.",

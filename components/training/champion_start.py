@@ -40,7 +40,7 @@ def champion_network(
     registry = run_registry(settings, warn)
     champion = current_champion(registry) if registry is not None else None
     if registry is None or champion is None:
-        warn("retrain.start=champion: there is no champion yet; training begins from scratch")
+        warn("retrain.start=champion: no champion exists yet; training begins from scratch")
         return None
     with tempfile.TemporaryDirectory() as place:
         try:

@@ -67,7 +67,7 @@ def check_case_name(name: str) -> None:
         if near
         else f" Known: {', '.join(known_cases())}, or module:Class."
     )
-    raise ConfigError(f"quantization.cases: there is no case {name!r}.{hint}")
+    raise ConfigError(f"quantization.cases: unknown case {name!r}.{hint}")
 
 
 def open_case(name: str, *, float_outputs: bool = False) -> Any:

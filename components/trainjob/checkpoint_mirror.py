@@ -77,7 +77,7 @@ class _Mirror:
             _log.warning("earlier checkpoints can't be fetched, training starts over: %s", error)
             return
         for name in self._stored:
-            _log.info("the checkpoint %s of an earlier attempt is there", name)
+            _log.info("found the checkpoint %s of an earlier attempt", name)
 
     def store(self) -> None:
         """Store the files changed since the last scan."""

@@ -124,8 +124,8 @@ class Launcher:
         while self.jobs.find(self.name) is not None:
             if waited >= _REMOVAL:
                 raise TrainJobError(
-                    f"TrainJob {self.name} of an earlier attempt is not gone after "
-                    f"{_REMOVAL:.0f} s. See what holds it: kubectl get trainjob {self.name} "
+                    f"TrainJob {self.name} of an earlier attempt still exists after "
+                    f"{_REMOVAL:.0f} s. For the reason, see: kubectl get trainjob {self.name} "
                     f"-n {self.api.namespace} -o yaml"
                 )
             self.sleep(_PAUSE)

@@ -46,7 +46,7 @@ def image_lines(images: ImageSettings, context: ImageContext) -> list[str]:
     if not context.targets:
         return [
             *lines,
-            "The config needs nothing beside qatline: its own images do. Build and push them:",
+            "The config needs only qatline, so its own images suffice. Build and push them:",
             *_base_lines(_KEYS),
         ]
     lines += ["# In a checkout of qatline, whose images are not published:"]

@@ -104,7 +104,7 @@ def diagnose_file(
 
 
 def default_journal(model: Path, what: str) -> Path:
-    """Return the place of intermediate results: a hidden file beside the model."""
+    """Return the place of intermediate results: a hidden file next to the model."""
     return model.with_name(f".{model.stem}.{what}.state")
 
 

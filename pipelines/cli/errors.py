@@ -17,7 +17,7 @@ from qat_lib.support.extras import missing_hint
 from qatline.components.support.credentials import scrub
 from qatline.components.support.disk_errors import is_disk_full
 
-_BUG = "This is a bug in qatline. Run again with --debug and report what it shows."
+_BUG = "This is a bug in qatline. Run again with --debug and report the traceback."
 
 
 @contextmanager

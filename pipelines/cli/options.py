@@ -117,7 +117,7 @@ OnnxFile = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file, from any exporter.")
 ]
 EngineFile = Annotated[
-    Path, typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it.")
+    Path, typer.Argument(metavar="MODEL.engine", help="Engine file, next to its manifest.")
 ]
 TrainingDataOption = Annotated[
     Path,
@@ -159,7 +159,7 @@ CpuOption = Annotated[
 JournalOption = Annotated[
     Path | None,
     typer.Option(
-        help="File of intermediate results, to resume from.", show_default="beside the model"
+        help="File of intermediate results, to resume from.", show_default="next to the model"
     ),
 ]
 

@@ -83,7 +83,7 @@ def _probe(address: str, token: str | None) -> None:
         ) from error
     except ValueError as error:
         raise ClusterError(
-            f"Expected a Kubeflow Pipelines server at {address}; what answers is another service. "
+            f"Expected a Kubeflow Pipelines server at {address}; another service answers there. "
             "Check the address."
         ) from error
 

@@ -81,7 +81,7 @@ class TrainJobSettings(Settings):
         description="Labels of the TrainJobs, such as kueue.x-k8s.io/queue-name.",
     )
     keep: Literal["failed", "always", "never"] = Field(
-        "failed", description="Ended TrainJobs that stay in the cluster."
+        "failed", description="Ended TrainJobs to keep in the cluster."
     )
 
 
@@ -138,7 +138,7 @@ class ClusterSettings(StepResources):
             check_pod(f"cluster.steps.{step}", resources)
             if own.accelerator_type is not None and resources.accelerator_count is None:
                 raise ValueError(
-                    f"cluster.steps.{step}: expected accelerator_count beside accelerator_type="
+                    f"cluster.steps.{step}: expected accelerator_count with accelerator_type="
                     f"{own.accelerator_type}, received none; without it the pod gets no accelerator"
                 )
         return self

@@ -182,7 +182,7 @@ def _suggest(path: str, known: list[str]) -> tuple[str, str]:
             return names[near[0]], f"did you mean {names[near[0]]!r}?"
     if siblings:
         return "", f"expected one of: {', '.join(siblings)}"
-    return "", "there is no such section"
+    return "", "unknown section"
 
 
 def _initials(name: str) -> str:

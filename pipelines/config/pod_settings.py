@@ -140,7 +140,7 @@ def check_pod(place: str, pod: StepResources) -> None:
     paths = [volume.path for volume in pod.volumes or ()]
     if twice := [path for path in paths if paths.count(path) > 1]:
         raise ValueError(
-            f"{place}.volumes: expected a folder of its own for each, received {twice[0]} twice"
+            f"{place}.volumes: expected a different folder for each, received {twice[0]} twice"
         )
 
 

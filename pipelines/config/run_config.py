@@ -216,8 +216,8 @@ def _champion(config: RunConfig) -> Iterator[str]:
     needs = config.retrain.start == "champion" or config.retrain.only_new
     if config.registry.name is None and needs:
         yield (
-            "retrain.start=champion and retrain.only_new: expected registry.name beside them, "
-            "which says whose champion is meant; received none"
+            "retrain.start=champion and retrain.only_new: expected registry.name, the "
+            "name of the champion; received none"
         )
 
 

@@ -127,7 +127,7 @@ class RunFolder:
                 raise ConfigError(
                     f"Run {self.run_id} was started with {key}={value!r}, received "
                     f"{given.get(key)!r}. Resume it with its own config, or start a new run, "
-                    "which reuses what has not changed."
+                    "which reuses unchanged steps."
                 )
 
     def record(self) -> RunRecord:
@@ -192,7 +192,7 @@ class RunFolder:
                 yield descriptor
         except LockTimeoutError as error:
             raise StorageError(
-                f"The run folder {self.path} is held by another process (pid "
+                f"The run folder {self.path} is in use by another process (pid "
                 f"{error.holder or 'unknown'}). Wait until that run has ended, or start another "
                 "one."
             ) from error

@@ -96,7 +96,7 @@ def _findings(findings: Iterable[Finding], *, all_findings: bool) -> Table:
     table.add_column("code")
     # Bounded, so that long names do not squeeze the text at 80 columns.
     table.add_column("layer", overflow="fold", max_width=24)
-    table.add_column("what and what to do", overflow="fold")
+    table.add_column("problem and remedy", overflow="fold")
     kinds: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for finding in by_severity(findings):
         kinds[finding.code, finding.severity].append(finding)

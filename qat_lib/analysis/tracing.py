@@ -79,7 +79,7 @@ def _read_engine_layers(
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"Expected the layers of an engine that qatline built in {path}. Received something "
-            f"else: {type(error).__name__}: {error}. Give the .layers.json beside the engine."
+            f"else: {type(error).__name__}: {error}. Give the .layers.json next to the engine."
         ) from error
 
 

@@ -138,7 +138,7 @@ def check_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str
         problems.append(f"{'pattern' if entry.is_regex else 'layer'} {entry.name!r}{hint}")
     if problems:
         raise SpecError(
-            f"The quantization spec names what {model} does not have: {', '.join(problems)}. "
+            f"The quantization spec names layers that {model} lacks: {', '.join(problems)}. "
             "Correct or remove these entries; the plan lists the layers of a model (qatline "
             "quantize MODEL.keras)."
         )

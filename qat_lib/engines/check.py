@@ -220,7 +220,7 @@ def _message(
     if labels is not None and not labels.agrees:
         text += (
             f" {labels.other:.1%} of the real inputs get another label than from the reference; "
-            f"{labels.bound:.1%} is what rounding explains."
+            f"rounding explains {labels.bound:.1%}."
         )
     return text
 
@@ -235,8 +235,8 @@ def _layers_message(departures: Sequence[TensorDeparture], passed: bool) -> str:
     if passed or not departures:
         return ""
     return (
-        " An engine built again from the ONNX file agrees: the engine file is not what the "
-        "backend makes of that file. Build it again."
+        " An engine built again from the ONNX file agrees: the engine file differs from "
+        "the backend's result for that file. Build it again."
     )
 
 

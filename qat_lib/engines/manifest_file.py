@@ -58,8 +58,8 @@ def _read(engine: Path, path: Path) -> bytes:
         return read_regular(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise EngineLoadError(
-            f"The engine {engine} needs its manifest {path.name} beside it, which says what the "
-            "file is and where it may run. Copy both files together, or build the engine again."
+            f"The engine {engine} needs its manifest {path.name} next to it, with the origin "
+            "of the file and where it may run. Copy both files together, or build the engine again."
         ) from error
     except OSError as error:
         raise EngineLoadError(

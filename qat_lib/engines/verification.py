@@ -129,8 +129,8 @@ def _explain(
     averaged = " after an average over dithered inputs" if worst.averaged else ""
     return (
         f"The engine does not answer as its ONNX graph does. Its output {name} differs from ONNX "
-        f"Runtime's by {worst.difference:.2g} of the spread{averaged}; {worst.bound:.2g} is what "
-        f"the engine's precision explains (by shape: {by_shape}). The fault is in "
+        f"Runtime's by {worst.difference:.2g} of the spread{averaged}; the "
+        f"engine's precision explains {worst.bound:.2g} (by shape: {by_shape}). The fault is in "
         f"{engine.manifest.backend} {engine.manifest.backend_version} on "
         f"{engine.manifest.device['name']}, and nothing was written. Build for a largest batch "
         "that still agrees, or with another backend (backend='onnxruntime'); verify=False "

@@ -257,7 +257,7 @@ def _write(
             errors = at_least(findings, "error")
             if errors:
                 raise VerificationError(
-                    f"The exported graph of {path.name} is not what it should be ({len(errors)} "
+                    f"The exported graph of {path.name} is wrong ({len(errors)} "
                     "errors). First: " + "; ".join(str(finding) for finding in errors[:3])
                 )
             findings = [*findings, *compare(draft)]

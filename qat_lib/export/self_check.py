@@ -124,7 +124,7 @@ def _judge(source: Comparable, draft: Path, data: list[np.ndarray]) -> list[Find
     if not _repeats(source, data):
         return [_not_compared(draft, "the model gives other outputs at each call")]
     raise VerificationError(
-        f"The exported graph of {draft.name} does not compute what the model does: {problem}"
+        f"The exported graph of {draft.name} computes other outputs than the model: {problem}"
         f"{_first_layer(compare)} No file was written. Replace the layer, or leave it out of the "
         "exported model."
     )

@@ -35,7 +35,7 @@ def load_model(path: str | Path) -> Any:
         reason = describe_error(error)
         if "Lambda" in reason and "safe_mode" in reason:
             reason = (
-                "it holds a Lambda layer, whose code safe mode does not run. "
+                "it contains a Lambda layer, whose code safe mode does not run. "
                 "Replace it by a layer class"
             )
         raise UnsupportedModelError(

@@ -142,7 +142,7 @@ class BiasCorrection:
         elif len(call.outputs) != 1:
             self.skipped[call.layer] = "it has more than one output"
         elif "weighted" not in call.traits.roles:
-            self.skipped[call.layer] = "what its weights add to its outputs is not known"
+            self.skipped[call.layer] = "the effect of its weights on its outputs is not known"
         elif problem := self._biases.problem(call):
             self.skipped[call.layer] = problem
         elif (bias := self._biases.of_layer(call)) is not None:

@@ -56,7 +56,7 @@ def _size(path: Path, folder: Path, name: str, location: str) -> int:
             if stat.S_ISREG(found.st_mode):
                 return found.st_size
     raise ExportError(
-        f"Expected the external data of {path} beside it. Tensor {name!r} lies in "
+        f"Expected the external data of {path} next to it. Tensor {name!r} lies in "
         f"{location[:_SHOWN]!r}, {problem}. Copy the data file together with the model."
     )
 

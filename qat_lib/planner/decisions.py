@@ -97,7 +97,7 @@ def _why_not(
     if traits.support is None:
         return "not quantizable", f"runs in float{_weights_inside(graph, traits)}"
     if selector.mode == "partial":
-        return "not named", "partial mode quantizes only what the spec or a case names"
+        return "not named", "partial mode quantizes only layers that the spec or a case names"
     return (
         "off by default",
         f"{_why_off(graph, call, selector)}name it in a spec or a case to quantize it",

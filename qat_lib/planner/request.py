@@ -58,8 +58,8 @@ class PlanRequest:
             )
         if mode == "partial" and not listed and not (spec and spec.layers):
             raise SpecError(
-                "Partial mode quantizes only what a spec or a case names: give at least one of "
-                "them."
+                "Partial mode quantizes only layers that a spec or a case names: give at least one "
+                "of them."
             )
         if cpu is not None and cpu not in CPUS:
             raise SpecError(f"cpu must be None or one of {', '.join(CPUS)}. Received: {cpu!r}.")

@@ -69,7 +69,7 @@ class _ModuleBiases:
     def problem(self, call: ModuleCall) -> str:
         """Return the reason that a weighted module can't be corrected; empty if it can."""
         is_known = isinstance(call.operation, (_ConvNd, nn.Linear))
-        return "" if is_known else "what its weights add to its outputs is not known"
+        return "" if is_known else "the effect of its weights on its outputs is not known"
 
     def of_layer(self, call: ModuleCall) -> _ModuleBias | None:
         """Return the bias of a convolution or linear module, if any."""

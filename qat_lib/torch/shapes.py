@@ -60,7 +60,7 @@ def propagate_shapes(traced: fx.GraphModule, example: Iterable[Any]) -> None:
         ShapeProp(traced, fake_mode=mode).propagate(*fake)
     # A module's code may raise anything.
     except Exception as error:  # noqa: BLE001
-        logger.info("The shapes of %s stay unknown: %s", type(traced).__name__, error)
+        logger.info("The shapes of %s are unknown: %s", type(traced).__name__, error)
         logger.debug("%s", describe_error(error))
 
 

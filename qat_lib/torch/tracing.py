@@ -241,8 +241,8 @@ def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
     # Different nodes in both modes: constants alone can't represent the difference.
     if [_form(node) for node in nodes] != [_form(node) for node in others]:
         logger.warning(
-            "The forward of %s does other things in training than in inference. Its quantized copy "
-            "does in both what it does %s.",
+            "The forward of %s computes differently in training and in inference. Its quantized "
+            "copy always computes as it does %s.",
             type(traced).__name__,
             "in training" if traced.training else "in inference",
         )

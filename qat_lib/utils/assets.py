@@ -104,5 +104,5 @@ def _move_aside(folder: str) -> None:
         number += 1
     os.rename(folder, f"{folder}.{number}")
     logger.warning(
-        "The folder %s was not empty: what it held is now in %s.%d.", folder, folder, number
+        "The folder %s was not empty: its files are now in %s.%d.", folder, folder, number
     )

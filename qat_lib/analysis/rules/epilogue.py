@@ -57,8 +57,8 @@ def _why_float(chain: Chain, floats: Sequence[Read]) -> tuple[Severity, str, str
     if floats and chain.residual is not None:
         return (
             "info",
-            "not everything that reads the Add in its kernel is quantized (V16)",
-            "Quantize what reads it; then this Q moves into the kernel too.",
+            "a reader of the Add in its kernel is not quantized (V16)",
+            "Quantize all readers; then this Q moves into the kernel too.",
         )
     if floats:
         found = []
@@ -91,7 +91,7 @@ def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     yield V14.at(
         follower,
         message=f"Q/DQ between {layer!r} and its {follower.op} keep them from being one kernel.",
-        advice=f"Remove the quantizer of the output of {layer!r}; quantize what comes out of the "
+        advice=f"Remove the quantizer of the output of {layer!r}; quantize the output of the "
         f"{follower.op} instead.",
         layer=layer,
     )

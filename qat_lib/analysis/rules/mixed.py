@@ -50,7 +50,7 @@ def _check_pool(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
             node,
             message=f"{layer!r} reads INT8 and its output has no one INT8 scale: its input is "
             "dequantized by a separate kernel and it runs in floating point.",
-            advice=f"Quantize what reads the output of {layer!r}, or remove the Q on its input.",
+            advice=f"Quantize the readers of {layer!r}, or remove the Q on its input.",
         )
 
 
@@ -107,7 +107,7 @@ def _check_elementwise(
             node,
             message=f"{layer!r} reads INT8 but its output is not quantized by one scale, so it "
             "runs in floating point behind dequantize kernels.",
-            advice=f"Quantize what reads the output of {layer!r}, or remove the Q on its inputs.",
+            advice=f"Quantize the readers of {layer!r}, or remove the Q on its inputs.",
             rule=rule,
         )
 

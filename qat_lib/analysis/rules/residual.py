@@ -54,10 +54,10 @@ def _check_fused(engine: PredictedEngine, placed: PlacedAdd, chain: Chain) -> It
         unavoidable = _ends_in_float(engine, chain) and _is_shared(engine, chain)
         yield V16.at(
             placed.node,
-            message=f"the residual of {name!r} is quantized but not everything that reads its "
-            f"output is: a separate kernel dequantizes the residual and {into!r} writes floating "
+            message=f"the residual of {name!r} is quantized but a reader of its output "
+            f"is not: a separate kernel dequantizes the residual and {into!r} writes floating "
             "point.",
-            advice=f"Quantize what reads the output of {name!r} (often a global average pool or a "
+            advice=f"Quantize the readers of {name!r} (often a global average pool or a "
             "Concat) with one scale.",
             severity="info" if unavoidable else None,
         )

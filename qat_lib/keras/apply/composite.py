@@ -73,7 +73,7 @@ def _input(entry: QuantizerEntry, inner: Mapping[str, Any]) -> dict[str, Any]:
 def _find(entry: QuantizerEntry, path: str, inner: Mapping[str, Any]) -> Any:
     if path not in inner:
         raise PlanError(
-            f"The plan names {entry.tensor!r}, but there is no weighted layer {path!r} inside. "
-            f"There are: {', '.join(inner) or 'none'}."
+            f"The plan names {entry.tensor!r}, but it contains no weighted layer {path!r}. "
+            f"Its weighted layers: {', '.join(inner) or 'none'}."
         )
     return inner[path]

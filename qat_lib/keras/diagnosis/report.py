@@ -218,8 +218,8 @@ class Diagnosis:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SpecError(
-                f"This is not a diagnosis: {type(error).__name__}: {error}. Expected what "
-                "Diagnosis.to_dict gives."
+                f"This is not a diagnosis: {type(error).__name__}: {error}. Expected the "
+                "result of Diagnosis.to_dict."
             ) from error
 
     def __repr__(self) -> str:

@@ -195,7 +195,7 @@ def image(**values: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (annotation(image_id=99), r"boxes\.json: annotation 500: there is no image with the id 99"),
+        (annotation(image_id=99), r"boxes\.json: annotation 500: no image has the id 99"),
         (annotation(category_id=1), r"annotation 500: expected a category_id of 3, 7; received 1"),
         (annotation(bbox=[0, 0, 3, -1]), r"annotation 500: expected a bbox with width and height"),
         (annotation(bbox=[0, float("nan"), 3, 1]), r"annotation 500: .* four finite numbers"),
@@ -244,7 +244,7 @@ def test_parts_have_the_categories_of_the_training_part(tmp_path: Path) -> None:
     changed = json.loads((root / "test.json").read_text())
     changed["categories"].append({"id": 9, "name": "bird"})
     (root / "test.json").write_text(json.dumps(changed))
-    with pytest.raises(DataError, match=r"test\.json: there is no category 'bird' in the training"):
+    with pytest.raises(DataError, match=r"test\.json: unknown category 'bird' in the training"):
         prepare(root)
 
 

@@ -61,9 +61,9 @@ def test_read_training_splits_several_inputs_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "labels", "message"),
     [
-        ("none.npz", None, "there is no such file"),
-        ("x.npy", None, "Expected --labels beside"),
-        ("data.npz", "y.npy", "Expected no --labels beside"),
+        ("none.npz", None, "does not exist"),
+        ("x.npy", None, "Expected --labels with"),
+        ("data.npz", "y.npy", "Expected no --labels with"),
         ("x.npy", "none.npy", "none.npy can't be read"),
         ("x.npy", "few.npy", "10 inputs but 3 labels"),
         ("y.npy", "y.npy", r"expected inputs \(samples, ...\)"),

@@ -321,7 +321,7 @@ def test_images_of_other_sizes_need_a_size(tmp_path: Path) -> None:
     [
         ({"target_columns": None}, "needs data.target_columns"),
         ({"target_columns": ["y"]}, "data.target_columns names 'y', received the features signal"),
-        ({"target_columns": ["signal", "label"]}, "at least one input beside the targets"),
+        ({"target_columns": ["signal", "label"]}, "at least one input in addition to the targets"),
         ({"features": {"signal": {"encoding": "image", "shape": [2]}}}, "expected none for an im"),
         ({"path": "https://host/a"}, "expected a folder or pattern of TFRecords on this machine"),
     ],

@@ -566,7 +566,7 @@ def test_folder_that_is_split_keeps_its_parts(
     ("folders", "message"),
     [
         (("train/a", "train/b", "test/a", "test/c"), "expected the classes of the train part"),
-        (("val/a", "test/a"), "expected a sub-folder train beside test, val"),
+        (("val/a", "test/a"), "expected a sub-folder train next to test, val"),
         (("train/a", "training/a"), "train and training are the same part"),
     ],
 )

@@ -105,4 +105,4 @@ def test_first_run_begins_from_scratch(registry: MemoryRegistry) -> None:
     registry.delete_alias("champion")
     told = list[str]()
     assert champion_network(NAMED, Loader(), INFO, warn=told.append) is None
-    assert "there is no champion yet" in told[0]
+    assert "no champion exists yet" in told[0]

@@ -188,7 +188,7 @@ def test_a_job_that_stays_is_told(
     cluster.end(NAME, "Failed")
     cluster.lingers = 100
     monkeypatch.setattr(module, "_REMOVAL", 10.0)
-    with pytest.raises(TrainJobError, match="is not gone after 10 s"):
+    with pytest.raises(TrainJobError, match="still exists after 10 s"):
         make(lambda: None, lambda: None).run_to_end(lambda: None)
 
 

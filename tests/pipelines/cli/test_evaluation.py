@@ -135,7 +135,7 @@ def test_evaluate_refuses_models_that_answer_nan(tmp_path: Path, suffix: str) ->
         ("none.keras", ["--data", "d.npz"], 1, "There is no model file"),
         ("none.onnx", ["--data", "d.npz"], 1, "none.onnx"),
         ("none.engine", ["--data", "d.npz"], 1, "There is no engine file"),
-        ("m.engine", ["--data", "none.npz"], 1, "there is no such file"),
+        ("m.engine", ["--data", "none.npz"], 1, "does not exist"),
         ("m.engine", ["--data", "many.npz"], 1, "expected 0 to 6 (7 classes), received 7"),
         ("m.keras", ["--data", "many.npz"], 1, "expected 0 to 6 (7 classes), received 7"),
         ("m.engine", ["--data", "small.npz"], 1, "The engine takes inputs of shape (8, 8, 3)"),

@@ -87,7 +87,7 @@ def test_finetune_shows_a_table(folder: Path, tmp_path: Path) -> None:
         ("m.keras", ["--data", "d.npz"], 1, "Expected a quantized model. small has no quantizers"),
         ("two.keras", ["--data", "d.npz"], 1, "Expected model inputs of shape nx4"),
         ("none.keras", ["--data", "d.npz"], 1, "There is no model file"),
-        ("q.keras", ["--data", "none.npz"], 1, "there is no such file"),
+        ("q.keras", ["--data", "none.npz"], 1, "does not exist"),
         ("q.keras", ["--data", "x.npy"], 1, "Expected --labels"),
         ("q.keras", ["--data", "many.npz"], 1, "expected 0 to 1 (2 classes), received 2"),
         ("q.keras", ["--data", "flat.npz"], 1, "Expected model inputs of shape nx8x8x3"),

@@ -49,7 +49,7 @@ def test_step_overrides_environment_and_volumes() -> None:
         ),
         (
             "cluster.volumes=[{claim: a, path: /data}, {claim: b, path: /data/}]",
-            "cluster.volumes: expected a folder of its own for each, received /data twice",
+            "cluster.volumes: expected a different folder for each, received /data twice",
         ),
         ("cluster.volumes=[{claim: a}]", "cluster.volumes.0.path"),
         ("cluster.volumes=[{claim: A_b, path: /d}]", "expected the name of a Kubernetes object"),

@@ -268,7 +268,7 @@ def test_impossible_config_is_refused_before_training(overrides: list[str], mess
         ("cluster.accelerator_type=null", "cluster.accelerator_type: expected text, received None"),
         (
             "cluster.steps.evaluate.accelerator_type=nvidia.com/gpu",
-            "cluster.steps.evaluate: expected accelerator_count beside accelerator_type=nvidia.com/gpu",
+            "cluster.steps.evaluate: expected accelerator_count with accelerator_type=nvidia.com/gpu",
         ),
         (
             "cluster.node_selector={gpu: true}",
@@ -308,9 +308,9 @@ def test_impossible_config_is_refused_before_training(overrides: list[str], mess
         ),
         (
             "quantization.cases=[TensorRTQDQCas]",
-            "there is no case 'TensorRTQDQCas'. Did you mean TensorRTQDQCase?",
+            "unknown case 'TensorRTQDQCas'. Did you mean TensorRTQDQCase?",
         ),
-        ("quantization.cases=['a:']", "there is no case 'a:'. Known: "),
+        ("quantization.cases=['a:']", "unknown case 'a:'. Known: "),
         ("quantization.spec=[{nam: x}]", "of the quantization spec has unknown key 'nam'"),
         (
             "data.image_size=[0, 8]",
@@ -520,7 +520,7 @@ def test_a_config_for_pytorch_is_taken(overrides: list[str]) -> None:
 
 @pytest.mark.parametrize("retrain", [{"start": "champion"}, {"only_new": True}])
 def test_retraining_of_a_champion_needs_its_name(retrain: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=r"expected registry\.name beside them"):
+    with pytest.raises(ConfigError, match=r"expected registry\.name, the name of the champion"):
         build_config({"retrain": retrain})
     assert build_config({"retrain": retrain, "registry": {"name": "x"}}).registry.name == "x"
 

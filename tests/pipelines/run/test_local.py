@@ -248,7 +248,7 @@ def test_a_run_folder_in_use_is_refused(fake_cli: Any, started: Start) -> None:
     assert "was started with" in other.stderr
     refused = fake_cli("resume", run.name)
     assert refused.returncode == 1
-    assert f"The run folder {run} is held by another process" in refused.stderr
+    assert f"The run folder {run} is in use by another process" in refused.stderr
     assert json.loads((run / "run.json").read_text())["attempts"] == 1
 
 

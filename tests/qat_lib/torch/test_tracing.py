@@ -80,7 +80,7 @@ def test_other_work_in_training_is_warned_of(
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="qat_lib"):
         assert targets(Branching().train(training)) == calls
-    assert "Branching does other things in training than in inference" in caplog.text
+    assert "Branching computes differently in training and in inference" in caplog.text
 
 
 def test_modes_of_parts_stay_as_they_are() -> None:

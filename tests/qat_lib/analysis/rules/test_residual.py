@@ -71,17 +71,17 @@ def block(
         (
             block(output, shortcut=True),
             [("V16", "F3", "warning")],
-            "what reads the output of 'add'",
+            "the readers of 'add'",
         ),
         (
             block(output, shortcut=True, shared=True),
             [("V16", "F3", "info")],
-            "what reads the output of 'add'",
+            "the readers of 'add'",
         ),
         (
             block(pool, shortcut=True, shared=True),
             [("V16", "F3", "warning")],
-            "what reads the output of 'add'",
+            "the readers of 'add'",
         ),
         (
             block(int8, shortcut=True, branch=True),

@@ -1,4 +1,4 @@
-"""The Squeeze behind a one-dimensional convolution moves below what reads it."""
+"""The Squeeze behind a one-dimensional convolution moves below its readers."""
 
 from collections import Counter
 

@@ -298,7 +298,7 @@ def test_export_that_fails_verification_keeps_the_old_file(
         export_onnx(dense(), path)
     text = str(raised.value)
     assert text.startswith(
-        "The exported graph of model.onnx is not what it should be (4 errors). First: "
+        "The exported graph of model.onnx is wrong (4 errors). First: "
     )
     assert [code for code in ("E0", "E1", "E2", "E3", "W1") if code in text] == ["E0", "E1", "E2"]
     assert path.read_bytes() == b"old"
