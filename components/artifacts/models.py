@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     Outputs = np.ndarray | Mapping[str, np.ndarray]
 
 TEST, VALIDATION = "test", "validation"
+# Samples of predictions that are checked at once.
 _ROWS = 1 << 10
-"""Samples of predictions that are checked at once."""
 
 
 def measured_metrics(metric: str, *, test: float, validation: float) -> dict[str, float]:

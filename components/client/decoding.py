@@ -37,8 +37,8 @@ SCALE = 4.0
 NO_BOX = -1.0
 """Score of candidates that do not count."""
 
+# Candidates of the suppression, as a multiple of the largest number of boxes.
 _CANDIDATES = 10
-"""Candidates of the suppression, as a multiple of the largest number of boxes."""
 _LARGEST = 8.0  # strides
 
 

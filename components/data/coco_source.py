@@ -19,11 +19,11 @@ from qatline.components.data.folder_source import make_source
 from qatline.components.settings import DataSettings
 from qatline.components.support.events import Progress
 
+# Largest file of annotations; that of COCO's training part has 0.5 GB.
 _BYTES = 2 << 30
-"""Largest file of annotations; that of COCO's training part has 0.5 GB."""
 
+# Pixels by which a box may extend beyond its image; it is clipped.
 _OVERHANG = 1.0
-"""Pixels by which a box may extend beyond its image; it is clipped."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,8 +46,8 @@ PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
 """Names of the inputs and targets of each part, in order of priority."""
 
 _NAMES = frozenset(name for names in PAIRS.values() for pair in names for name in pair)
+# Prefixes of the names of several inputs: ``x_train_<input>``.
 _SEVERAL = tuple(f"{pair[0]}_" for names in PAIRS.values() for pair in names if pair[0] != "x")
-"""Prefixes of the names of several inputs: ``x_train_<input>``."""
 
 
 def read_npz(

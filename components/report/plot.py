@@ -13,10 +13,10 @@ from qat_lib.pages import html
 _WIDTH, _HEIGHT = 560.0, 296.0
 # Room for the last tick and below the first ones, also in the larger font of narrow pages.
 _LEFT, _RIGHT, _TOP, _BASE = 64.0, _WIDTH - 24.0, 20.0, _HEIGHT - 50.0
+# Minimum ratio of the largest to the smallest value for a logarithmic axis.
 _LOG_RATIO = 50.0
-"""Minimum ratio of the largest to the smallest value for a logarithmic axis."""
+# Points of a line up to which its dots are large.
 _MOST_DOTS = 30
-"""Points of a line up to which its dots are large."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,8 +138,8 @@ def stored_result(
     return path if (path / MANIFEST_NAME).is_file() else None
 
 
+# Settings without effect on the result.
 _WITHOUT_EFFECT = ("checkpoint_epochs",)
-"""Settings without effect on the result."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,8 +45,8 @@ Not checked against NVIDIA's Frameworks Support Matrix; images that are missing 
 
 REPOSITORY = "nvcr.io/nvidia/tritonserver"
 _FILES = {"tensorrt": "model.plan", "onnxruntime": "model.onnx", "openvino": "model.xml"}
+# Requests that wait at most, as for an engine.
 _MOST_WAITING = 256
-"""Requests that wait at most, as for an engine."""
 
 
 def choose_image(image: str | None, manifest: EngineManifest | None) -> str:

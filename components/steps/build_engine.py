@@ -25,8 +25,8 @@ from qatline.components.data.reader import numpy_batches
 from qatline.components.settings import EngineSettings
 from qatline.components.support.events import Progress
 
+# Number of calibration samples for the comparison of engines with their graphs.
 _COMPARED = 64
-"""Number of calibration samples for the comparison of engines with their graphs."""
 
 
 def build_engine_step(

@@ -65,8 +65,8 @@ from qatline.components.tasks import (
 )
 
 _WORST = 8
+# Number of test samples for the check of an engine file.
 _CHECKED = 64
-"""Number of test samples for the check of an engine file."""
 _MIDDLE_BATCH = 8
 _UNNAMED = RegistrySettings()
 

@@ -12,8 +12,8 @@ from qatline.components.artifacts.layer_costs import LayerCost, LayerCosts
 from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qatline.components.support.events import Progress
 
+# Number of samples for measuring the costs of layers.
 _DIAGNOSED = 16
-"""Number of samples for measuring the costs of layers."""
 
 
 def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,8 +35,8 @@ TARGET = 6
 _SHOWN_CURVES = 12
 _SHOWN_SCORE = 0.3
 _SHOWN_SIDE = 240
+# Width of a box's lines in pixels.
 _LINE = 2
-"""Width of a box's lines in pixels."""
 
 
 class Detection(Task):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from qatline.components.tasks.keras_losses import KerasLoss
     from qatline.components.tasks.torch_losses import TorchLoss
 
+# Number of samples in the report's scatter plot.
 _SHOWN = 400
-"""Number of samples in the report's scatter plot."""
 
 
 class Regression(Task):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Outputs = Array | Mapping[str, Array]
 """Outputs of a network: an array ``(samples, ...)``, or several by name."""
+# Height and width of the picture of a signal.
 _SIGNAL_SIZE = (160, 160)
-"""Height and width of the picture of a signal."""
 _SHOWN_CHANNELS = 8
 Samples = dict[str, Array]
 """Statistics of each sample by name, ``(samples, ...)``: all that a metric is computed from."""

@@ -278,8 +278,8 @@ def predict(model: Any, batches: Iterable[Any]) -> Iterator[Outputs]:
             yield _infer(model, x)
 
 
+# Inference of models: tracing a quantized one takes a second, so it is traced once in a process.
 _COMPILED: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""Inference of models: tracing a quantized one takes a second, so it is traced once in a process."""
 
 
 def _infer(model: Any, x: Any) -> Outputs:

@@ -41,11 +41,11 @@ from qat_lib.errors import StepError
 from qat_lib.files.state_file import read_state, write_state
 from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE, read_worker_config
 
+# Names of TensorFlow's errors after the loss of a worker.
 _LOST = (
     *("UnavailableError", "AbortedError", "CancelledError", "InternalError"),
     *("FailedPreconditionError", "DeadlineExceededError"),
 )
-"""Names of TensorFlow's errors after the loss of a worker."""
 
 
 class Workers:

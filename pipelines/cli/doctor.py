@@ -24,12 +24,12 @@ from qatline.pipelines.cli.options import print_json
 Status = Literal["works", "missing", "broken"]
 
 _STYLES = {"works": "green", "missing": "yellow", "broken": "bold red"}
+# Effect of each kind of CPU on INT8.
 _INT8 = {
     "vnni": "VNNI or AMX; INT8 products are added in 32 bits, the fast kernels",
     "avx2": "neither VNNI nor AMX; INT8 gains less; weights leave room for sums of 16 bits",
     "arm": "64-bit ARM; INT8 products are added in 32 bits",
 }
-"""Effect of each kind of CPU on INT8."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ from qatline.components.artifacts.variants import CANDIDATE_VARIANT, Variant
 from qatline.components.report.plot import Plot
 from qatline.pipelines.comparison.tracked_runs import TrackedRun
 
+# Number of colours in the page's style.
 _COLORS = 8
-"""Number of colours in the page's style."""
 
 SHAPES = {
     FP32_ENGINE: "square",
@@ -148,8 +148,8 @@ def _front_line(front: Sequence[_Dot], plot: Plot) -> Markup:
     return html.element("polyline", points=" ".join(places), class_="front")
 
 
+# Width and height of a digit, and the room of a dot, in pixels.
 _DIGIT, _HEIGHT, _REACH = 8.0, 13.0, 11.0
-"""Width and height of a digit, and the room of a dot, in pixels."""
 
 
 def _numbers(candidates: Sequence[_Dot], dots: Sequence[_Dot], plot: Plot) -> list[Markup]:

@@ -70,8 +70,8 @@ def find_runs(choice: RunChoice, *, details: bool = False) -> list[TrackedRun]:
     return runs
 
 
+# Store, MLflow run, label; an empty label selects the run's name.
 _Place = tuple[str, str, str]
-"""Store, MLflow run, label; an empty label selects the run's name."""
 
 
 def _places(choice: RunChoice, client_of: Callable[[str], Any]) -> Iterator[_Place]:

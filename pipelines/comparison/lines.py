@@ -21,8 +21,8 @@ from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
 from qatline.pipelines.comparison.tracked_runs import TrackedRun, differing_params
 
 Cell = Callable[[TrackedRun], str]
+# Maximum number of runs per table at 80 columns.
 _RUNS_PER_TABLE = 5
-"""Maximum number of runs per table at 80 columns."""
 
 
 def compare_runs(names: Sequence[str], *, output: Path, console: Console | None = None) -> None:

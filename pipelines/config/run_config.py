@@ -221,6 +221,7 @@ def _champion(config: RunConfig) -> Iterator[str]:
         )
 
 
+# Checks of combinations, with the keys that they read.
 _COMBINATIONS: Sequence[tuple[Sequence[str], Callable[[RunConfig], Iterator[str]]]] = (
     (("output",), _output),
     (("export.target", "engine.backend", "quantization.unsigned"), _signs),
@@ -250,7 +251,6 @@ _COMBINATIONS: Sequence[tuple[Sequence[str], Callable[[RunConfig], Iterator[str]
     ),
     (("registry.name", "retrain"), _champion),
 )
-"""Checks of combinations, with the keys that they read."""
 
 
 SECTIONS = tuple(

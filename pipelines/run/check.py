@@ -73,16 +73,16 @@ from qatline.pipelines.run.preflight import (
 from qatline.pipelines.run.reuse import leading_stored
 from qatline.pipelines.run.tracking import default_uri
 
+# Samples of each part that are read.
 _HEAD = 64
-"""Samples of each part that are read."""
+# Bytes up to which a file in S3 or an archive is fetched.
 _FETCHED = 64 << 20
-"""Bytes up to which a file in S3 or an archive is fetched."""
+# Bytes of a local file up to which it is hashed, to predict what the store has.
 _HASHED = 1 << 30
-"""Bytes of a local file up to which it is hashed, to predict what the store has."""
 _DATA_KEYS = tuple(f"data.{name}" for name in DataSettings.model_fields if name != "preprocessing")
 _READ_WHOLE = ("digits", "npz", "table", "keras")
+# Samples that go through the model.
 _RUN = 4
-"""Samples that go through the model."""
 
 
 @dataclass(kw_only=True)

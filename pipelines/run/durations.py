@@ -7,6 +7,7 @@ from qatline.pipelines.config.run_config import RunConfig
 from qatline.pipelines.run.event_tail import EventTail
 from qatline.pipelines.run.folder import RunFolder, run_folders
 
+# Seconds of the default run on two cores of an AMD EPYC with AVX2.
 _DEFAULT_RUN = {
     "prepare_data": 8.0,
     "train_baseline": 60.0,
@@ -17,11 +18,10 @@ _DEFAULT_RUN = {
     "evaluate": 15.0,
     "promote": 5.0,
 }
-"""Seconds of the default run on two cores of an AMD EPYC with AVX2."""
 
 _LOOKED_AT = 20  # runs; a folder of sweeps has hundreds
+# Sections that determine most of a run's duration.
 _TIMED = ("data", "task", "model", "training", "quantization", "qat")
-"""Sections that determine most of a run's duration."""
 
 
 def expected_seconds(folder: RunFolder) -> dict[str, float]:

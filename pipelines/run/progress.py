@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Seconds of work at the typical pace that are assumed before the first step.
 _PRIOR = 20.0
-"""Seconds of work at the typical pace that are assumed before the first step."""
 
 
 @dataclass(kw_only=True)

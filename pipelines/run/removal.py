@@ -22,8 +22,8 @@ from qatline.pipelines.run.overview import RunSummary, list_runs
 from qatline.pipelines.run.registered import named_registry
 
 STATUSES = ("finished", "failed", "interrupted", "damaged")
+# Suffix of a folder under removal; a killed removal is completed by the next one.
 _REMOVED = ".removed"
-"""Suffix of a folder under removal; a killed removal is completed by the next one."""
 
 Inode = tuple[int, int]
 

@@ -18,8 +18,8 @@ from qatline.pipelines.run.result import RunResult
 
 Goal: TypeAlias = Literal["quality", "latency", "size"]
 
+# Metrics are ratios of counts: equal ones can differ in the last bit.
 _ROUNDING = 1e-9
-"""Metrics are ratios of counts: equal ones can differ in the last bit."""
 
 
 class TrialMeasures(Record):

@@ -26,8 +26,8 @@ MOST_TRIALS = 1000
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\.\.({_NUMBER})(:log)?\s*")
+# Keys without a meaning for trials, which register nothing.
 _FIXED = ("registry", "retrain.only_new")
-"""Keys without a meaning for trials, which register nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

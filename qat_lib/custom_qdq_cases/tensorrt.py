@@ -73,8 +73,8 @@ class _Placement:
         self, graph: CallGraph, qspec: QuantizationSpec, floats: Mapping[str, str]
     ) -> None:
         self.graph, self.floats = graph, dict(floats)
+        # Already quantized inputs, by call.
         self.existing: dict[str, frozenset[int]] = {}
-        """Already quantized inputs, by call."""
         for call in graph.calls:
             every = range(len(call.inputs))
             through = [i for i in every if self.graph.quantizer_on(call.inputs[i]) is not None]
@@ -93,8 +93,8 @@ class _Placement:
             self.calls.setdefault(call.layer, []).append(call)
             self._add(call, selector)
         self.candidates: dict[str, tuple[int, ...]] = {}
+        # Layers whose placement the last answer depends on.
         self.asked: set[str] = set()
-        """Layers whose placement the last answer depends on."""
         for layer, calls in self.calls.items():
             if calls[0].traits.is_wrapped or layer in floats:
                 continue

@@ -64,12 +64,12 @@ DITHER = 2.0**-7
 """Largest relative change of a dithered input: about one step of large INT8 values."""
 
 _COPIES, _FEWEST_COPIES = 16, 4
+# Least number of samples to dither.
 _SAMPLES = 16
-"""Least number of samples to dither."""
+# Largest number of values per sample for the mean difference.
 _VALUES = 4096
-"""Largest number of values per sample for the mean difference."""
+# Number of means with random signs: one in a hundred correct engines exceeds all of them.
 _SIGNS = 99
-"""Number of means with random signs: one in a hundred correct engines exceeds all of them."""
 
 
 def bound_of(manifest: EngineManifest, *, half: bool) -> float:

@@ -36,8 +36,8 @@ from qat_lib.errors import EngineError, QatlineError
 from qat_lib.files.npy import load_npy, unpack_arrays
 from qat_lib.support.digests import sha256_of_file
 
+# Samples for the comparison of inner tensors; few, since every layer output is kept.
 _PROBED = 8
-"""Samples for the comparison of inner tensors; few, since every layer output is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

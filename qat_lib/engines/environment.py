@@ -20,8 +20,8 @@ _X86 = ("x86_64", "AMD64")
 # Instruction sets that determine the usable INT8 and float kernels of a CPU backend.
 _RELEVANT = ("avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve", "i8mm", "bf16")
 
+# Flags of x86 CPUs with INT8 kernels that add products in 32 bits.
 _WITH_WIDE_SUMS = ("vnni", "amx_int8")
-"""Flags of x86 CPUs with INT8 kernels that add products in 32 bits."""
 
 # Values of oneDNN's ONEDNN_MAX_CPU_ISA (also used by OpenVINO) without VNNI and AMX.
 _WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Requests = Sequence[Mapping[str, Array]]
 Progress = Callable[[str, int, int], None]
 
+# Operators in the epilogue of a kernel.
 _EPILOGUE = onnx_operators("activation") | {"Add", "BatchNormalization", "Clip"}
-"""Operators in the epilogue of a kernel."""
 _SILENT = onnx_operators("layout") | {"QuantizeLinear", "Cast", "Identity", "Constant"}
 
 

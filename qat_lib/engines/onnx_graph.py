@@ -24,8 +24,8 @@ from qat_lib.support.mappings import map_values
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import OnnxGraph
 
+# Operators with their weights as the second input.
 _WEIGHTED = onnx_operators("weighted") | onnx_operators("integer weighted")
-"""Operators with their weights as the second input."""
 _THROUGH = PAIR | onnx_operators("layout") | {"Cast", "Identity"}
 
 

@@ -42,8 +42,8 @@ from qat_lib.support.mappings import map_values
 
 _TIMED_RUNS = 50
 _MOST_PARALLEL = 8
+# Zero point of UINT8 weights with the values of INT8 weights.
 _MIDDLE = 128
-"""Zero point of UINT8 weights with the values of INT8 weights."""
 
 
 def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:

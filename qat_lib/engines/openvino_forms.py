@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 _WEIGHTED = onnx_operators("weighted")
 _CONCAT = "Concat"
 _MISREAD = {_CONCAT, "Squeeze", "Unsqueeze"}
+# Operators between a quantized tensor and a Concat.
 _THROUGH = (
     onnx_operators("layout")
     | onnx_operators("activation")
     | {"MaxPool", "AveragePool", "Pad", "Resize", "Clip", "Identity", "Slice", "Split", _CONCAT}
 )
-"""Operators between a quantized tensor and a Concat."""
 _MIDDLE = 128
 _LIMIT = 3.0e38
+# OpenVINO's recurrent operations, the translations of ONNX's LSTM, GRU and RNN.
 _RECURRENT = {"LSTMSequence", "GRUSequence", "RNNSequence"}
-"""OpenVINO's recurrent operations, the translations of ONNX's LSTM, GRU and RNN."""
+# First operator set with the limits of a Clip as inputs.
 _CLIP_OPSET = 11
-"""First operator set with the limits of a Clip as inputs."""
+# First operator set with the axes of a Squeeze as an input.
 _SQUEEZE_OPSET = 13
-"""First operator set with the axes of a Squeeze as an input."""
 
 
 @dataclass(frozen=True, kw_only=True)

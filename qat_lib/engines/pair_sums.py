@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 LARGEST_SUM = 128
 """Largest sum of two weights of equal sign without a possible overflow."""
 
+# Operators that OpenVINO runs on quantized activations in front of a kernel.
 _CARRYING = (
     onnx_operators("layout")
     | onnx_operators("activation")
     | {"MaxPool", "AveragePool", "GlobalAveragePool", "Pad", "Resize", "Clip", "Identity"}
     | {"Slice", "Split", "Concat"}
 )
-"""Operators that OpenVINO runs on quantized activations in front of a kernel."""
 
 
 def overflowing_nodes(graph: OnnxGraph, *, in_window: bool = False) -> Iterator[Node]:

@@ -21,8 +21,8 @@ from qat_lib.support.mappings import map_values
 
 Request = dict[str, Array]
 
+# Upper bounds of random integers; the second is for graphs with a lookup of fewer rows.
 _LARGEST_INTEGERS = (127, 2)
-"""Upper bounds of random integers; the second is for graphs with a lookup of fewer rows."""
 
 
 def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> dict[str, Any]:

@@ -125,10 +125,10 @@ class BiasCorrection:
         self.shifts: dict[str, float] = {}
         self.skipped: dict[str, str] = {}
         self._restore: list[Callable[[], None]] = []
+        # Names of the corrected layers.
         self.corrected: set[str] = set()
-        """Names of the corrected layers."""
+        # Call with the measured outputs -> the corrected layer and its bias.
         self._targets: dict[str, tuple[str, ChannelBias]] = {}
-        """Call with the measured outputs -> the corrected layer and its bias."""
         for call in graph.calls:
             if call.traits.existing is not None and call.traits.existing.weights:
                 self._plan(graph, call)

@@ -18,8 +18,8 @@ from qat_lib.pages.numbers import finite, significant
 
 _WIDTH, _HEIGHT, _ROW, _MARGIN = 196.0, 40.0, 104.0, 18.0
 _PILL_WIDTH, _PILL_HEIGHT, _PILL_GAP = 96.0, 18.0, 8.0
+# Largest graph with a picture: browsers scroll larger ones with delay.
 _MOST_NODES = 3000
-"""Largest graph with a picture: browsers scroll larger ones with delay."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,12 +56,12 @@ class _Tensors:
         self.graph: CallGraph = wants.graph
         self.groups = tied_groups(wants)
         self.readers: dict[str, dict[Consumer, Decision | None]] = {}
+        # Existing quantizers of the model, by group.
         self.kept: dict[str, GraphCall] = {}
-        """Existing quantizers of the model, by group."""
         self.maxima: dict[str, str] = {}
         self.signed: set[str] = set()
+        # Groups with a tensor that a decision quantizes.
         self.asked_for: set[str] = set()
-        """Groups with a tensor that a decision quantizes."""
         for tensor in wants.readers:
             self._add_readers(wants, tensor)
         # A group is signed if one of its tensors may be negative, because its quantizers share a

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# Minimum spread as a share of the answers' magnitude, for nearly constant answers.
 _LEAST_SPREAD = 0.05
-"""Minimum spread as a share of the answers' magnitude, for nearly constant answers."""
 _TINY = 1e-6
+# Weight of the worst sample.
 _WORST = 0.1
-"""Weight of the worst sample."""
 
 Floats = NDArray[np.float64]
 Answers = Mapping[str, NDArray[Any]]

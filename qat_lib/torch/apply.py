@@ -81,8 +81,8 @@ class _Insertion:
         self.traced: fx.GraphModule = graph.model
         self.plan = PlanIndex.of(plan, graph)
         self.entries = plan.by_kind("activation")
+        # Path of the submodule of each activation quantizer.
         self.paths: dict[str, str] = {}
-        """Path of the submodule of each activation quantizer."""
         self.device = next((p.device for p in self.traced.parameters()), torch.device("cpu"))
 
     def run(self) -> fx.GraphModule:

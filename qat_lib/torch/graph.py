@@ -65,10 +65,10 @@ class ModuleGraph(CallGraph):
         self.outputs = tuple(reader.outputs)
         self.shapes = reader.shapes
         self.dtypes = reader.dtypes
+        # First node of each tensor.
         self.nodes: dict[str, fx.Node] = reader.nodes
-        """First node of each tensor."""
+        # Tensor of each node, without nodes that return a constant or a shape.
         self.tensors: dict[fx.Node, str] = reader.tensors
-        """Tensor of each node, without nodes that return a constant or a shape."""
         self.catalog = ModuleCatalog(call.traits.class_name for call in self.calls)
 
     @property

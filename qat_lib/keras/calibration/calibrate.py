@@ -103,8 +103,8 @@ def channel_limits(model: Any) -> dict[str, float]:
     return limits
 
 
+# Roles of layers with another kernel layout.
 _OTHER_KERNELS = {"transposed", "product"}
-"""Roles of layers with another kernel layout."""
 
 
 def keras_gains(model: Any) -> Gains:

@@ -45,8 +45,8 @@ THROUGH = (
     keras.layers.LeakyReLU,
     keras.layers.PReLU,
 )
+# Largest magnitude and mean square of each channel.
 _Channels: TypeAlias = tuple[np.ndarray, np.ndarray]
-"""Largest magnitude and mean square of each channel."""
 
 
 def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) -> Any:

@@ -34,8 +34,8 @@ class Switchboard:
         self._on = {name for name, on in self._enabled.items() if on}
         self._batches = [_as_taken(graph, batch) for batch in batches]
         self._model = StagedModel(graph, sum(len(batch[0]) for batch in self._batches))
+        # Enabled quantizers -> tensors read, by stage and batch; the last entry is the outputs.
         self._known: dict[frozenset[str], list[list[list[Any]]]] = {}
-        """Enabled quantizers -> tensors read, by stage and batch; the last entry is the outputs."""
 
     def __enter__(self) -> Switchboard:
         return self

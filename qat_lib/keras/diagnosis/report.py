@@ -26,8 +26,8 @@ Cause: TypeAlias = Literal[
 _WIDTH = 80
 _NAME = 26
 _ROWS = 12
+# Effect below which quantization has no measurable cost.
 _NOTHING = 1e-5
-"""Effect below which quantization has no measurable cost."""
 MEASURES = {
     "kl": "KL divergence of the class probabilities from FP32's, in nats",
     "error": "RMS error of the outputs, as a share of their standard deviation",

@@ -14,8 +14,8 @@ from qat_lib.keras.calibration.observing import Histogram
 from qat_lib.keras.diagnosis.sites import Site
 from qat_lib.keras.structure import pack_inputs
 
+# Samples per run, kept small because several copies of each tensor are live at once.
 _CHUNK = 8
-"""Samples per run, kept small because several copies of each tensor are live at once."""
 _TINY = 1e-30
 
 

@@ -22,8 +22,8 @@ logger = logging.getLogger("qat_lib")
 MOVERS = tensorflow_operators("range preserving") | tensorflow_operators("identity") | {"Cast"}
 """TensorFlow operators that only move values or change the data type."""
 
+# Operators behind an output layer; a product may be part of a normalization.
 _JOINERS = frozenset({"ConcatV2", "Pack", "Add", "AddV2", "AddN", "Sub"})
-"""Operators behind an output layer; a product may be part of a normalization."""
 
 
 def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, str]) -> Composite:

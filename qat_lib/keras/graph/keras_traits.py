@@ -13,8 +13,8 @@ from qat_lib.keras.graph.existing_quantizers import existing_quantizers
 from qat_lib.keras.structure import layers_inside
 from qat_lib.keras.wrappers import REGISTRY, BaseQuantizeWrapper, WeightedBaseQuantizeWrapper
 
+# Classes of ``keras.layers`` with their roles.
 _LAYERS: dict[type, frozenset[Role]] = {}
-"""Classes of ``keras.layers`` with their roles."""
 _OPERATORS: dict[str, frozenset[Role]] = {}
 _FUNCTIONS: dict[str, frozenset[Role]] = {}
 _OTHERS: dict[str, frozenset[Role]] = {}

@@ -102,9 +102,9 @@ class LayerGraph(CallGraph):
         self.outputs = tuple(builder.names[id(t)] for t in function.outputs)
         self.shapes = builder.shapes
         self.dtypes = builder.dtypes
+        # Input and output tensors of each nested model by name; for a shared model, those of all
+        # calls.
         self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = builder.nested
-        """Input and output tensors of each nested model by name; for a shared model, those of all
-        calls."""
 
     @cached_property
     def composites(self) -> Mapping[str, Composite]:

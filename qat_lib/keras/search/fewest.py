@@ -9,8 +9,8 @@ from math import comb
 
 from qat_lib.keras.search.candidates import Floats
 
+# Number of candidates in each step of the greedy order.
 _BEAM = 8
-"""Number of candidates in each step of the greedy order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,5 +133,5 @@ class FewestSearch:
         return None
 
 
+# Maximum number of sets of one size to enumerate.
 _MOST = 4096
-"""Maximum number of sets of one size to enumerate."""

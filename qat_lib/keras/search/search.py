@@ -24,8 +24,8 @@ from qat_lib.ptq import PtqRecipe
 Progress = Callable[[str, int, int], None]
 Objective: TypeAlias = Literal["fewest", "fastest"]
 
+# Largest latency, relative to the best so far, of a placement that replaces it.
 _FASTER = 0.99
-"""Largest latency, relative to the best so far, of a placement that replaces it."""
 
 
 def search(

@@ -130,7 +130,9 @@ def test_fetch_folder_tells_that_nothing_is_there(s3: Any, cache: Path) -> None:
         fetch_folder("s3://data/none", is_image)
     with pytest.raises(StorageError, match="S3 answers NoSuchBucket"):
         fetch_folder("s3://nowhere/none", is_image)
-    with pytest.raises(StorageError, match=r"the bucket 'nowhere' does not exist: correct data\.path"):
+    with pytest.raises(
+        StorageError, match=r"the bucket 'nowhere' does not exist: correct data\.path"
+    ):
         fetch_folder("s3://nowhere/pets.tar", is_image)
     assert folder_digest("s3://data/none") is None
     assert folder_digest("s3://data/none.zip") is None

@@ -297,9 +297,7 @@ def test_export_that_fails_verification_keeps_the_old_file(
     with pytest.raises(VerificationError) as raised:
         export_onnx(dense(), path)
     text = str(raised.value)
-    assert text.startswith(
-        "The exported graph of model.onnx is wrong (4 errors). First: "
-    )
+    assert text.startswith("The exported graph of model.onnx is wrong (4 errors). First: ")
     assert [code for code in ("E0", "E1", "E2", "E3", "W1") if code in text] == ["E0", "E1", "E2"]
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
