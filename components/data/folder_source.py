@@ -69,16 +69,19 @@ def read_folder(
                 "are counted already"
             )
     classes = classes or ()
+    # Select before decoding: on a large folder, decoding takes nearly all the time.
     if settings.limit and len(listed) == 1:
         targets = np.array([label for _, label in listed["train"]], np.int64)
         chosen = stratified_subset(targets, settings.limit, seed=seed, classes=len(classes))
         listed["train"] = [listed["train"][index] for index in chosen]
     if head is not None:
         listed = {name: _spread(images, head) for name, images in listed.items()}
+    # Check the images of all parts in one go, and report all broken ones.
     flat = [image for images in listed.values() for image in images]
     checked = check_images(root, [path for path, _ in flat], settings, progress)
     labels = np.array([flat[index][1] for index in checked.kept], np.int64)
     seen = set(labels.tolist())
+    # With skip_broken, a class can lose all of its images.
     missing = [name for index, name in enumerate(classes) if index not in seen]
     if missing and head is None:
         raise DataError(f"{root}: no readable image is left in class {min(missing)!r}")

@@ -62,6 +62,7 @@ def read_huggingface(
             parts[part] = (str(split), data)
     if "train" not in parts:
         raise DataError(f"{location}: expected a split train, received {', '.join(splits)}")
+    # The training part determines the columns; the other parts must have the same.
     features = parts["train"][1].features
     targets = settings.target_columns or _class_columns(features, location)
     settings = settings.model_copy(update={"target_columns": targets})
@@ -198,11 +199,13 @@ def _array(values: Any, name: str, where: str, first: int, feature: Any) -> Arra
     array = np.asarray(values)
     is_integer = np.issubdtype(array.dtype, np.integer) or array.dtype == bool
     expected = str(getattr(feature, "dtype", ""))
+    # NumPy stores a missing integer as NaN.
     if array.dtype.kind == "f" and expected.startswith(("int", "uint", "bool")):
         place = int(np.isnan(array).reshape(len(array), -1).any(axis=1).argmax())
         raise DataError(f"{where}, record {first + place}: expected {expected} as {name!r}")
     if array.dtype.kind == "f" or is_integer:
         return array.astype(np.int64) if array.dtype == bool else array
+    # An array of objects: find the record whose shape differs, for the message.
     shapes = [np.shape(value) if value is not None else None for value in values]
     for place, shape in enumerate(shapes):
         if shape is None or shape != shapes[0]:

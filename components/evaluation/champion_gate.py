@@ -63,6 +63,8 @@ def _quality(comparison: ChampionComparison, settings: ChampionSettings) -> Reas
     ours, theirs = comparison.candidate.value, comparison.champion.value
     metric, test = comparison.candidate.metric, comparison.test
     absolute, relative = settings.max_drop, settings.max_relative_drop
+    # A share, such as accuracy, has a bound of 0 by default. Other metrics have no natural unit, so a
+    # significance test decides.
     by_test = absolute is None and relative is None and not metric.share
     if absolute is None and relative is None and metric.share:
         absolute = 0.0
@@ -132,6 +134,7 @@ def _groups(
         expected = f"at most {bound} below the champion on each class"
     if tests is None:
         return _not_measured("champion_groups", expected, f"{metric.label} by class")
+    # Lost classes are reported, but fail only by their bound or test.
     failed, lost, empty = [], [], []
     for test in tests:
         shares = f"{test.name}: {metric.text(test.candidate)} against {metric.text(test.champion)}"

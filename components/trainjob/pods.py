@@ -117,6 +117,7 @@ def _failure(pod: V1Pod) -> FailedPod | None:
                 message=ended.message or "",
                 ended=str(ended.finished_at or ""),
             )
+    # Evicted or unschedulable: the pod failed without an exit code of the container.
     if status.phase != "Failed":
         return None
     return FailedPod(

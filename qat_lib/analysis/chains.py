@@ -81,6 +81,7 @@ def extend_over_pool(flow: Flow, chain: Chain) -> Chain:
         return chain
     if any(pool.outputs[1:]):  # a pool with indices is another kernel
         return chain
+    # Without a common scale behind the pool, the kernel would write floating point.
     pooled = replace(chain, nodes=(*chain.nodes, pool), end=pool.outputs[0])
     return pooled if pooled.output_scale(flow) is not None else chain
 
@@ -159,6 +160,7 @@ def _walk_gate(flow: Flow, node: Node | None) -> tuple[Node, ...]:
     found: list[Node] = []
     while node is not None and len(found) < _LONGEST_GATE:
         found.append(node)
+        # The product closes the gate; a product with a constant is a scale on the way.
         if node.op == "Mul" and not _is_affine(flow.graph, node):
             return tuple(found)
         if node.op not in _GATES or (node.op in ARITHMETIC and not _is_affine(flow.graph, node)):

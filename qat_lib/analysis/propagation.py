@@ -114,9 +114,11 @@ def _move_up(flow: Flow) -> dict[Read, Scale]:
     def now(read: Read) -> Scale | None:
         return raised.get(read, read.scale)
 
+    # From the outputs up, so that a Q can pass several operators in a row.
     for node in reversed(flow.operators):
         data = _data(flow, node)
         wanted = {now(read) for read in flow.output_reads(node)}
+        # All readers must agree on a scale, and no input may have one of its own.
         if not data or len(wanted) != 1 or any(now(read) is not None for read in data):
             continue
         scale = wanted.pop()

@@ -109,6 +109,7 @@ def float_outputs(graph: CallGraph) -> dict[str, str]:
         seen.add(tensor)
         call = graph.producer(tensor)
         traits = call.traits
+        # The walk ends at weights; an activation of their own limits their errors.
         if traits.is_weighted:
             if traits.own_activation is None:
                 last[call.name] = output
@@ -117,6 +118,7 @@ def float_outputs(graph: CallGraph) -> dict[str, str]:
                 last[call.name] = output
         elif not _rescales(traits):
             waiting += [(source, output) for source in call.inputs]
+    # A layer that feeds other weights, too, has readers that expect INT8.
     found: dict[str, str] = {}
     for name, output in last.items():
         behind = _behind(graph, graph.by_name[name])
@@ -124,6 +126,7 @@ def float_outputs(graph: CallGraph) -> dict[str, str]:
             found[name] = f"a float output layer: no activation between it and the output {output}"
             for call in behind:
                 found.setdefault(call.name, f"behind the float output layer {name}")
+    # From calls to layers: a shared layer has one precision, so all its calls must agree.
     layers: dict[str, str] = {}
     for name, reason in found.items():
         layer = graph.by_name[name].layer

@@ -89,6 +89,7 @@ def convolution_branch(graph: CallGraph, tensor: str) -> str | None:
     call = graph.producer(tensor)
     while call.traits.is_identity and call.inputs:
         call = graph.producer(call.inputs[0])
+    # Walk up against the order of the chain: activation, normalization, convolution.
     activated = "activation layer" in call.traits.roles
     if activated:
         call = graph.producer(call.inputs[0])

@@ -157,11 +157,13 @@ class _Placement:
         if is_addition(call) and len(every) > 1:
             return self._residual_inputs(call)
         if kind == "Multiply":
+            # x * sigmoid(x) is an activation (SiLU) in the kernel of x, not a gate.
             is_gate = len(every) == 2 and not is_self_gate(self.graph, call)
             return every if is_gate else None
         if _is_concatenate(call.traits) or call.traits.roles & {"average pool", "normalization"}:
             return every
         if kind == "BatchNormalization":
+            # Behind a weighted layer, it folds into the weights and needs no quantizer.
             root = chain_root(self.graph, call.inputs[0], sole=True)
             return every if root is None else None
         return None
@@ -236,6 +238,7 @@ class _Placement:
         fused = is_addition(call) and len(self.candidates[call.layer]) < len(call.inputs)
         if not fused:
             return False
+        # The Q is free if another reader needs it anyway.
         for reader, number in self.graph.consumers(tensor):
             is_other = (reader.name, number) != (call.name, index)
             if is_other and self._is_quantized(reader, number):
@@ -255,6 +258,7 @@ class _Placement:
         root = chain_root(self.graph, tensor)
         if root is not None:
             return root.name in self.int8
+        # Other kernels: skip the operations that TensorRT computes in INT8 or merges.
         call = self.graph.producer(tensor)
         while call.inputs and (
             call.traits.is_identity

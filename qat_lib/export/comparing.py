@@ -177,6 +177,7 @@ def batches(
     Raises:
         ExportError: the arrays do not match the inputs, or differ in their number of samples.
     """
+    # Arrays are one batch, of any number of samples; an iterable has several.
     is_one = isinstance(data, np.ndarray | list | tuple | Mapping) or not isinstance(data, Iterable)
     for item in [data] if is_one else data:
         arrays = [np.asarray(x) for x in reference.in_order(item)]

@@ -251,6 +251,7 @@ def _write(
     external = sum(array.nbytes for array in filter(None, constants)) > EXTERNAL_DATA_ABOVE
     try:
         with folder_beside(path) as folder:
+            # Only a file that passed all checks gets the name of the output.
             draft = folder / path.name
             ir.save(graph, draft, external_data=f"{path.name}.data" if external else None)
             findings = verify_onnx(draft, plan)

@@ -95,6 +95,7 @@ def compare_draft(
     inputs = source.inputs()
     is_open = any(size is None for each in inputs for size in each.shape[1:])
     reason = ""
+    # Some models take only certain sizes: try the next one after an error.
     for size in OPEN_SIZES if is_open else OPEN_SIZES[:1]:
         try:
             data = _random_inputs(source, graph, size, preprocessing, embedded)

@@ -121,6 +121,7 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
     made = writers(proto.graph.node)
     constants = set(message_names(proto.graph.initializer))
     outputs = set(message_names(proto.graph.output))
+    # The operators that read each tensor.
     read: dict[str, list[str]] = defaultdict(list)
     for node in proto.graph.node:
         for name in node.input:

@@ -59,10 +59,12 @@ class Wants:
         best = current = self._source(tensor)
         while True:
             call = self.graph.producer(current)
+            # A pool, pad or reshape keeps the range of its input, so one quantizer in front serves both.
             is_plain = len(call.inputs) == 1 and len(call.outputs) == 1
             if not is_plain or not call.traits.preserves_range:
                 return best
             current = call.inputs[0]
+            # Moving past a reader that stays in float would quantize its input, too.
             if current in self._sources or (
                 len(self.graph.consumers(current)) > 1 and self._all_wanted(current)
             ):

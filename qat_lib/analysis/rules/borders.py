@@ -20,6 +20,7 @@ _SAME_TYPE = onnx_operators("weighted") | ARITHMETIC | {"Concat", "Max", "Min", 
 
 def check_borders(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield hints about the graph's inputs and operands of different floating-point types."""
+    # A Cast of an input counts as the input itself.
     inputs = set(engine.graph.inputs)
     for node in engine.flow.operators:
         if node.op == "Cast" and node.input(0) in inputs:

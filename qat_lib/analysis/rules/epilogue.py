@@ -79,6 +79,7 @@ def _why_float(chain: Chain, floats: Sequence[Read]) -> tuple[Severity, str, str
 def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     reads = engine.flow.readers(chain.end)
     nodes = [read.node for read in reads if read.node is not None and read.explicit]
+    # A float reader keeps the kernels apart in any case.
     if not nodes or len(nodes) < len(reads) or chain.add is not None:
         return
     if len(nodes) == 1 and joins(engine.graph, nodes[0]):

@@ -27,9 +27,11 @@ def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
     rules = {placed.node.index: placed.rule for placed in engine.adds}
     means = _float_means(engine)
     for node in engine.flow.operators:
+        # Other rules report nodes inside of a weighted kernel and sums that fuse nowhere.
         fused = engine.kernel_of[node.index].kind == "weighted"
         if fused or rules.get(node.index) == "F4":
             continue
+        # Between the products of an attention, floating point is intended.
         if node.index in in_attention and node.op in INT8_ELEMENTWISE:
             continue
         if is_average_pool(engine.graph, node):

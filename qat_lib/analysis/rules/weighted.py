@@ -127,6 +127,7 @@ def _conv_limit(engine: PredictedEngine, op: WeightedOp) -> str:
     filters, per_group, kernel = shape[0], shape[1], shape[2:]
     if filters >= _SMALL and per_group >= _SMALL:
         return ""
+    # The limits of TensorRT's INT8 convolutions with few channels, for dense and grouped kernels.
     if op.group == 1:
         aligned = filters % 8 == 0 or per_group % 8 == 0
         large = _reads_input(engine, op) or filters >= _SMALL or per_group >= _SMALL

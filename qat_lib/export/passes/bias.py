@@ -96,6 +96,7 @@ def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | N
         if rank(node.inputs[0]) != 2:
             return None
         node.op_type = "Gemm"
+    # Other factors would scale the addition, too.
     if is_op(node, "Gemm") and (
         attribute(node, "beta", 1.0) != 1.0 or attribute(node, "alpha", 1.0) != 1.0
     ):

@@ -30,6 +30,7 @@ def remove_redundant_bounds(model: ir.Model) -> None:
             continue
         if not is_op(bounded, "Min") or only_consumer(bounded.outputs[0]) is not quantize:
             continue
+        # The Q clips at scale times its largest integer, so a Min at or above that has no effect.
         source = _bounded_by(bounded, scale.reshape(()), TOPS[quantize.outputs[0].dtype])
         if source is not None:
             quantize.replace_input_with(0, source)

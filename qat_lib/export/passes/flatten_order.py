@@ -67,6 +67,7 @@ def _chain(node: ir.Node) -> list[ir.Node]:
         return []
     chain = [reader]
     reader = only_consumer(reader.outputs[0])
+    # Elementwise operators commute with the order, unless they scale each channel.
     while is_op(reader, *PASSABLE) and not has_many_scales(reader):
         chain.append(reader)
         reader = only_consumer(reader.outputs[0])

@@ -33,6 +33,7 @@ def store_float_weights(model: ir.Model) -> None:
         if integers is None or scale is None:
             continue
         axis = attribute(node, "axis", 1)
+        # The scales along the axis of the channels, to broadcast over the integers.
         shape = [-1 if i == axis else 1 for i in range(integers.ndim)] if scale.ndim else []
         weight = (integers.astype(np.float32) * scale.reshape(shape)).astype(np.float32)
         name = node.meta.get(QUANTIZER, "weight")

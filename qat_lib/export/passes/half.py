@@ -50,6 +50,7 @@ def convert_float_to_half(model: ir.Model) -> None:
     for value in [v for v in graph.initializers.values() if _is_float(v)]:
         _halve_initializer(graph, value)
     for node in graph:
+        # A Cast to float32 inside the graph would bring back the wide type.
         if is_op(node, "Cast") and attribute(node, "to") == ir.DataType.FLOAT:
             node.attributes["to"] = ir.AttrInt64("to", int(HALF))
         for output in node.outputs:

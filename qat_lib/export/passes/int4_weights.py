@@ -33,6 +33,7 @@ def store_int4_weights(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> N
             value = node.inputs[index]
             if value is None:
                 continue
+            # Several nodes can read one initializer, such as a shared zero point.
             if value not in stored:
                 array = np.asarray(constant(value))
                 stored[value] = add_constant(

@@ -120,6 +120,7 @@ def _moved_operand(node: ir.Node, size: int) -> int | None:
     for index, value in enumerate(node.inputs):
         if value is not None and constant(value) is None and rank(value) != 0:
             moved.append(index)
+    # Two moved operands would need two Transposes, and a smaller rank broadcasts along other axes.
     if [rank(node.inputs[i]) for i in moved] != [size]:
         return None
     passable = is_op(node, *LIFTED) and not has_many_scales(node)

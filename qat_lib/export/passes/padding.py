@@ -74,6 +74,7 @@ def merge_padding(model: ir.Model) -> None:
         value = node.outputs[0]
         reader = only_consumer(value)
         between = []
+        # Zero is zero in INT8, too, so that a pair between Pad and reader does not matter.
         while is_op(reader, "QuantizeLinear", "DequantizeLinear"):
             value = reader.outputs[0]
             between.append(value)
@@ -81,6 +82,7 @@ def merge_padding(model: ir.Model) -> None:
         if reader is None or reader.inputs[0] is not value or not _absorb(reader, extra, source):
             continue
         replace(node.outputs[0], source)
+        # The tensors between lose the border.
         for passed in between:
             passed.shape = source.shape
         model.graph.remove(node, safe=True)

@@ -73,6 +73,7 @@ def _normalized_shape(node: ir.Node) -> tuple[int, ...] | None:
         return None
     given = constant(operand(node, 1)) if len(node.inputs) > 1 else attribute(node, "axes")
     axes = sorted(int(axis) % len(shape) for axis in given) if given is not None else []
+    # LayerNormalization normalizes from one axis to the last.
     if not axes or axes != list(range(axes[0], len(shape))):
         return None
     sizes = tuple(size for size in shape[axes[0] :] if size is not None)

@@ -44,6 +44,7 @@ def _match(
     source = operand(positive, 0) if positive is not None and is_op(positive, "Relu") else None
     if source is None or negative is None or not is_op(negative, "Mul"):
         return None
+    # A product has no order: the slope is either operand.
     for value, other in permutations(negative.inputs):
         slope, relu = constant(value), producer(other)
         minus = producer(operand(relu, 0)) if relu is not None and is_op(relu, "Relu") else None

@@ -27,6 +27,7 @@ def fix_reshape_targets(model: ir.Model) -> None:
         if not is_op(node, "Reshape") or constant(operand(node, 1)) is not None:
             continue
         shape = dims(node.outputs[0])
+        # One open size can be -1; 0 means the size of the input.
         if shape is None or sum(d is None for d in shape) > 1 or 0 in shape:
             continue
         target = np.asarray([-1 if d is None else d for d in shape], np.int64)
