@@ -184,21 +184,49 @@ def torch_module() -> Given:
 
 def torchvision_ssdlite() -> Given:
     """Return the backbone and heads of torchvision's SSDlite."""
-    import torch
     from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
-    model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
-    backbone, head = model.backbone, model.head
+    return _backbone_and_head(ssdlite320_mobilenet_v3_large, 320)
+
+
+def torchvision_fcos() -> Given:
+    """Return the backbone and heads of torchvision's FCOS."""
+    from torchvision.models.detection import fcos_resnet50_fpn
+
+    return _backbone_and_head(fcos_resnet50_fpn, 320)
+
+
+def _backbone_and_head(build: Callable[..., Any], size: int) -> Given:
+    """Return a detector without the resizing of its images and the suppression of its boxes."""
+    import torch
+
+    model = build(weights=None, weights_backbone=None)
 
     class Network(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.backbone, self.head = backbone, head
+            self.backbone, self.head = model.backbone, model.head
 
         def forward(self, x: Any) -> Any:
             return self.head(list(self.backbone(x).values()))
 
-    return {"model": Network().eval(), "data": normal(16, 3, 320, 320)}
+    return {"model": Network().eval(), "data": normal(16, 3, size, size)}
+
+
+def torchvision_lraspp() -> Given:
+    """Return torchvision's LR-ASPP, a segmenter."""
+    from torchvision.models.segmentation import lraspp_mobilenet_v3_large
+
+    model = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=11)
+    return {"model": model.eval(), "data": normal(16, 3, 192, 256)}
+
+
+def torchvision_deeplabv3() -> Given:
+    """Return torchvision's DeepLabv3, a segmenter."""
+    from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
+
+    model = deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=11)
+    return {"model": model.eval(), "data": normal(16, 3, 192, 256)}
 
 
 def nothing_to_quantize() -> Given:
@@ -223,6 +251,9 @@ MODELS: tuple[Callable[[], Given], ...] = (
     mixed_precision,
     torch_module,
     torchvision_ssdlite,
+    torchvision_fcos,
+    torchvision_lraspp,
+    torchvision_deeplabv3,
     nothing_to_quantize,
 )
 

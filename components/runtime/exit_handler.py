@@ -107,7 +107,7 @@ def tell_webhook(
                 refusal = f"it answers {error.code}"
         except OSError as error:
             refusal = str(getattr(error, "reason", error))
-    _log.warning("the webhook did not answer after %d attempts: %s", _ATTEMPTS, scrub(refusal))
+    _log.warning("the webhook failed %d times: %s", _ATTEMPTS, scrub(refusal))
     return False
 
 

@@ -37,12 +37,15 @@ class Switches:
         flags[index] = int(on)
         self._flags.assign(flags)
 
+    def _is_on(self, index: int) -> bool:
+        self._check_built()
+        with tf.init_scope():  # the export reads the switch while tracing a graph
+            return bool(keras.ops.convert_to_numpy(self._flags)[index])
+
     @property
     def enabled(self) -> bool:
         """Whether the tensor is quantized; otherwise it passes unchanged."""
-        self._check_built()
-        with tf.init_scope():  # the export reads the switch while tracing a graph
-            return bool(keras.ops.convert_to_numpy(self._flags)[ENABLED])
+        return self._is_on(ENABLED)
 
     def enable(self) -> None:
         """Enable quantization."""

@@ -402,7 +402,7 @@ def test_release_tells_of_a_store_that_is_away(
 
     with registry_lock(registry, owner="run 1", lease=60):
         monkeypatch.setattr(registry, "set_tag", refuse)
-    assert "stays until its lease ends: the store is away" in caplog.text
+    assert "remains until its lease ends: the store is away" in caplog.text
 
 
 def _must_not_sleep(seconds: float) -> None:

@@ -132,7 +132,7 @@ def test_a_webhook_that_is_away_is_logged_without_its_address(
     assert not tell_webhook(hook.address, {}, sleep=lambda seconds: None)
     hook.close()
     assert not tell_webhook(hook.address, {}, sleep=lambda seconds: None)
-    assert "not told after 3 attempts: it answers 500" in caplog.text
+    assert "failed 3 times: it answers 500" in caplog.text
     assert "hunter2" not in caplog.text
 
 

@@ -127,7 +127,7 @@ def test_image_says_how_to_build_and_what_to_configure(tmp_path: Path) -> None:
 def test_image_says_that_nothing_is_needed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["cluster", "image", "-o", str(tmp_path / "image")])
     assert done.exit_code == 0
-    assert "its own images do. Build and push them:" in done.stdout
+    assert "its own images suffice. Build and push them:" in done.stdout
     assert f"docker build --target engine -t {ENGINE_IMAGE} ." in done.stdout
 
 

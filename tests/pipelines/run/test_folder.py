@@ -86,7 +86,7 @@ def test_held_folder_is_refused_unless_holder_died(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with (
-            pytest.raises(StorageError, match=rf"held by another process \(pid {holder.pid}\)"),
+            pytest.raises(StorageError, match=rf"in use by another process \(pid {holder.pid}\)"),
             folder.hold(0.0),
         ):
             pass

@@ -114,7 +114,7 @@ def test_running_runs_stay_and_with_them_all_results(make: Make, tmp_path: Path)
 def test_a_run_that_goes_on_meanwhile_is_not_removed(make: Make, tmp_path: Path) -> None:
     folder = make("2026-01-01T10:00:00.000+00:00", "a", status="interrupted")
     found = plan_removal(tmp_path, seconds=DAY)
-    with folder.hold(), pytest.raises(StorageError, match="held by another process"):
+    with folder.hold(), pytest.raises(StorageError, match="in use by another process"):
         remove(found, tmp_path)
     assert folder.record().status == "interrupted"
 

@@ -116,7 +116,7 @@ def test_sync_run_closes_the_record_as_the_run_ended(
 
 
 def test_sync_run_refuses_a_run_that_goes_on(folder: Any) -> None:
-    with folder.hold(), pytest.raises(StorageError, match="held by another process"):
+    with folder.hold(), pytest.raises(StorageError, match="in use by another process"):
         sync_run(folder)
 
 

@@ -62,7 +62,7 @@ def test_truncated_file_is_noticed(engine_copy: Path) -> None:
 
 def test_missing_engine_and_missing_manifest(engine_copy: Path, tmp_path: Path) -> None:
     manifest_path(engine_copy).unlink()
-    with pytest.raises(EngineLoadError, match=r"needs its manifest model\.engine\.json beside it"):
+    with pytest.raises(EngineLoadError, match=r"needs its manifest model\.engine\.json next to it"):
         load_engine(engine_copy)
     with pytest.raises(EngineLoadError, match="There is no engine file"):
         load_engine(tmp_path / "missing" / "other.engine")
