@@ -21,6 +21,7 @@ from qat_lib.torch.border import output_name
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.models import build_reference_model, load_weights
+from qat_lib.torch.shapes import example_inputs
 from qat_lib.torch.tracing import trace_module
 from qatline.components.artifacts.models import ModelFolder, TorchRecipe
 from qatline.components.settings import ModelSettings
@@ -45,8 +46,8 @@ class TorchNetwork:
     @cached_property
     def traced(self) -> fx.GraphModule:
         """Graph of the module; it shares the module's parameters."""
-        several = isinstance(self.recipe.inputs, Mapping)
-        return trace_module(self.module, len(self.recipe.inputs) if several else 1)
+        example = example_inputs(self.module, self.example)
+        return trace_module(self.module, len(example), example)
 
     @property
     def device(self) -> torch.device:

@@ -18,7 +18,7 @@ from qat_lib.export.conversion import quiet
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.export_mode import export_mode
 from qat_lib.torch.inference import in_inference
-from qat_lib.torch.tracing import trace_module
+from qat_lib.torch.tracing import answers_alike, trace_module, unchanged
 
 SCOPE = "qatline_call_"
 """Prefix of function names in module paths."""
@@ -106,7 +106,7 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
     bound = bind_example(module, example)
     named = _with_named_functions(module, bound)
     shapes = None if batch is not None else _open_batch(bound.arguments)
-    with in_inference(named), export_mode(), silent(), torch.no_grad():
+    with unchanged(named), in_inference(named), export_mode(), silent(), torch.no_grad():
         try:
             return torch.export.export(
                 named, bound.args, bound.kwargs, dynamic_shapes=shapes, strict=False
@@ -154,34 +154,7 @@ def _with_named_functions(module: nn.Module, bound: inspect.BoundArguments) -> n
             traced = trace_module(module, len(bound.args))
     except UnsupportedModelError:
         return module
-    return name_functions(traced) if _answers_alike(module, traced, bound.args) else module
-
-
-def _answers_alike(module: nn.Module, traced: nn.Module, args: tuple[Any, ...]) -> bool:
-    """Return whether a traced module has the same outputs as the module.
-
-    A forward that branches on the type of its arguments takes another path under torch.fx.
-    """
-    random = torch.Generator().manual_seed(0)
-
-    def fill(x: Any) -> Any:
-        if not is_tensor(x) or not x.is_floating_point():
-            return x
-        return torch.randn(x.shape, generator=random).to(x.device)
-
-    filled = torch.utils._pytree.tree_map(fill, args)
-    with in_inference(module), in_inference(traced), torch.no_grad():
-        expected, form = torch.utils._pytree.tree_flatten(module(*filled))
-        found, other = torch.utils._pytree.tree_flatten(traced(*filled))
-    # Structures first: map would ignore missing outputs.
-    return form == other and all(map(_equal, expected, found))
-
-
-def _equal(x: Any, y: Any) -> bool:
-    if is_tensor(x) and is_tensor(y):
-        # torch.equal treats NaN as unequal to itself.
-        return bool(torch.equal(x.nan_to_num(), y.nan_to_num()))
-    return bool(type(x) is type(y) and x == y)
+    return name_functions(traced) if answers_alike(module, traced, bound.args) else module
 
 
 def name_functions(module: fx.GraphModule) -> fx.GraphModule:

@@ -17,9 +17,9 @@ from qat_lib.torch.apply import apply_plan
 from qat_lib.torch.calibration import calibrate
 from qat_lib.torch.correction import correct_bias
 from qat_lib.torch.export import export_onnx
-from qat_lib.torch.lockstep import needed_inputs, read_samples
+from qat_lib.torch.lockstep import first_samples
 from qat_lib.torch.planner import module_graph
-from qat_lib.torch.shapes import propagate_shapes
+from qat_lib.torch.tracing import required_arguments
 
 __all__ = ["apply_plan", "calibrate", "correct_bias", "export_like", "input_names", "prepare"]
 
@@ -38,9 +38,9 @@ def prepare(
             "Equalization supports Keras models only. Received: a PyTorch module. Set "
             "equalize=False."
         )
-    graph = module_graph(module)
     # Two samples, so that no operation is specialized for one.
-    propagate_shapes(graph.model, read_samples(graph, data, 2, batch_size)[0])
+    example = first_samples(module, data, 2, batch_size)[0]
+    graph = module_graph(module, example)
     return EqualizationChoice(model=graph.model, applied=False, reason="a PyTorch module")
 
 
@@ -56,4 +56,4 @@ def export_like(
 
 def input_names(module: nn.Module) -> list[str]:
     """Return the names of forward's arguments without a default."""
-    return needed_inputs(module_graph(module))
+    return required_arguments(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from qat_lib.lockstep.steps import (
 from qat_lib.torch.calibration import as_tensor
 from qat_lib.torch.graph import ModuleGraph, inputs_of
 from qat_lib.torch.inference import in_inference
+from qat_lib.torch.tracing import required_arguments
 
 
 def run_lockstep(
@@ -66,16 +67,30 @@ def read_samples(
     Raises:
         CalibrationError: the data are empty, or ``samples`` is below 1.
     """
-    names = needed_inputs(graph)
+    cost = partial(_bytes_per_sample, graph)
+    return first_samples(graph.model, data, samples, batch_size, cost=cost, memory=memory)
+
+
+def first_samples(
+    module: nn.Module,
+    data: Any,
+    samples: int,
+    batch_size: int,
+    *,
+    cost: Callable[[Any], int] = lambda _: 0,
+    memory: int = MEMORY,
+) -> list[Any]:
+    """Return the first samples of calibration data, for any module; see ``read_samples``.
+
+    Args:
+        module: the module, traced or not.
+        data, samples, batch_size, memory: as for ``read_samples``.
+        cost: returns the bytes of one sample's tensors for the first batch. Default: 0, no limit.
+    """
+    names = required_arguments(module)
     reader = BatchReader(inputs=len(names), is_array=_is_array, convert=as_tensor)
-    batches = reader.batches(data, batch_size)
-    taken = take_samples(batches, samples, names, partial(_bytes_per_sample, graph), memory)
-    return [_on_device(graph.model, batch) for batch in taken]
-
-
-def needed_inputs(graph: ModuleGraph) -> list[str]:
-    """Return the names of the arguments without a default."""
-    return [str(node.target) for node in _placeholders(graph) if not node.args]
+    taken = take_samples(reader.batches(data, batch_size), samples, names, cost, memory)
+    return [_on_device(module, batch) for batch in taken]
 
 
 def _is_array(data: Any) -> bool:

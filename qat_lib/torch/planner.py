@@ -79,6 +79,6 @@ def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
     refuse_other_tools(module)
     if example_input is not None:
         example = example_inputs(module, example_input)
-        module = trace_module(module, len(example))
+        module = trace_module(module, len(example), example)
         propagate_shapes(module, example)
     return ModuleGraph(module)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
+from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
 
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.support.foreign_errors import describe_error
-
-logger = logging.getLogger("qat_lib")
+from qat_lib.torch.example_values import UNKNOWN, ExampleValues
 
 SEVERAL = frozenset(("split", "chunk", "tensor_split", "unbind", "topk", "sort"))
 """Functions with several output tensors."""
@@ -44,28 +40,25 @@ def example_inputs(module: nn.Module, example: Any) -> tuple[Any, ...]:
     return tuple(example[name] for name in names)
 
 
-def propagate_shapes(traced: fx.GraphModule, example: Iterable[Any]) -> None:
+def propagate_shapes(traced: fx.GraphModule, example: Sequence[Any]) -> None:
     """Record the shape and dtype of each tensor without computation.
 
-    The shapes remain unknown if the model can't run on fake tensors.
+    They remain unknown behind an operation that can't run on tensors without numbers.
 
     Args:
         traced: the module.
         example: its arguments from ``example_inputs``.
     """
-    # Parameters of the traced module are real tensors.
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        fake = [_fake(mode, value) for value in example]
-        ShapeProp(traced, fake_mode=mode).propagate(*fake)
-    # A module's code may raise anything.
-    except Exception as error:  # noqa: BLE001
-        logger.info("The shapes of %s are unknown: %s", type(traced).__name__, error)
-        logger.debug("%s", describe_error(error))
+    values = ExampleValues(traced, example)
+    for node in traced.graph.nodes:
+        value = values.record(node, node.args, node.kwargs)
+        if value is not UNKNOWN and node.op != "output":
+            node.meta["type"] = type(value)
+            node.meta["tensor_meta"] = fx.node.map_aggregate(value, _described)
 
 
-def _fake(mode: FakeTensorMode, value: Any) -> Any:
-    return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+def _described(value: Any) -> Any:
+    return _extract_tensor_metadata(value) if isinstance(value, torch.Tensor) else value
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...] | None:

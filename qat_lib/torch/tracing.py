@@ -16,8 +16,10 @@ from torch.nn import modules as float_nn
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.roles import other_layers
 from qat_lib.support.foreign_errors import describe_error
+from qat_lib.torch.example_values import ExampleValues, KnownValue
 from qat_lib.torch.existing_quantizers import is_quantized
 from qat_lib.torch.in_place import follow_in_place
+from qat_lib.torch.inference import in_inference
 
 logger = logging.getLogger("qat_lib")
 
@@ -65,6 +67,10 @@ class _Value(fx.Proxy):
         return self.tracer.create_proxy("call_function", change, (self, other), {}, name=name)
 
 
+class _KnownValue(KnownValue, _Value):
+    """Traced value that also has the value of an example."""
+
+
 class GraphTracer(fx.Tracer):
     """Tracer with PyTorch's modules and this package's quantized modules as leaves.
 
@@ -74,21 +80,53 @@ class GraphTracer(fx.Tracer):
         inputs: number of input tensors; None = the number of arguments of ``forward`` without a
             default.
         leaves: composite modules to treat as one operation.
+        example: input tensors, as the source of lengths and of the branches that depend on sizes.
+            Default: none; such code can't be traced.
 
     Attributes:
         failed: innermost module with an error; None = the traced module.
+        values: values of the example; None without one.
     """
 
-    def __init__(self, inputs: int | None = None, leaves: Sequence[nn.Module] = ()) -> None:
+    def __init__(
+        self,
+        inputs: int | None = None,
+        leaves: Sequence[nn.Module] = (),
+        example: Sequence[Any] = (),
+    ) -> None:
         super().__init__(autowrap_functions=FACTORIES)
         # FACTORIES are wrapped only where they are found as attributes of a searched namespace.
         self._autowrap_search.append(torch)
         self._inputs = inputs
         self._leaves = leaves
+        self._example = example
         self.failed: nn.Module | None = None
+        self.values: ExampleValues | None = None
+
+    @property
+    def _is_computing(self) -> bool:
+        """Whether code runs on the values of the example, and must not be traced."""
+        return self.values is not None and self.values.is_computing
+
+    def create_proxy(
+        self, kind: str, target: Any, args: Any, kwargs: Any, *options: Any, **named: Any
+    ) -> fx.Proxy:
+        """Add a node, and compute its value for the example."""
+        traced = super().create_proxy(kind, target, args, kwargs, *options, **named)
+        if self.values is not None:
+            self.values.record(traced.node, args, kwargs)
+        return traced
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+        """Return an attribute of a module; while tracing, parameters are traced values."""
+        if self._is_computing:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         """Trace a call of a module, and record the innermost module that fails."""
+        if self._is_computing:
+            return forward(*args, **kwargs)
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception:
@@ -110,7 +148,7 @@ class GraphTracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """Return the traced value of a node."""
-        return _Value(node, self)
+        return _Value(node, self) if self.values is None else _KnownValue(node, self)
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
@@ -119,29 +157,44 @@ class GraphTracer(fx.Tracer):
         if not is_module or concrete_args is not None:
             function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
             return function, given
-        args: list[Any] = [self.root]
-        for number, parameter in enumerate(
-            list(inspect.signature(root_fn).parameters.values())[1:]
-        ):
-            if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-                break
-            has_default = parameter.default is not parameter.empty
-            if number >= self._inputs if self._inputs is not None else has_default:
-                break
-            args.append(self.create_proxy("placeholder", parameter.name, (), {}))
-        return root_fn, args
+        if self._example:
+            self.values = ExampleValues(self.root, self._example)
+        names = required_arguments(self.root, self._inputs)
+        traced = [self.create_proxy("placeholder", name, (), {}) for name in names]
+        return root_fn, [self.root, *traced]
 
 
-def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule:
+def required_arguments(module: nn.Module, count: int | None = None) -> list[str]:
+    """Return the names of forward's positional arguments without a default.
+
+    Args:
+        module: the module.
+        count: number of arguments, with or without a default. Default: all without one.
+    """
+    names: list[str] = []
+    for parameter in inspect.signature(module.forward).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            break
+        has_default = parameter.default is not parameter.empty
+        if len(names) >= count if count is not None else has_default:
+            break
+        names.append(parameter.name)
+    return names
+
+
+def trace_module(
+    module: nn.Module, inputs: int | None = None, example: Sequence[Any] = ()
+) -> fx.GraphModule:
     """Return the traced module, with the same submodules and parameters.
 
     An untraceable submodule without weights, such as a resize to a computed size, becomes one
-    operation.
+    operation. Other untraceable code, such as a branch on a size, is traced for the example.
 
     Args:
         module: the module; it is not changed. An already traced module is returned itself.
         inputs: number of input tensors; None (default) = the number of arguments of ``forward``
             without a default.
+        example: input tensors in the order of ``forward``, of two samples or more. Default: none.
 
     Raises:
         UnsupportedModelError: torch.fx can't trace the module.
@@ -150,25 +203,37 @@ def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule
         return module
     # Shared by both traces: the same submodules must be leaves in training and inference.
     leaves: list[nn.Module] = []
-    with _in_mode(module, training=module.training):
-        graph = _trace(module, inputs, leaves)
-    traced = fx.GraphModule(module, graph, class_name=type(module).__name__)
+    with unchanged(module):
+        graph, by_example = _trace(module, inputs, leaves, example)
+        traced = fx.GraphModule(module, graph, class_name=type(module).__name__)
     try:
-        with _in_mode(module, training=not module.training):
-            other = _trace(module, inputs, leaves)
+        with unchanged(module):
+            module.train(not module.training)
+            other, _ = _trace(module, inputs, leaves, example)
     except UnsupportedModelError:  # for example, a detector that requires targets in training
         other = fx.Graph()
     _follow_mode(traced, other)
     follow_in_place(traced)
     traced.recompile()
     traced.meta[TRACED] = True
+    if by_example and not answers_alike(module, traced, example):
+        raise UnsupportedModelError(
+            _untraceable(module, "the traced module computes other outputs for example_input")
+        )
     return traced
 
 
-def _trace(module: nn.Module, inputs: int | None, leaves: list[nn.Module]) -> fx.Graph:
-    """Return the graph of a module, and add untraceable submodules to ``leaves``."""
+def _trace(
+    module: nn.Module, inputs: int | None, leaves: list[nn.Module], example: Sequence[Any]
+) -> tuple[fx.Graph, bool]:
+    """Trace a module, and add untraceable submodules to ``leaves``.
+
+    Returns:
+        The graph, and whether it takes the branches of the example.
+    """
+    guide: Sequence[Any] = ()
     while True:
-        tracer = GraphTracer(inputs, leaves)
+        tracer = GraphTracer(inputs, leaves, guide)
         try:
             # Each attempt may add one leaf, so the loop ends with the number of submodules.
             graph = tracer.trace(module)
@@ -177,21 +242,62 @@ def _trace(module: nn.Module, inputs: int | None, leaves: list[nn.Module]) -> fx
         except Exception as error:
             failed = tracer.failed
             has_weights = failed is None or next(failed.parameters(), None) is not None
-            if failed is None or has_weights or any(failed is leaf for leaf in leaves):
-                raise UnsupportedModelError(_untraceable(module, error)) from error
-            leaves.append(failed)
+            if not (failed is None or has_weights or any(failed is leaf for leaf in leaves)):
+                leaves.append(failed)
+            elif example and not guide:
+                # Last, because the branches of an example are right for similar inputs only.
+                guide = example
+            else:
+                reason = describe_error(error)
+                if not example:
+                    reason += ". If its code depends on sizes, give example_input"
+                raise UnsupportedModelError(_untraceable(module, reason)) from error
+    if tracer.values is not None:
+        tracer.values.remove_decided(graph)
     for node in graph.nodes:
         # Postponed annotations are text, and a graph with such types can't be pickled.
         node.type = None if isinstance(node.type, str) else node.type
         if node.target in FACTORIES:
             # Otherwise the generated code refers to a global function named "torch.ones".
             node.meta.pop("is_wrapped", None)
-    return graph
+    return graph, bool(guide)
 
 
-def _untraceable(module: nn.Module, error: Exception) -> str:
+def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) -> bool:
+    """Return whether a traced module has the same outputs as the module.
+
+    A forward that branches on the type of its arguments, or records calls of its submodules, takes
+    another path under torch.fx.
+    """
+    random = torch.Generator().manual_seed(0)
+
+    def fill(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        return torch.randn(x.shape, generator=random).to(x.device)
+
+    filled = torch.utils._pytree.tree_map(fill, tuple(example))
+    with unchanged(module), in_inference(module), in_inference(traced), torch.no_grad():
+        expected, form = torch.utils._pytree.tree_flatten(module(*filled))
+        try:
+            found, other = torch.utils._pytree.tree_flatten(traced(*filled))
+        # Wrong shapes raise errors of many types.
+        except Exception:  # noqa: BLE001
+            return False
+    # Structures first: map would ignore missing outputs.
+    return form == other and all(map(_equal, expected, found))
+
+
+def _equal(x: Any, y: Any) -> bool:
+    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+        # torch.equal treats NaN as unequal to itself.
+        return bool(torch.equal(x.nan_to_num(), y.nan_to_num()))
+    return bool(type(x) is type(y) and x == y)
+
+
+def _untraceable(module: nn.Module, reason: str) -> str:
     """Return an error message with a remedy for an untraceable module."""
-    text = f"torch.fx can't trace {type(module).__name__}: {describe_error(error)}. "
+    text = f"torch.fx can't trace {type(module).__name__}: {reason}. "
     if part := _traceable_part(module):
         text += (
             "Quantize a part that it can trace, and put it back: "
@@ -224,15 +330,23 @@ def _traceable_part(module: nn.Module) -> str:
 
 
 @contextmanager
-def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set the mode of a module and all submodules within the block."""
-    before = [(m, m.training) for m in module.modules()]
-    module.train(training)
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Restore the attributes of a module and its submodules after the block, their modes included.
+
+    Code that runs without numbers may assign attributes, such as a cache of positions by size.
+    """
+    before: list[tuple[Any, Any]] = []
+    for m in module.modules():
+        # The containers of attributes, such as a cache of positions, have entries of their own.
+        for found in (vars(m), *vars(m).values()):
+            if isinstance(found, (dict, list, set)):
+                before.append((found, found.copy()))
     try:
         yield
     finally:
-        for m, mode in before:
-            m.training = mode
+        for found, content in before:
+            found.clear()
+            (found.extend if isinstance(found, list) else found.update)(content)
 
 
 def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:

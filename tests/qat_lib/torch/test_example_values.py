@@ -1,0 +1,133 @@
+"""Modules that torch.fx traces only with the sizes of an example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qat_lib.torch
+from qat_lib.errors import UnsupportedModelError
+from qat_lib.torch.tracing import trace_module
+
+EXAMPLE = torch.zeros(2, 3, 8, 8)
+
+
+class Detecting(nn.Module):
+    """As Ultralytics' detectors: lists of halves, and places that are kept for the last size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.block = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Conv2d(12, 2, 1)
+        self.size: Any = None
+        self.places = torch.empty(0)
+
+    def forward(self, x: Any) -> Any:
+        halves = list(torch.relu(self.stem(x)).chunk(2, 1))
+        halves.append(torch.relu(self.block(halves[-1])))
+        x = self.head(torch.cat(halves, 1))
+        if self.size != x.shape:
+            self.size, self.places = x.shape, torch.arange(x.shape[-1])
+        return x.sum(2) + self.places
+
+
+class Counting(nn.Module):
+    """Loops over a size, and asks for lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x: Any) -> Any:
+        x = self.conv(x)
+        if len(x.shape) != 4 or x.device.type == "none":
+            return x
+        return torch.stack([x[:, i] * float(i + 1) for i in range(int(x.shape[1]))])
+
+
+@pytest.mark.parametrize("module", [Detecting(), Counting()])
+def test_modules_that_need_an_example(module: nn.Module) -> None:
+    with pytest.raises(UnsupportedModelError, match="give example_input"):
+        trace_module(module)
+    traced = trace_module(module, 1, (EXAMPLE,))
+    x = torch.randn(5, 3, 8, 8)
+    assert torch.equal(traced(x), module(x))
+
+
+def test_traced_places_follow_the_size_of_the_input() -> None:
+    module = Detecting()
+    traced = trace_module(module, 1, (EXAMPLE,))
+    x = torch.randn(2, 3, 8, 6)
+    assert torch.equal(traced(x), module(x))
+
+
+def test_tracing_leaves_the_attributes_of_the_module() -> None:
+    module = Detecting()
+    module.register_buffer("seen", torch.zeros(1))
+    trace_module(module, 1, (EXAMPLE,))
+    assert module.size is None
+    assert module.places.numel() == 0
+    assert set(module.state_dict()) == {"seen", *Detecting().state_dict()}
+
+
+class Caching(nn.Module):
+    """Keeps values in a dict, and hooks of its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+        self.cache: dict[str, Any] = {}
+
+    def forward(self, x: Any) -> Any:
+        self.conv.register_forward_hook(lambda *_: None)
+        self.cache.setdefault("bias", x.mean())
+        return self.conv(x) + self.cache["bias"]
+
+
+def test_tracing_leaves_the_entries_of_attributes() -> None:
+    module = Caching()
+    trace_module(module)
+    assert module.cache == {}
+    assert not module.conv._forward_hooks
+
+
+class Deciding(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+
+def test_branches_on_numbers_are_refused_with_an_example() -> None:
+    with pytest.raises(UnsupportedModelError, match="depends on numbers"):
+        trace_module(Deciding(), 1, (EXAMPLE,))
+
+
+class Recording(nn.Module):
+    """Takes another path for a tensor than for a traced value."""
+
+    def forward(self, x: Any) -> Any:
+        x = x + 1 if isinstance(x, torch.Tensor) else x
+        return x if x.shape[0] > 1 else -x
+
+
+def test_a_trace_with_other_outputs_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="computes other outputs for example_input"):
+        trace_module(Recording(), 1, (EXAMPLE,))
+
+
+def test_quantized_detector_reaches_onnx(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, data = Detecting().eval(), torch.randn(16, 3, 8, 8)
+    quantized = qat_lib.torch.quantize_model(
+        model, custom_qdq_cases="auto", example_input=EXAMPLE
+    ).eval()
+    qat_lib.torch.calibrate(quantized, data)
+    assert len(qat_lib.torch.model_quantizers(quantized)) == 5
+    error = (quantized(data) - model(data)).abs().max()
+    assert 0 < error < 0.1 * model(data).abs().max()
+    qat_lib.torch.export_onnx(quantized, tmp_path / "net.onnx", example_input=data)
+    assert qat_lib.torch.check_parity(quantized, tmp_path / "net.onnx", data.numpy()).passed
