@@ -46,9 +46,9 @@ def plan_quantization(
         custom_qdq_cases: objects with ``case(module, qspec) -> QuantizationSpec`` for the traced
             module; later cases take precedence. ``"auto"``: ``qat_lib.TensorRTQDQCase``, suitable
             for all engines. None (default): no cases.
-        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument, as the
-            source of tensor shapes. Default None: operands of additions are assumed to have equal
-            shapes.
+        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument, of two
+            samples or more: the source of tensor shapes, and of the branches of code that depends
+            on sizes. Default None: operands of additions are assumed to have equal shapes.
         unsigned: whether non-negative tensors get unsigned integers. Default False.
         cpu: kind of CPU for the engine; see ``qat_lib.plan_quantization``. Default None.
 

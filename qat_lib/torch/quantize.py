@@ -36,8 +36,9 @@ def quantize_model(
         quantization_spec: exceptions from the default.
         custom_qdq_cases: objects that place quantizers by pattern. ``"auto"``:
             ``qat_lib.TensorRTQDQCase``, suitable for all engines. None (default): no cases.
-        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument, as the
-            source of tensor shapes. Default None.
+        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument, of two
+            samples or more: the source of tensor shapes, and of the branches of code that depends
+            on sizes. Default None.
         unsigned: whether non-negative tensors get unsigned integers. Default False. For OpenVINO
             and ONNX Runtime; TensorRT accepts signed integers only.
         cpu: kind of CPU for the engine; see ``qat_lib.plan_quantization``. Default None.
