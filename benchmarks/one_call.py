@@ -210,7 +210,23 @@ def _backbone_and_head(build: Callable[..., Any], size: int) -> Given:
         def forward(self, x: Any) -> Any:
             return self.head(list(self.backbone(x).values()))
 
-    return {"model": Network().eval(), "data": normal(16, 3, size, size)}
+    return _settled(Network(), normal(16, 3, size, size))
+
+
+def _settled(model: Any, images: np.ndarray) -> Given:
+    """Return a module with the statistics of the images in its batch normalizations.
+
+    With their initial statistics, the values of a deep random network vanish.
+    """
+    import torch
+
+    for part in model.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.momentum = None  # the mean over all batches
+    model.train()
+    with torch.no_grad():
+        model(torch.from_numpy(images))
+    return {"model": model.eval(), "data": images}
 
 
 def torchvision_lraspp() -> Given:
@@ -218,7 +234,7 @@ def torchvision_lraspp() -> Given:
     from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 
     model = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=11)
-    return {"model": model.eval(), "data": normal(16, 3, 192, 256)}
+    return _settled(model, normal(16, 3, 192, 256))
 
 
 def torchvision_deeplabv3() -> Given:
@@ -226,7 +242,14 @@ def torchvision_deeplabv3() -> Given:
     from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
 
     model = deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=11)
-    return {"model": model.eval(), "data": normal(16, 3, 192, 256)}
+    return _settled(model, normal(16, 3, 192, 256))
+
+
+def ultralytics_yolov8n() -> Given:
+    """Return the detector YOLOv8n of Ultralytics, with the decoding of its boxes."""
+    from ultralytics import YOLO
+
+    return _settled(YOLO("yolov8n.yaml").model, normal(16, 3, 320, 320))
 
 
 def nothing_to_quantize() -> Given:
@@ -254,6 +277,7 @@ MODELS: tuple[Callable[[], Given], ...] = (
     torchvision_fcos,
     torchvision_lraspp,
     torchvision_deeplabv3,
+    ultralytics_yolov8n,
     nothing_to_quantize,
 )
 

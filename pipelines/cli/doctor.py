@@ -101,8 +101,10 @@ def _with_version(package: str) -> str:
 def _backend(name: str) -> PartState:
     """Build a tiny engine and run it."""
     title = f"backend {name}"
-    extra = name if name in EXTRAS else "engine"
-    remedy = f"pip install 'qatline[{extra}]'"
+    packages = "'qatline[engine]'"
+    if name == "tensorrt":  # NVIDIA's wheel is in no extra: its name depends on the CUDA version
+        packages = "tensorrt-cu12 'qatline[engine,tensorrt]'"
+    remedy = f"pip install {packages}"
     if missing_packages([name, "onnx"]):
         return PartState(name=title, status="missing", detail="not installed", remedy=remedy)
     try:
@@ -112,7 +114,7 @@ def _backend(name: str) -> PartState:
             name=title,
             status="broken",
             detail=str(error).splitlines()[0],
-            remedy=f"pip install --force-reinstall 'qatline[{extra}]'",
+            remedy=f"pip install --force-reinstall {packages}",
         )
     return PartState(name=title, status="works", detail=detail)
 

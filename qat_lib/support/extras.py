@@ -43,5 +43,6 @@ def missing_packages(packages: Iterable[str]) -> list[str]:
 
 def install_hint(packages: Iterable[str]) -> str:
     """Return the command that installs the extras of ``packages``."""
+    packages = list(packages)
     extras = ",".join(dict.fromkeys(_EXTRAS[package] for package in packages))
-    return f"Install it with: pip install 'qatline[{extras}]'"
+    return f"Install {'them' if len(packages) > 1 else 'it'} with: pip install 'qatline[{extras}]'"

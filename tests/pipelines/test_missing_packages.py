@@ -54,7 +54,7 @@ def check(said: dict[str, Any]) -> None:
         assert "bug in qatline" not in message, (command, message)
         if command in NEEDS:
             assert code == 1, (command, message)
-            assert f"Install it with: pip install 'qatline[{NEEDS[command]}]'" in message
+            assert f" with: pip install 'qatline[{NEEDS[command]}]'" in message
             assert message.count("\n") == 1
         elif command.startswith(
             (

@@ -47,6 +47,7 @@ def test_doctor_names_the_command_for_a_missing_extra(monkeypatch: pytest.Monkey
     code, output = run()
     assert code == 0  # extras are optional
     assert "extra sweep: pip install 'qatline[sweep]'" in output
+    assert "backend tensorrt: pip install tensorrt-cu12 'qatline[engine,tensorrt]'" in output
     assert all(len(line) <= 80 for line in output.splitlines())
 
 
