@@ -17,11 +17,13 @@ class FrameworkTraits:
 
     Attributes:
         title: name in messages.
+        optimizer_arguments: arguments that the class or function of an optimizer gets.
         packages: versions of additional packages by name.
         features: optional features; ``"model files"``: models and weights in its own file formats.
     """
 
     title: str
+    optimizer_arguments: tuple[str, ...]
     packages: Mapping[str, str] = field(default_factory=dict)
     features: frozenset[Feature] = frozenset()
 
@@ -33,10 +35,13 @@ class FrameworkTraits:
 FRAMEWORKS: Mapping[str, FrameworkTraits] = {
     "keras": FrameworkTraits(
         title="Keras",
+        optimizer_arguments=("learning_rate",),
         features=frozenset(get_args(Feature)),
     ),
     "torch": FrameworkTraits(
-        title="PyTorch", packages={"torch": ">=2.9,<3", "onnxscript": ">=0.5,<1"}
+        title="PyTorch",
+        optimizer_arguments=("params", "lr"),
+        packages={"torch": ">=2.9,<3", "onnxscript": ">=0.5,<1"},
     ),
 }
 """Traits by framework (``qat_lib.options.Framework``)."""

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qat_lib.engines.backend import get_backend
 from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.spec import BACKENDS
 from qat_lib.errors import QatlineError
@@ -101,9 +102,7 @@ def _with_version(package: str) -> str:
 def _backend(name: str) -> PartState:
     """Build a tiny engine and run it."""
     title = f"backend {name}"
-    packages = "'qatline[engine]'"
-    if name == "tensorrt":  # NVIDIA's wheel is in no extra: its name depends on the CUDA version
-        packages = "tensorrt-cu12 'qatline[engine,tensorrt]'"
+    packages = get_backend(name).packages
     remedy = f"pip install {packages}"
     if missing_packages([name, "onnx"]):
         return PartState(name=title, status="missing", detail="not installed", remedy=remedy)

@@ -45,6 +45,7 @@ from qatline.components.storage.stored_file import StoredFile, is_archive, split
 from qatline.components.store.step_store import STORE_VARIABLE
 from qatline.components.support.credentials import scrub
 from qatline.components.support.events import NullProgress
+from qatline.components.support.frameworks import FRAMEWORKS
 from qatline.components.support.user_code import check_options, import_callable
 from qatline.components.tasks import check_numbers
 from qatline.components.tracking.database import database_path, has_content
@@ -339,7 +340,7 @@ def _check_options(findings: Findings, state: _State) -> None:  # noqa: ARG001
     """Compare the options of callbacks, optimizers, schedules and augmentations with signatures."""
     config = findings.config
     given = {
-        "optimizer": ("learning_rate",) if config.model.framework == "keras" else ("params", "lr"),
+        "optimizer": FRAMEWORKS[config.model.framework].optimizer_arguments,
         "schedule": ("learning_rate", "steps"),
         "augment": ("seed",),
     }

@@ -97,6 +97,7 @@ class EngineBackend(Protocol):
         rebuilds: whether loading rebuilds an engine that can't run here; for builds that take
             seconds.
         title: its name in messages.
+        packages: arguments of pip that install it.
         capabilities: its optional features.
         fallback: replacement for graphs that this backend computes incorrectly, if it was chosen
             by ``auto``; default: none.
@@ -105,6 +106,7 @@ class EngineBackend(Protocol):
     device_keys: Mapping[str, type]
     rebuilds: bool
     title: str
+    packages: str
     capabilities: frozenset[Capability]
     fallback: Backend | None = None
 

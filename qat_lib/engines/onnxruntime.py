@@ -139,6 +139,7 @@ class OnnxRuntimeBackend(EngineBackend):
     device_keys = CPU_DEVICE_KEYS
     rebuilds = True
     title = "ONNX Runtime"
+    packages = "'qatline[engine]'"
     capabilities = frozenset({"cpu", "unsigned", "int4"})
 
     def version(self) -> str:

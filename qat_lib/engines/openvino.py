@@ -65,6 +65,7 @@ class OpenVINOBackend(EngineBackend):
     device_keys = CPU_DEVICE_KEYS
     rebuilds = True
     title = "OpenVINO"
+    packages = "'qatline[engine]'"
     capabilities = frozenset({"cpu", "unsigned", "int4", "unsigned_graphs"})
     fallback = "onnxruntime"
 

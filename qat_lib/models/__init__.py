@@ -39,6 +39,7 @@ _KNOWN: dict[Framework, tuple[str, ...]] = {
     "keras": REFERENCE_MODELS,
     "torch": TORCH_REFERENCE_MODELS,
 }
+_TITLES: dict[Framework, str] = {"keras": "Keras", "torch": "PyTorch"}
 _OTHERS: dict[Framework, str] = {
     "keras": "keras.applications:<Name>, module:function, or the path of a .keras file",
     "torch": "module:function that returns a torch.nn.Module",
@@ -56,9 +57,9 @@ def check_reference_name(name: str, framework: Framework = "keras") -> None:
         return
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    kind = "reference network" if framework == "keras" else "reference network of PyTorch"
     raise ConfigError(
-        f"model.name {name!r} is not a {kind} ({', '.join(known)}).{hint} "
+        f"model.name {name!r} is not a reference network of {_TITLES[framework]} "
+        f"({', '.join(known)}).{hint} "
         f"Other models: {_OTHERS[framework]}."
     )
 

@@ -34,6 +34,8 @@ class TensorRTBackend(EngineBackend):
     device_keys = DEVICE_KEYS
     rebuilds = False  # a build takes minutes
     title = "TensorRT"
+    # NVIDIA's wheel is in no extra: its name depends on the CUDA version.
+    packages = "tensorrt-cu12 'qatline[engine,tensorrt]'"
     capabilities = frozenset({"typed_graphs", "tf32"})
 
     def __init__(self, trt: Any = None, device: Device | None = None) -> None:
