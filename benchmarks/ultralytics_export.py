@@ -8,7 +8,8 @@ calibrate with the 87 images of the part ``val`` of ``bccd`` in ``QATLINE_SHARED
 validator measures all models on the 72 images of the part ``test``, with 320 pixels and one image
 at a time. Seconds and CPU seconds of both tools include the conversion and the quantization; those
 of ``optimize`` also the float engine, the checks of both engines, the measurement of latencies and
-the report.
+the report. Latencies are medians of one image in OpenVINO, with float operations in FP32, all models
+in turns.
 """
 
 from __future__ import annotations
@@ -100,6 +101,29 @@ def for_validator(path: str, metadata: Any, folder: Path) -> Path:
     return folder / "optimized.onnx"
 
 
+def latencies(files: dict[str, Any]) -> dict[str, float]:
+    """Return the median latency of each model in OpenVINO, in ms."""
+    import openvino
+
+    core, x = openvino.Core(), np.zeros((1, 3, SIZE, SIZE), np.float32)
+    options = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    requests = {}
+    for name, file in files.items():
+        model = core.read_model(
+            next(Path(file).glob("*.xml"), file) if Path(file).is_dir() else file
+        )
+        model.reshape({model.inputs[0]: [1, 3, SIZE, SIZE]})
+        requests[name] = core.compile_model(model, "CPU", options).create_infer_request()
+    found: dict[str, list[float]] = {name: [] for name in files}
+    for turn in range(220):
+        for name, request in requests.items():
+            began = time.perf_counter()
+            request.infer([x])
+            if turn >= 20:
+                found[name].append(1000 * (time.perf_counter() - began))
+    return {name: float(np.median(times)) for name, times in found.items()}
+
+
 def measure(weights: Path, files: dict[str, Path], folder: Path) -> dict[str, Any]:
     """Return a row for each model."""
     import onnx
@@ -119,7 +143,8 @@ def measure(weights: Path, files: dict[str, Path], folder: Path) -> dict[str, An
         return YOLO(str(folder / "model.pt")).export(imgsz=SIZE, **options)
 
     rows: dict[str, Any] = {"FP32": value(weights)}
-    metadata = onnx.load(exported(format="onnx", opset=17)).metadata_props
+    plain = exported(format="onnx", opset=17)
+    metadata = onnx.load(plain).metadata_props
     made, cost = seconds_of(lambda: exported(format="openvino", quantize=8, data=str(files["val"])))
     rows["Ultralytics' export"] = {**value(made), **cost}
     calibration, test = (images(folder / "data" / "images" / part) for part in ("val", "test"))
@@ -129,9 +154,13 @@ def measure(weights: Path, files: dict[str, Path], folder: Path) -> dict[str, An
             model, calibration, folder / "optimized", test_data=test, max_batch_size=1
         )
     )
-    quality = value(for_validator(found.onnx, metadata, folder))
+    ours = for_validator(found.onnx, metadata, folder)
+    quality = value(ours)
     int8 = {"int8_layers": found.int8_layers, "weighted_layers": found.weighted_layers}
-    rows["qat_lib.optimize"] = {**quality, **cost, **int8, "speedup": found.speedup}
+    rows["qat_lib.optimize"] = {**quality, **cost, **int8}
+    files_of = dict(zip(rows, (plain, made, ours), strict=True))
+    for name, latency in latencies(files_of).items():
+        rows[name]["latency_ms"] = latency
     return rows
 
 

@@ -87,7 +87,12 @@ def _gains_of(graph: CallGraph, tensor: str, readings: Readings) -> Iterator[np.
         kernel = readings.kernel(reader)
         if kernel is not None:
             yield kernel.gains(_factors_behind(graph, reader, readings))
-        elif reader.traits.preserves_range and graph.consumers(reader.outputs[0]):
+        # The parts of a split have other channels.
+        elif (
+            reader.traits.preserves_range
+            and len(reader.outputs) == 1
+            and graph.consumers(reader.outputs[0])
+        ):
             yield from _gains_of(graph, reader.outputs[0], readings)
         else:
             yield None

@@ -160,7 +160,7 @@ class _Placement:
             # x * sigmoid(x) is an activation (SiLU) in the kernel of x, not a gate.
             is_gate = len(every) == 2 and not is_self_gate(self.graph, call)
             return every if is_gate else None
-        if _is_concatenate(call.traits) or call.traits.roles & {"average pool", "normalization"}:
+        if call.traits.is_concatenate or call.traits.roles & {"average pool", "normalization"}:
             return every
         if kind == "BatchNormalization":
             # Behind a weighted layer, it folds into the weights and needs no quantizer.
@@ -284,9 +284,5 @@ class _Placement:
                 if not self._is_quantized(reader, index):
                     if not reader.traits.preserves_range:
                         return False
-                    tensors.append(reader.outputs[0])
+                    tensors += self.graph.read_outputs(reader)
         return True
-
-
-def _is_concatenate(traits: Traits) -> bool:
-    return traits.kind == "Concatenate" and traits.support is not None

@@ -166,6 +166,10 @@ class CallGraph(ABC):
         """Return every call of the layer with that unique name."""
         return [call for call in self.calls if call.layer == layer]
 
+    def read_outputs(self, call: GraphCall) -> list[str]:
+        """Return the outputs of a call that another call reads, or that the model returns."""
+        return [each for each in call.outputs if self.consumers(each) or each in self.outputs]
+
     def quantizer_on(self, tensor: str) -> GraphCall | None:
         """Return the quantizer of a tensor, looking through range-preserving layers."""
         call = self.producer(tensor)

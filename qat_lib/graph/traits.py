@@ -111,6 +111,11 @@ class Traits:
         return "identity" in self.roles
 
     @property
+    def is_concatenate(self) -> bool:
+        """Whether the operation joins tensors, and can be quantized."""
+        return self.kind == "Concatenate" and self.support is not None
+
+    @property
     def preserves_range(self) -> bool:
         """Whether each output element is an element of the only input, or zero."""
         return "range preserving" in self.roles

@@ -217,7 +217,8 @@ def maximum_behind(graph: CallGraph, consumers: Iterable[Consumer]) -> str | Non
         if "wide maximum" in call.traits.roles:
             return call.name
         if call.traits.preserves_range:
-            open_calls += [reader for reader, _ in graph.consumers(call.outputs[0])]
+            for tensor in call.outputs:
+                open_calls += [reader for reader, _ in graph.consumers(tensor)]
     return None
 
 
@@ -234,7 +235,7 @@ def tied_groups(wants: Wants) -> dict[str, str]:
 
     for call in wants.graph.calls:
         traits = call.traits
-        if traits.kind != "Concatenate" or traits.support is None or traits.is_wrapped:
+        if not traits.is_concatenate or traits.is_wrapped:
             continue
         members = _members(wants, call)
         roots = sorted({find(member) for member in members}, key=order.__getitem__)

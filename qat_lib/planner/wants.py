@@ -54,21 +54,33 @@ class Wants:
         """Return the tensor that gets the quantizer for ``tensor``: its source, or one further up.
 
         The quantizer moves up through range-preserving layers to a tensor that is requested itself,
-        or one with several readers that all request it.
+        or one with several readers that all request it. It moves in front of a split if its parts
+        have one range anyway; the kernel in front then writes INT8.
         """
         best = current = self._source(tensor)
         while True:
             call = self.graph.producer(current)
             # A pool, pad or reshape keeps the range of its input, so one quantizer in front serves both.
-            is_plain = len(call.inputs) == 1 and len(call.outputs) == 1
-            if not is_plain or not call.traits.preserves_range:
+            if len(call.inputs) != 1 or not call.traits.preserves_range:
+                return best
+            is_split = len(call.outputs) > 1
+            if is_split and not self._is_joined_again(call):
                 return best
             current = call.inputs[0]
             # Moving past a reader that stays in float would quantize its input, too.
             if current in self._sources or (
-                len(self.graph.consumers(current)) > 1 and self._all_wanted(current)
+                (is_split or len(self.graph.consumers(current)) > 1) and self._all_wanted(current)
             ):
                 best = current
+
+    def _is_joined_again(self, split: GraphCall) -> bool:
+        """Return whether one Concatenate, which ties its inputs, reads all parts of a split."""
+        joints = [
+            {call.name for call, _ in self.graph.consumers(part) if call.traits.is_concatenate}
+            for part in self.graph.read_outputs(split)
+        ]
+        is_returned = any(part in self.graph.outputs for part in split.outputs)
+        return not is_returned and bool(joints and set.intersection(*joints))
 
     def path(self, root: str, tensor: str) -> list[Want]:
         """Return the readers of ``root`` through which ``tensor`` is quantized."""
@@ -113,9 +125,9 @@ class Wants:
         readers = self.graph.consumers(tensor)
         wanted = {(consumer.layer, consumer.input) for consumer, _ in self.readers.get(tensor, ())}
         for call, index in readers:
-            passes_on = call.traits.preserves_range
             if (call.name, index) not in wanted and not (
-                passes_on and self._all_wanted(call.outputs[0])
+                call.traits.preserves_range
+                and all(map(self._all_wanted, self.graph.read_outputs(call)))
             ):
                 return False
         return bool(readers)
