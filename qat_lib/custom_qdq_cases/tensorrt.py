@@ -39,7 +39,6 @@ from qat_lib.custom_qdq_cases.fusion import (
 )
 from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.graph.reading import read_graph
-from qat_lib.graph.traits import Traits
 
 
 class TensorRTQDQCase(CustomQDQInsertionCase):

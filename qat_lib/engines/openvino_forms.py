@@ -17,6 +17,9 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   shortcuts of a ResNet: with several threads up to a quarter of the answers were wrong at random,
   with one thread none. A MaxPool with the same window and strides selects the elements instead.
 
+A Q/DQ pair behind a Concat of tensors that have its scale changes no value, but OpenVINO requantizes
+each of them: it is left out.
+
 In any precision, a recurrent layer between two Transposes is wrong for batches of 2 and more: the
 CPU plugin drops the Transposes and marks the layer as time-major, but ``export_model`` does not
 write the mark. A Clamp at the limits of float32 preserves the Transposes.
@@ -50,6 +53,8 @@ _THROUGH = (
     | onnx_operators("activation")
     | {"MaxPool", "AveragePool", "Pad", "Resize", "Clip", "Identity", "Slice", "Split", _CONCAT}
 )
+# A Pad adds a value, and a Resize may mix several.
+_MOVES = onnx_operators("range preserving") - {"Pad", "Resize"}
 _MIDDLE = 128
 _LIMIT = 3.0e38
 # OpenVINO's recurrent operations, the translations of ONNX's LSTM, GRU and RNN.
@@ -89,9 +94,11 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     reduced = list(_reduced_maxima(graph)) if graph.opset >= _SQUEEZE_OPSET else []
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
     skipping = {node.name for node in _skipping(graph)} if cpu == "avx2" else set()
-    if not shifted and not torn and not reduced and not overflowing and not skipping:
+    repeated = {node.outputs[0] for node in _repeated(graph)}
+    if not (shifted or torn or reduced or overflowing or skipping or repeated):
         return SoundForm()
     model: Any = onnx.load(str(path))  # with its weights, wherever they are
+    _leave_out(model, repeated)
     _shift(model, {node.name for node in shifted}, graph)
     _store_float_weights(model, overflowing, graph)
     _clip(model, torn)
@@ -151,6 +158,74 @@ def _behind(graph: OnnxGraph, node: Node) -> Iterator[Node]:
                 yield reader
             elif reader.op in _THROUGH:
                 yield from _behind(graph, reader)
+
+
+def _repeated(graph: OnnxGraph) -> Iterator[Node]:
+    """Yield each Q behind a Concat whose inputs are integers of the same scale already."""
+    for node in graph.nodes:
+        if node.op != "QuantizeLinear":
+            continue
+        joint = graph.producer(node.input(0))
+        if joint is None or joint.op != _CONCAT or _is_integer_output(graph, node):
+            continue
+        grid = _grid(graph, node)
+        if grid is not None and all(_grid_of(graph, tensor) == grid for tensor in joint.inputs):
+            yield node
+
+
+def _is_integer_output(graph: OnnxGraph, quantize: Node) -> bool:
+    """Return whether something else than DQ nodes with a reader takes the integers of a Q."""
+    pairs = graph.consumers(quantize.outputs[0])
+    written = {tensor for node in pairs for tensor in node.outputs}
+    is_returned = not graph.output_names.isdisjoint({*written, quantize.outputs[0]})
+    return is_returned or any(node.op != "DequantizeLinear" for node in pairs)
+
+
+def _grid_of(graph: OnnxGraph, tensor: str) -> tuple[Any, ...] | None:
+    """Return scale and zero point of the DQ that writes a tensor, possibly moved; else None."""
+    node = graph.producer(tensor)
+    while node is not None and _moves_values(node):
+        node = graph.producer(node.input(0))
+    return _grid(graph, node) if node is not None and node.op == "DequantizeLinear" else None
+
+
+def _moves_values(node: Node) -> bool:
+    """Return whether each output of a node is a value of its first input."""
+    is_nearest = node.op == "Resize" and node.text("mode", "nearest") == "nearest"
+    return node.op in _MOVES or is_nearest
+
+
+def _grid(graph: OnnxGraph, node: Node) -> tuple[Any, ...] | None:
+    """Return scale, zero point and type of the integers of a Q or DQ of whole tensors."""
+    scale, zero = graph.value(node.input(1)), graph.value(node.input(2)) if node.input(2) else None
+    if scale is None or zero is None or scale.size != 1:
+        return None
+    return float(scale.reshape(())), int(zero.reshape(())), str(zero.dtype)
+
+
+def _leave_out(model: Any, integers: set[str]) -> None:
+    """Connect the readers of Q/DQ pairs with the inputs of the pairs, in place."""
+    sources = {
+        node.output[0]: node.input[0] for node in model.graph.node if node.output[0] in integers
+    }
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in integers:
+            sources[node.output[0]] = sources[node.input[0]]
+    for node in model.graph.node:
+        for index, tensor in enumerate(node.input):
+            while tensor in sources:  # a Concat can read another one
+                tensor = node.input[index] = sources[tensor]
+    _keep(model, [node for node in model.graph.node if node.output[0] not in sources])
+
+
+def _keep(model: Any, nodes: Sequence[Any]) -> None:
+    """Replace the nodes of a model, in place."""
+    import onnx
+
+    # Copies: deleting the repeated field invalidates its messages.
+    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copied)
 
 
 def _is_signed(graph: OnnxGraph, quantize: Node) -> bool:
@@ -249,11 +324,7 @@ def _store_float_weights(model: Any, nodes: Sequence[Node], graph: OnnxGraph) ->
         dequantize = graph.producer(node.input(1))
         if dequantize is not None:
             values[node.input(1)] = _dequantized(graph, dequantize)
-    kept = [node for node in model.graph.node if not values.keys() & set(node.output)]
-    # Copies: deleting the repeated field invalidates its messages.
-    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
-    del model.graph.node[:]
-    model.graph.node.extend(copied)
+    _keep(model, [node for node in model.graph.node if not values.keys() & set(node.output)])
     for name, array in values.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
 
@@ -291,9 +362,7 @@ def _clip(model: Any, tensors: list[str]) -> None:
             node.output[0] = f"{tensor}/open"
             inputs = [node.output[0], *limits]
             nodes.append(onnx.helper.make_node("Clip", inputs, [tensor], name=f"{tensor}/clip"))
-    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copied)
+    _keep(model, nodes)
 
 
 def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
@@ -316,9 +385,7 @@ def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
         model.graph.initializer.append(axes)
         inputs = [node.output[0], axes.name]
         nodes.append(onnx.helper.make_node("Squeeze", inputs, [tensor], name=f"{tensor}/squeeze"))
-    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copied)
+    _keep(model, nodes)
 
 
 def _select(model: Any, names: set[str]) -> None:
@@ -346,6 +413,4 @@ def _select(model: Any, names: set[str]) -> None:
             node.input[0] = selected
             strides.ints[:] = [1] * len(steps)
         nodes.append(node)
-    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copied)
+    _keep(model, nodes)

@@ -44,10 +44,10 @@ class Graph:
         self.nodes.append(helper.make_node(op, inputs, [f"{name}:0"], name=name, **attributes))
         return f"{name}:0"
 
-    def pair(self, tensor: str, zero: Any = SIGNED) -> str:
-        scale, zero_point = self.constant(np.float32(0.03)), self.constant(zero)
-        integers = self.node("QuantizeLinear", tensor, scale, zero_point)
-        return self.node("DequantizeLinear", integers, scale, zero_point)
+    def pair(self, tensor: str, zero: Any = SIGNED, scale: float = 0.03) -> str:
+        step, zero_point = self.constant(np.float32(scale)), self.constant(zero)
+        integers = self.node("QuantizeLinear", tensor, step, zero_point)
+        return self.node("DequantizeLinear", integers, step, zero_point)
 
     def conv(
         self,
@@ -167,7 +167,8 @@ def test_the_forms_are_needed(tmp_path: Path, form: str, monkeypatch: pytest.Mon
 
 def test_sound_form_leaves_other_graphs_alone(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    assert sound_form(concat(path, "both", zero=np.uint8(0)), "vnni") == SoundForm()
+    assert sound_form(concat(path, "before", zero=np.uint8(0)), "vnni") == SoundForm()
+    assert sound_form(concat(path, "behind", zero=np.uint8(0)), "vnni") == SoundForm()
     assert sound_form(concat(path, "none"), "avx2") == SoundForm()
     assert sound_form(torn(path, "add", bias=0.5), "vnni") == SoundForm()
     graph = Graph()
@@ -181,7 +182,8 @@ def test_sound_form_gives_the_same_answers(tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(2, CHANNELS, 6, 6)).astype(np.float32)
     for path in (
         *(concat(tmp_path / "a.onnx", "both"), torn(tmp_path / "b.onnx", "output")),
-        reduced(tmp_path / "c.onnx"),
+        *(reduced(tmp_path / "c.onnx"), concat(tmp_path / "d.onnx", "both", zero=np.uint8(0))),
+        joined(tmp_path / "e.onnx", returned=False),
     ):
         changed = sound_form(path, "vnni").data
         assert changed is not None
@@ -194,6 +196,33 @@ def test_sound_form_gives_the_same_answers(tmp_path: Path) -> None:
             answers.append(session.run(None, {"x": x}))
         for before, after in zip(*answers, strict=True):
             np.testing.assert_array_equal(before, after)
+
+
+def joined(path: Path, *, returned: bool, scale: float = 0.03) -> Path:
+    """Write a Concat of a moved and a split tensor of one scale, and of another Concat."""
+    graph = Graph()
+    x = graph.pair(graph.conv(graph.pair("x"), CHANNELS, 0.5), np.uint8(0))
+    pooled = graph.node("MaxPool", x, kernel_shape=[1, 1])
+    inner = graph.pair(graph.node("Concat", x, pooled, axis=1), np.uint8(0))
+    other = graph.pair(graph.conv(inner, 2 * CHANNELS, 0.1), np.uint8(0), scale)
+    y = graph.pair(graph.node("Concat", inner, other, axis=1), np.uint8(0))
+    answer = graph.conv(y, 3 * CHANNELS, 0.1)
+    return graph.save(path, answer, *([y] if returned else []))
+
+
+def quantizers(data: Any) -> int:
+    model = onnx.load_model_from_string(data)
+    return sum(node.op_type == "QuantizeLinear" for node in model.graph.node)
+
+
+def test_repeated_pairs_behind_a_concat_are_left_out(tmp_path: Path) -> None:
+    path = joined(tmp_path / "m.onnx", returned=False)
+    assert quantizers(path.read_bytes()) - quantizers(sound_form(path, "vnni").data) == 2
+    build(path)
+    returned = joined(tmp_path / "returned.onnx", returned=True)
+    assert quantizers(returned.read_bytes()) - quantizers(sound_form(returned, "vnni").data) == 1
+    coarser = joined(tmp_path / "coarser.onnx", returned=False, scale=0.1)
+    assert quantizers(coarser.read_bytes()) - quantizers(sound_form(coarser, "vnni").data) == 1
 
 
 def test_sound_form_reads_weights_from_other_files(tmp_path: Path) -> None:
