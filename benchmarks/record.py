@@ -19,7 +19,10 @@ from qat_lib.engines.environment import cpu_device
 # The networks that benchmarks and tests share.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "qat_lib" / "helpers"))
 
-LIBRARIES = ("tensorflow", "keras", "tf2onnx", "onnxruntime", "openvino", "nncf")
+LIBRARIES = (
+    *("tensorflow", "keras", "torch", "tf2onnx", "onnxruntime", "openvino", "nncf"),
+    "ultralytics",
+)
 
 
 def write(path: Path, figures: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ def render() -> str:
         *(accuracy.ranges(), accuracy.few_bits(), accuracy.calibration(), accuracy.diagnosis()),
         *(cost.openvino(), cost.export(), cost.overhead(), cost.scaling(), cost.steps()),
         *(cost.qat_step(), cost.inference(), cost.reading(), cost.memory(), cost.serving()),
-        *(cost.one_call(), accuracy.faults(), cost.networks()),
+        *(cost.one_call(), cost.ultralytics(), accuracy.faults(), cost.networks()),
     ]
     return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])
 
