@@ -3,6 +3,8 @@
     uv run python benchmarks/one_call.py                         # all models, about 3 minutes on two cores
     uv run python benchmarks/one_call.py --only resnet20 --json one_call.json
 
+With ``--only``, the rows of other models in the JSON file are kept: torchvision and Ultralytics need a
+build of PyTorch that TensorFlow may crash next to.
 Weights are random but for resnet20, which is trained on CIFAR-10 and measured on its test images,
 and keras_file, which has ImageNet's: of the others the line shows that the call works, what it runs
 in INT8, and how closely both engines agree. A model that can't be quantized must end with a
@@ -12,6 +14,7 @@ message. Latency is the median of a request of one sample, both engines in turns
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -322,6 +325,11 @@ def main() -> None:
         text = row.get("line") or row.get("error") or f"skipped: {row['skipped']}"
         print(f"{row['name']:20} {row.get('seconds', 0):6.1f} s  {text}", flush=True)
     if arguments.json:
+        if arguments.only and arguments.json.exists():
+            measured = {row["name"] for row in rows}
+            known = json.loads(arguments.json.read_text())["models"]
+            rows += [row for row in known if row["name"] not in measured]
+            rows.sort(key=lambda row: names.index(row["name"]))
         record.write(arguments.json, {"seconds": arguments.seconds, "models": rows})
 
 
