@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
 
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.torch.example_values import UNKNOWN, ExampleValues
+
+logger = logging.getLogger("qat_lib")
 
 SEVERAL = frozenset(("split", "chunk", "tensor_split", "unbind", "topk", "sort"))
 """Functions with several output tensors."""
@@ -49,7 +52,12 @@ def propagate_shapes(traced: fx.GraphModule, example: Sequence[Any]) -> None:
         traced: the module.
         example: its arguments from ``example_inputs``.
     """
-    values = ExampleValues(traced, example)
+    try:
+        values = ExampleValues(traced, example)
+    # A module with a lock or a file can't be copied, and raises errors of many types.
+    except Exception as error:  # noqa: BLE001
+        logger.info("The shapes of %s are unknown: %s", type(traced).__name__, error)
+        return
     for node in traced.graph.nodes:
         value = values.record(node, node.args, node.kwargs)
         if value is not UNKNOWN and node.op != "output":

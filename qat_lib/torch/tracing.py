@@ -212,11 +212,13 @@ def trace_module(
             other, _ = _trace(module, inputs, leaves, example)
     except UnsupportedModelError:  # for example, a detector that requires targets in training
         other = fx.Graph()
-    _follow_mode(traced, other)
+    follows = _follow_mode(traced, other)
     follow_in_place(traced)
     traced.recompile()
     traced.meta[TRACED] = True
-    if by_example and not answers_alike(module, traced, example):
+    # In training, a comparison would change statistics.
+    comparable = follows or not module.training
+    if by_example and comparable and not answers_alike(module, traced, example):
         raise UnsupportedModelError(
             _untraceable(module, "the traced module computes other outputs for example_input")
         )
@@ -349,8 +351,12 @@ def unchanged(module: nn.Module) -> Iterator[None]:
             (found.extend if isinstance(found, list) else found.update)(content)
 
 
-def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
-    """Replace the constants that differ from the trace in the other mode by the training flag."""
+def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> bool:
+    """Replace the constants that differ from the trace in the other mode by the training flag.
+
+    Returns:
+        Whether the traced module now computes as the module does in both modes.
+    """
     nodes, others = list(traced.graph.nodes), list(other.nodes)
     # Different nodes in both modes: constants alone can't represent the difference.
     if [_form(node) for node in nodes] != [_form(node) for node in others]:
@@ -360,12 +366,13 @@ def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
             type(traced).__name__,
             "in training" if traced.training else "in inference",
         )
-        return
+        return False
     asks = _Mode(traced)
     for node, twin in zip(nodes, others, strict=True):
         if _constants(node) != _constants(twin):
             node.args = _blend(node.args, twin.args, asks)
             node.kwargs = _blend(node.kwargs, twin.kwargs, asks)
+    return True
 
 
 def _form(node: fx.Node) -> tuple[Any, ...]:

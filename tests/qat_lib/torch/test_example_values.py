@@ -106,6 +106,24 @@ def test_branches_on_numbers_are_refused_with_an_example() -> None:
         trace_module(Deciding(), 1, (EXAMPLE,))
 
 
+class Training(Detecting):
+    """Returns the parts in training, as Ultralytics' detectors do."""
+
+    def forward(self, x: Any) -> Any:
+        return list(torch.relu(self.stem(x)).chunk(2, 1)) if self.training else super().forward(x)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_modules_with_other_outputs_in_training(training: bool) -> None:
+    module = Training().train(training)
+    traced = trace_module(module, 1, (EXAMPLE,))
+    x = torch.randn(5, 3, 8, 8)
+    if training:
+        assert all(map(torch.equal, traced(x), module(x)))
+    else:
+        assert torch.equal(traced(x), module(x))
+
+
 class Recording(nn.Module):
     """Takes another path for a tensor than for a traced value."""
 
