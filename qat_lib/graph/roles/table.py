@@ -98,6 +98,7 @@ TABLE: tuple[Operation, ...] = (
     _op(
         "range preserving, axis",
         onnx="Split",
+        operators="Split",
         tensorflow="Unpack",
         torch="split chunk tensor_split unbind",
     ),

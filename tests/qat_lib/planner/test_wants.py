@@ -1,6 +1,7 @@
-"""Where the quantizer of a padded tensor sits."""
+"""Where the quantizers of padded and split tensors sit."""
 
 import keras
+import numpy as np
 import pytest
 from keras import layers
 
@@ -45,3 +46,42 @@ def test_wants_one_quantizer_for_a_tensor_and_its_padding():
     plan = qat_lib.plan_quantization(model, custom_qdq_cases="auto")
     (entry,) = (e for e in plan.quantizers if e.tensor == "first:0")
     assert {consumer.layer for consumer in entry.consumers} == {"pad", "two"}
+
+
+def split_network(*, joined: bool = True, float_part: bool = False):
+    x = keras.Input((8, 8, 4), name="image")
+    y = layers.Conv2D(8, 3, activation="relu", name="stem")(x)
+    left, right = keras.ops.split(y, 2, axis=-1)
+    inner = layers.Conv2D(4, 1, name="inner")(right)
+    z = layers.Concatenate(name="join")([left, right, inner] if joined else [left, inner])
+    outputs = [layers.Conv2D(4, 1, name="head")(z)]
+    if float_part:
+        outputs.append(right)
+    return keras.Model(x, outputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["stem"]),
+        # Without the tie by one Concatenate, the parts may have different ranges.
+        ({"joined": False}, ["split", "split"]),
+        ({"float_part": True}, ["split", "split"]),
+    ],
+)
+def test_wants_quantize_before_a_split_that_is_joined_again(options, expected):
+    plan = qat_lib.plan_quantization(split_network(**options), custom_qdq_cases="auto")
+    layers_of = [e.tensor.partition(":")[0] for e in plan.quantizers if e.kind == "activation"]
+    found = [name.rstrip("_0123456789") for name in layers_of]  # Keras numbers operations
+    assert [name for name in found if name in ("stem", "split")] == expected
+
+
+def test_quantizer_before_a_split_reaches_both_parts(tmp_path):
+    model = split_network()
+    images = np.random.default_rng(0).normal(size=(16, 8, 8, 4)).astype("float32")
+    quantized = qat_lib.quantize_model(model, custom_qdq_cases="auto")
+    qat_lib.calibrate(quantized, images)
+    error = quantized.predict(images, verbose=0) - model.predict(images, verbose=0)
+    assert 0 < np.abs(error).mean() < 0.02
+    qat_lib.export_onnx(quantized, tmp_path / "m.onnx")
+    assert qat_lib.check_parity(quantized, tmp_path / "m.onnx", images).passed
