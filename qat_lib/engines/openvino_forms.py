@@ -55,6 +55,7 @@ _THROUGH = (
 )
 # A Pad adds a value, and a Resize may mix several.
 _MOVES = onnx_operators("range preserving") - {"Pad", "Resize"}
+_LOOPS = onnx_operators("loop")
 _MIDDLE = 128
 _LIMIT = 3.0e38
 # OpenVINO's recurrent operations, the translations of ONNX's LSTM, GRU and RNN.
@@ -98,12 +99,13 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     if not (shifted or torn or reduced or overflowing or skipping or repeated):
         return SoundForm()
     model: Any = onnx.load(str(path))  # with its weights, wherever they are
-    _leave_out(model, repeated)
     _shift(model, {node.name for node in shifted}, graph)
     _store_float_weights(model, overflowing, graph)
     _clip(model, torn)
     _squeeze(model, dict(reduced))
     _select(model, skipping)
+    # Last: the other changes find unnamed nodes by their position.
+    _leave_out(model, repeated)
     return SoundForm(
         data=model.SerializeToString(), floats=tuple(node.name for node in overflowing)
     )
@@ -162,6 +164,8 @@ def _behind(graph: OnnxGraph, node: Node) -> Iterator[Node]:
 
 def _repeated(graph: OnnxGraph) -> Iterator[Node]:
     """Yield each Q behind a Concat whose inputs are integers of the same scale already."""
+    if any(node.op in _LOOPS for node in graph.nodes):
+        return  # their bodies may read a tensor that would disappear
     for node in graph.nodes:
         if node.op != "QuantizeLinear":
             continue
