@@ -105,7 +105,7 @@ def find_annotations(root: Path, given: str | Mapping[Any, str] | None) -> dict[
     )
     if len(found) == 1:
         return {"train": found[0]}
-    # Several files: the names tell the parts, such as instances_train2017.json.
+    # Several files: their names contain the parts, such as instances_train2017.json.
     parts: dict[str, Path] = {}
     for path in found:
         name = path.stem.removeprefix("instances_").rstrip("0123456789")

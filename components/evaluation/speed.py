@@ -34,7 +34,7 @@ def speed_sentences(
     sentences = []
     for precision, other in engines.items():
         single, batch = _ratio(other.latency_ms_p50, row.latency_ms_p50), None
-        # Throughputs compare only at equal batches; at batch 1 the latency tells the same.
+        # Throughputs are comparable at equal batches only, and redundant at batch 1.
         if row.batch_size == other.batch_size and row.batch_size != 1:
             batch = _ratio(row.throughput, other.throughput)
         parts = []

@@ -67,7 +67,7 @@ class Wants:
             if is_split and not self._is_joined_again(call):
                 return best
             current = call.inputs[0]
-            # Moving past a reader that stays in float would quantize its input, too.
+            # Moving past a reader that remains in float would quantize its input, too.
             if current in self._sources or (
                 (is_split or len(self.graph.consumers(current)) > 1) and self._all_wanted(current)
             ):

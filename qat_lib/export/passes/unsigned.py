@@ -90,8 +90,7 @@ def _without_mixed_concats(graph: ir.Graph, chosen: list[ir.Node]) -> list[ir.No
         if is_op(node, "Concat"):
             pairs = [_quantizer_of(value) for value in node.inputs]
             joints.append([quantize for quantize in pairs if quantize is not None])
-    # A Concat of mixed signs takes its quantizers away from other Concats, so repeat until nothing
-    # changes.
+    # A quantizer removed for one Concat can leave another one with mixed signs.
     kept, before = set(chosen), -1
     while before != len(kept):
         before = len(kept)

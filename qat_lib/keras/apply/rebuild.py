@@ -122,8 +122,7 @@ class _Rebuild:
                 self._add_call(call)
         # After all calls: a quantizer is built by its first call, and may replace several old ones.
         for name, replaced in self.replaced.items():
-            # Copy the switches of the first replaced quantizer, and the widest range of all of
-            # them.
+            # Copy the switches of the first replaced quantizer, and the widest range of all.
             quantizer = self.layers[name]
             quantizer.take_over(replaced[0])
             if ranges := [old.amax for old in replaced if old.calibrated]:
