@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import qat_lib
 import qat_lib.torch
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.torch.tracing import trace_module
@@ -149,3 +150,11 @@ def test_quantized_detector_reaches_onnx(tmp_path: Path) -> None:
     assert 0 < error < 0.1 * model(data).abs().max()
     qat_lib.torch.export_onnx(quantized, tmp_path / "net.onnx", example_input=data)
     assert qat_lib.torch.check_parity(quantized, tmp_path / "net.onnx", data.numpy()).passed
+
+
+def test_recipe_takes_the_example_from_the_data() -> None:
+    torch.manual_seed(0)
+    model, data = Detecting().eval(), torch.randn(16, 3, 8, 8)
+    quantized = qat_lib.PtqRecipe(backend="openvino").quantize(model, data.numpy())
+    error = (quantized.eval()(data) - model(data)).abs().mean()
+    assert 0 < error < 0.05 * model(data).abs().mean()
