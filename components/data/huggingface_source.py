@@ -199,7 +199,7 @@ def _array(values: Any, name: str, where: str, first: int, feature: Any) -> Arra
     array = np.asarray(values)
     is_integer = np.issubdtype(array.dtype, np.integer) or array.dtype == bool
     expected = str(getattr(feature, "dtype", ""))
-    # NumPy stores a missing integer as NaN.
+    # A column of integers with a missing value arrives as floats with NaN.
     if array.dtype.kind == "f" and expected.startswith(("int", "uint", "bool")):
         place = int(np.isnan(array).reshape(len(array), -1).any(axis=1).argmax())
         raise DataError(f"{where}, record {first + place}: expected {expected} as {name!r}")

@@ -17,8 +17,8 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   shortcuts of a ResNet: with several threads up to a quarter of the answers were wrong at random,
   with one thread none. A MaxPool with the same window and strides selects the elements instead.
 
-A Q/DQ pair behind a Concat of tensors that have its scale changes no value, but OpenVINO requantizes
-each of them: it is left out.
+A Q/DQ pair behind a Concat whose inputs have the scale of the pair changes no value, but OpenVINO
+requantizes each input. The pair is left out.
 
 In any precision, a recurrent layer between two Transposes is wrong for batches of 2 and more: the
 CPU plugin drops the Transposes and marks the layer as time-major, but ``export_model`` does not
@@ -170,19 +170,17 @@ def _repeated(graph: OnnxGraph) -> Iterator[Node]:
         if node.op != "QuantizeLinear":
             continue
         joint = graph.producer(node.input(0))
-        if joint is None or joint.op != _CONCAT or _is_integer_output(graph, node):
-            continue
         grid = _grid(graph, node)
-        if grid is not None and all(_grid_of(graph, tensor) == grid for tensor in joint.inputs):
+        if joint is None or joint.op != _CONCAT or grid is None:
+            continue
+        pairs = graph.consumers(node.outputs[0])
+        written = {tensor for pair in pairs for tensor in pair.outputs}
+        if not graph.output_names.isdisjoint({*written, node.outputs[0]}):
+            continue
+        # A DQ may have another scale than the Q in front of it.
+        is_plain = all(p.op == "DequantizeLinear" and _grid(graph, p) == grid for p in pairs)
+        if is_plain and all(_grid_of(graph, tensor) == grid for tensor in joint.inputs):
             yield node
-
-
-def _is_integer_output(graph: OnnxGraph, quantize: Node) -> bool:
-    """Return whether something else than DQ nodes with a reader takes the integers of a Q."""
-    pairs = graph.consumers(quantize.outputs[0])
-    written = {tensor for node in pairs for tensor in node.outputs}
-    is_returned = not graph.output_names.isdisjoint({*written, quantize.outputs[0]})
-    return is_returned or any(node.op != "DequantizeLinear" for node in pairs)
 
 
 def _grid_of(graph: OnnxGraph, tensor: str) -> tuple[Any, ...] | None:
@@ -200,9 +198,10 @@ def _moves_values(node: Node) -> bool:
 
 
 def _grid(graph: OnnxGraph, node: Node) -> tuple[Any, ...] | None:
-    """Return scale, zero point and type of the integers of a Q or DQ of whole tensors."""
-    scale, zero = graph.value(node.input(1)), graph.value(node.input(2)) if node.input(2) else None
-    if scale is None or zero is None or scale.size != 1:
+    """Return scale, zero point and integer type of a per-tensor Q or DQ; else None."""
+    scale = graph.value(node.input(1))
+    zero = graph.value(node.input(2)) if node.input(2) else None
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
         return None
     return float(scale.reshape(())), int(zero.reshape(())), str(zero.dtype)
 

@@ -37,14 +37,7 @@ def resnet_digits(
     x = layers.MaxPooling2D(2, strides=1, padding="same", name="stem_pool")(x)
     for stage in range(3):
         if stage:
-            filters = width * 2**stage
-            name = f"stage{stage + 1}_down"
-            y = layers.ReLU(name=f"{name}_relu1")(_conv_bn(x, filters, 3, f"{name}_1", strides=2))
-            y = _conv_bn(y, filters, 3, f"{name}_2")
-            y = layers.Add(name=f"{name}_add")(
-                [y, _conv_bn(x, filters, 1, f"{name}_shortcut", strides=2)]
-            )
-            x = layers.ReLU(name=f"{name}_relu2")(y)
+            x = _projection_block(x, width * 2**stage, f"stage{stage + 1}_down")
         for block in range(blocks):
             x = _identity_block(x, width * 2**stage, f"stage{stage + 1}_block{block + 1}")
     x = layers.GlobalAveragePooling2D(name="pool")(x)
@@ -88,6 +81,13 @@ def _conv_bn(
 def _identity_block(x: Any, filters: int, name: str) -> Any:
     y = layers.ReLU(name=f"{name}_relu1")(_conv_bn(x, filters, 3, f"{name}_1"))
     y = layers.Add(name=f"{name}_add")([_conv_bn(y, filters, 3, f"{name}_2"), x])
+    return layers.ReLU(name=f"{name}_relu2")(y)
+
+
+def _projection_block(x: Any, filters: int, name: str) -> Any:
+    y = layers.ReLU(name=f"{name}_relu1")(_conv_bn(x, filters, 3, f"{name}_1", strides=2))
+    y = _conv_bn(y, filters, 3, f"{name}_2")
+    y = layers.Add(name=f"{name}_add")([y, _conv_bn(x, filters, 1, f"{name}_shortcut", strides=2)])
     return layers.ReLU(name=f"{name}_relu2")(y)
 
 

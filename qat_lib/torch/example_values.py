@@ -118,7 +118,7 @@ class ExampleValues:
         return len(value)
 
     def remove_decided(self, graph: fx.Graph) -> None:
-        """Remove nodes for sizes and comparisons without a reader, which decided a branch."""
+        """Remove sizes and comparisons without a reader, the conditions of branches."""
         for node in reversed(graph.nodes):
             value = self._known.get(node, UNKNOWN)
             is_plain = isinstance(value, (bool, int, float, torch.Size, torch.dtype, torch.device))

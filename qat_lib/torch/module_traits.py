@@ -247,7 +247,7 @@ def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) ->
         quantize_weight=is_on,
         plan_weights=plan_weights,
         pairs=_pairs(module, roles),
-        channels=(getattr(module, "in_channels", None) if is_plain else None),
+        channels=getattr(module, "in_channels", None) if is_plain else None,
     )
 
 

@@ -204,6 +204,7 @@ def trace_module(
     # Shared by both traces: the same submodules must be leaves in training and inference.
     leaves: list[nn.Module] = []
     with unchanged(module):
+        module.train(module.training)  # parts in another mode follow the module, too
         graph, by_example = _trace(module, inputs, leaves, example)
         traced = fx.GraphModule(module, graph, class_name=type(module).__name__)
     try:

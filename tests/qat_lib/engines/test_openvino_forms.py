@@ -225,6 +225,19 @@ def test_repeated_pairs_behind_a_concat_are_left_out(tmp_path: Path) -> None:
     assert quantizers(coarser.read_bytes()) - quantizers(sound_form(coarser, "vnni").data) == 1
 
 
+@pytest.mark.parametrize("zeros", [1, CHANNELS])
+def test_pairs_that_change_the_scale_are_kept(tmp_path: Path, zeros: int) -> None:
+    graph = Graph()
+    x = graph.pair(graph.conv(graph.pair("x"), CHANNELS, 0.5), np.uint8(0))
+    y = graph.node("Concat", x, x, axis=1)
+    steps = [graph.constant(np.float32(step)) for step in (0.03, 0.06)]
+    zero = graph.constant(np.zeros((zeros,) if zeros > 1 else (), np.uint8))
+    integers = graph.node("QuantizeLinear", y, steps[0], zero)
+    y = graph.node("DequantizeLinear", integers, steps[1], zero)
+    path = graph.save(tmp_path / "m.onnx", graph.conv(y, 2 * CHANNELS, 0.1))
+    assert sound_form(path, "vnni") == SoundForm()
+
+
 def test_sound_form_reads_weights_from_other_files(tmp_path: Path) -> None:
     path = concat(tmp_path / "m.onnx", "both")
     whole = sound_form(path, "vnni").data

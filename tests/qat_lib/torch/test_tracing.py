@@ -41,6 +41,14 @@ def test_functions_follow_the_mode(training: bool) -> None:
         assert torch.equal(traced.train(mode)(x), x) is not mode
 
 
+def test_parts_in_another_mode_follow_the_module() -> None:
+    model = nn.Sequential(nn.Identity(), Dropping().eval()).train()
+    traced = trace_module(model)
+    x = torch.ones(100)
+    assert not torch.equal(traced.train()(x), x)
+    assert torch.equal(traced.eval()(x), x)
+
+
 class Contrary(nn.Module):
     def forward(self, x: Any) -> Any:
         return F.dropout(x, 0.5, training=not self.training)
