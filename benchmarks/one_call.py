@@ -3,8 +3,8 @@
     uv run python benchmarks/one_call.py                         # all models, about 3 minutes on two cores
     uv run python benchmarks/one_call.py --only resnet20 --json one_call.json
 
-With ``--only``, the rows of other models in the JSON file are kept: torchvision and Ultralytics need a
-build of PyTorch that TensorFlow may crash next to.
+With ``--only``, the rows of other models in the JSON file are kept: torchvision and
+Ultralytics need a build of PyTorch that may crash in one process with TensorFlow.
 Weights are random but for resnet20, which is trained on CIFAR-10 and measured on its test images,
 and keras_file, which has ImageNet's: of the others the line shows that the call works, what it runs
 in INT8, and how closely both engines agree. A model that can't be quantized must end with a

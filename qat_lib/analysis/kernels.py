@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from qat_lib.analysis.chains import Chain, per_tensor
 from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.operators import INT8_ELEMENTWISE, MAX_POOLS, POINTWISE, is_average_pool
-from qat_lib.analysis.propagation import commutes_with_quantizers, is_rectifier, keeps_grid
+from qat_lib.analysis.propagation import is_rectifier, keeps_grid
 from qat_lib.analysis.reads import Scale, float_reads
 from qat_lib.analysis.residual import alone_end
 from qat_lib.onnx_view.graph import Node
@@ -141,7 +141,7 @@ def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
     values = tuple(filter(None, node.outputs))
     kind: KernelKind
     scale: Scale | None = None
-    if commutes_with_quantizers(graph, node):
+    if graph.moves_values(node):
         kind = "pool" if node.op in MAX_POOLS else "shape"
         scale = _given_scale(flow, node)
     elif is_rectifier(graph, node):  # unlike a move, a rectifier can write a different scale

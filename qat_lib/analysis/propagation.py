@@ -30,20 +30,6 @@ _LARGEST_INTEGER = 127
 _RECTIFIERS = onnx_operators("rectifier")
 
 
-def commutes_with_quantizers(graph: OnnxGraph, node: Node) -> bool:
-    """Return whether ``node`` only moves or selects numbers, and so commutes with Q and DQ."""
-    if node.op == "Pad":
-        if node.text("mode", "constant") != "constant":
-            return False
-        if not node.input(2):
-            return not node.attributes.get("value", 0.0)
-        value = graph.value(node.input(2))
-        return value is not None and not np.count_nonzero(value)
-    if node.op == "Resize":
-        return node.text("mode", "nearest") == "nearest"
-    return node.op in _MOVERS
-
-
 def is_rectifier(graph: OnnxGraph, node: Node) -> bool:
     """Return whether ``node`` is a Relu or a Clip from zero."""
     if node.op == "Relu":
@@ -84,7 +70,7 @@ def _data(flow: Flow, node: Node) -> tuple[Read, ...]:
     """Return the reads along which quantization commutes with ``node``, if any."""
     if node.op == "Concat":
         return flow.data_inputs(node)
-    if commutes_with_quantizers(flow.graph, node) or is_rectifier(flow.graph, node):
+    if flow.graph.moves_values(node) or is_rectifier(flow.graph, node):
         first = flow.input(node, 0)
         return () if first is None else (first,)
     return ()
@@ -138,4 +124,4 @@ def _may_pass(flow: Flow, node: Node) -> bool:
     if not is_rectifier(flow.graph, node):
         return True
     source = flow.graph.producer(flow.inputs(node)[0].value)
-    return source is None or source.op == "Concat" or commutes_with_quantizers(flow.graph, source)
+    return source is None or source.op == "Concat" or flow.graph.moves_values(source)

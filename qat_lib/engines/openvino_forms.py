@@ -53,8 +53,6 @@ _THROUGH = (
     | onnx_operators("activation")
     | {"MaxPool", "AveragePool", "Pad", "Resize", "Clip", "Identity", "Slice", "Split", _CONCAT}
 )
-# A Pad adds a value, and a Resize may mix several.
-_MOVES = onnx_operators("range preserving") - {"Pad", "Resize"}
 _LOOPS = onnx_operators("loop")
 _MIDDLE = 128
 _LIMIT = 3.0e38
@@ -186,15 +184,9 @@ def _repeated(graph: OnnxGraph) -> Iterator[Node]:
 def _grid_of(graph: OnnxGraph, tensor: str) -> tuple[Any, ...] | None:
     """Return scale and zero point of the DQ that writes a tensor, possibly moved; else None."""
     node = graph.producer(tensor)
-    while node is not None and _moves_values(node):
+    while node is not None and graph.moves_values(node):
         node = graph.producer(node.input(0))
     return _grid(graph, node) if node is not None and node.op == "DequantizeLinear" else None
-
-
-def _moves_values(node: Node) -> bool:
-    """Return whether each output of a node is a value of its first input."""
-    is_nearest = node.op == "Resize" and node.text("mode", "nearest") == "nearest"
-    return node.op in _MOVES or is_nearest
 
 
 def _grid(graph: OnnxGraph, node: Node) -> tuple[Any, ...] | None:

@@ -36,6 +36,7 @@ _REMEMBERED = 1 << 12
 _BYTES = ("int8", "uint8")
 _RANDOM = onnx_operators("random")
 _SHAPE_OF = onnx_operators("shape")
+_MOVERS = onnx_operators("range preserving")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,6 +161,19 @@ class OnnxGraph:
         """Return the element type (``"float32"``, ``"int8"``...); empty if unknown."""
         found = self._types.get(tensor)
         return found.dtype if found else ""
+
+    def moves_values(self, node: Node) -> bool:
+        """Return whether ``node`` only moves or selects numbers, and so commutes with Q and DQ."""
+        if node.op == "Pad":
+            if node.text("mode", "constant") != "constant":
+                return False
+            if not node.input(2):
+                return not node.attributes.get("value", 0.0)
+            value = self.value(node.input(2))
+            return value is not None and not np.count_nonzero(value)
+        if node.op == "Resize":
+            return node.text("mode", "nearest") == "nearest"
+        return node.op in _MOVERS
 
     def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
         """Return a constant of at most ``SMALL`` elements, through Identity and Cast, else None."""

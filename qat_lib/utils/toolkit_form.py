@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import onnx
 
-from qat_lib.analysis.propagation import commutes_with_quantizers
 from qat_lib.graph.roles import PAIR
 from qat_lib.onnx_view.graph import OnnxGraph
 
@@ -111,7 +110,7 @@ def _carried_range(view: OnnxGraph, tensor: str) -> str | None:
     because another operator may move their axis.
     """
     node = view.producer(tensor)
-    while node is not None and (node.op == "Relu" or commutes_with_quantizers(view, node)):
+    while node is not None and (node.op == "Relu" or view.moves_values(node)):
         tensor = node.input(0)
         node = view.producer(tensor)
     if node is None or node.op != "DequantizeLinear" or view.is_constant(tensor):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from qat_lib.analysis.chains import Chain, gate_of, joins
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule, Severity
-from qat_lib.analysis.propagation import commutes_with_quantizers
 from qat_lib.analysis.reads import Read, ends_in_float, float_reads
 from qat_lib.onnx_view.graph import Node
 
@@ -121,7 +120,7 @@ def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]
 def _check_padding(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     if (
         node.op != "Pad"
-        or not commutes_with_quantizers(engine.graph, node)
+        or not engine.graph.moves_values(node)
         or not _pads_image_only(engine, node)
     ):
         return

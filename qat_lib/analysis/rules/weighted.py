@@ -7,7 +7,6 @@ from math import prod
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.propagation import commutes_with_quantizers
 from qat_lib.analysis.rules.pair_axis import V04
 from qat_lib.analysis.rules.pair_types import V27
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
@@ -205,9 +204,7 @@ def _reads_input(engine: PredictedEngine, op: WeightedOp) -> bool:
 
 def _is_input(engine: PredictedEngine, value: str) -> bool:
     producer = engine.graph.producer(value)
-    while producer is not None and (
-        producer.op == "Cast" or commutes_with_quantizers(engine.graph, producer)
-    ):
+    while producer is not None and (producer.op == "Cast" or engine.graph.moves_values(producer)):
         value = engine.flow.trace(producer.input(0)).value
         producer = engine.graph.producer(value)
     return producer is None

@@ -10,7 +10,6 @@ from onnx_graphs import GraphBuilder
 
 from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.propagation import (
-    commutes_with_quantizers,
     is_rectifier,
     keeps_grid,
     propagate,
@@ -47,14 +46,15 @@ def last_node(build: Build, *, opset: int = 17) -> tuple[OnnxGraph, Node]:
     ],
 )
 def test_is_mover(build: Build, expected: bool) -> None:
-    assert commutes_with_quantizers(*last_node(build)) is expected
+    graph, node = last_node(build)
+    assert graph.moves_values(node) is expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, True), (0.0, True), (1.0, False)])
 def test_is_mover_reads_pad_of_old_opset(value: float | None, expected: bool) -> None:
     attributes = {} if value is None else {"value": value}
-    found = last_node(lambda g, x: g.op("Pad", [x], pads=CORNERS, **attributes), opset=10)
-    assert commutes_with_quantizers(*found) is expected
+    graph, node = last_node(lambda g, x: g.op("Pad", [x], pads=CORNERS, **attributes), opset=10)
+    assert graph.moves_values(node) is expected
 
 
 @pytest.mark.parametrize(
