@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qat_lib.export import passes
+from qat_lib.export.graph import copy_model, run_in_place
 from qat_lib.export.options import PASSES, ExportOptions
 from qat_lib.export.ranges import LearnedRange
 from qat_lib.preprocessing import AnyPreprocessing
@@ -30,6 +31,7 @@ def lower(
         preprocessing: preprocessing of images. Default None: the pass that embeds it does not run.
         layout: axis order of image inputs. Default ``"NHWC"``.
     """
+    lowered = copy_model(graph)
     given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing, "layout": layout}
     for step in PASSES:
         if step.when is not None and not step.when(options):
@@ -37,5 +39,5 @@ def lower(
         arguments = [given[name] for name in step.takes]
         # A pass without its argument is skipped, such as the preprocessing.
         if not any(argument is None for argument in arguments):
-            graph = getattr(passes, step.function)(graph, *arguments)
-    return graph
+            run_in_place(getattr(passes, step.function), lowered, *arguments)
+    return lowered
