@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qat_lib.files.npy import take_rows
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import InputInfo
 from qatline.components.data.array_checks import CHUNK_BYTES, Array, Part, chunks
@@ -146,7 +147,8 @@ class ArraySource:
         with dataset.input_file(split, "" if is_only else name).open("wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
             for start in range(0, len(indices), block):
-                values = x[indices[start : start + block]].astype(info.dtype, order="C", copy=False)
+                values = take_rows(x, indices[start : start + block])
+                values = values.astype(info.dtype, order="C", copy=False)
                 if values.shape[1:] != info.shape:
                     values = resize_array(values, (info.shape[0], info.shape[1]))
                 stream.write(values.data)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import DataError
-from qat_lib.files.npy import load_npy
+from qat_lib.files.npy import load_npy, take_rows
 from qatline.components.data.array_checks import Array
 from qatline.components.data.npz_source import PAIRS, find_part, unpack_npz
 from qatline.components.data.part import Batch, Indices, Shape
@@ -39,8 +39,8 @@ class Labelled:
     def inputs(self, indices: Indices | slice) -> Batch:
         """Return the inputs of some samples."""
         if isinstance(self.x, Mapping):
-            return {name: np.asarray(array[indices]) for name, array in self.x.items()}
-        return np.asarray(self.x[indices])
+            return {name: take_rows(array, indices) for name, array in self.x.items()}
+        return take_rows(self.x, indices)
 
     @property
     def input_shape(self) -> Shape | dict[str, Shape]:
@@ -52,7 +52,7 @@ class Labelled:
     def rows(self, indices: Indices) -> Labelled:
         """Return some samples."""
         weights = None if self.weights is None else self.weights[indices]
-        targets = np.asarray(self.targets[indices])
+        targets = take_rows(self.targets, indices)
         return Labelled(x=self.inputs(indices), targets=targets, weights=weights)
 
 

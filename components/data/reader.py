@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import DataError
+from qat_lib.files.npy import take_rows
 from qat_lib.preprocessing import Preprocessing
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
@@ -59,7 +60,7 @@ class ArraySplit:
 
     def inputs(self, indices: Indices) -> Batch:
         """Return raw inputs, copied from disk."""
-        found = {name: np.asarray(x[indices]) for name, x in self._arrays.items()}
+        found = {name: take_rows(x, indices) for name, x in self._arrays.items()}
         return next(iter(found.values())) if self._only else found
 
 
@@ -112,7 +113,7 @@ def load_split(
     inputs = part.inputs(indices)
     return (
         inputs if raw else Dataset(dataset).preprocessing().apply(inputs),
-        np.asarray(part.targets[indices]),
+        take_rows(part.targets, indices),
     )
 
 
@@ -132,7 +133,7 @@ def numpy_batches(
         indices = np.arange(start, min(start + batch_size, count), dtype=np.int64)
         yield (
             preprocessing.apply(part.inputs(indices)),
-            np.asarray(part.targets[indices]),
+            take_rows(part.targets, indices),
         )
 
 

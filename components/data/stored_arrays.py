@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from qat_lib.errors import DataError
-from qat_lib.files.npy import load_npy
+from qat_lib.files.npy import load_npy, take_rows
 from qatline.components.artifacts import Dataset
 from qatline.components.artifacts.data_info import DatasetInfo
 from qatline.components.data.array_checks import CHUNK_BYTES
@@ -82,7 +82,7 @@ def write_targets(
         row = max(1, int(np.prod(targets.shape[1:]))) * max(targets.dtype.itemsize, 8)
         step = max(1, CHUNK_BYTES // row)
         for start in range(0, max(len(indices), 1), step):
-            yield convert(np.asarray(targets[indices[start : start + step]]))
+            yield convert(take_rows(targets, indices[start : start + step]))
 
     with dataset.targets_file(split).open("wb") as stream:
         for number, block in enumerate(blocks()):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import DataError
+from qat_lib.files.npy import take_rows
 from qatline.components.data.part import Augment, ImageFiles, InputForm, Mirrored, Split
 
 AUGMENTATIONS = ("none", "shift", "flip", "flip_crop")
@@ -74,7 +74,7 @@ def build_dataset(
         x = preprocessing.apply(split.inputs(indices))
         inputs = [x] if names is None else [x[name] for name in names]
         own_weights = [] if weights is None else [weights[indices]]
-        return [*inputs, np.asarray(targets[indices]), *own_weights]
+        return [*inputs, take_rows(targets, indices), *own_weights]
 
     kinds = [*(tf.float32 for _ in shapes), tf.as_dtype(targets.dtype)]
     kinds += [] if weights is None else [tf.float32]
@@ -85,7 +85,7 @@ def build_dataset(
     def read_files(indices: Any) -> list[Any]:
         assert files is not None
         own_weights = [] if weights is None else [weights[indices]]
-        return [files.encoded(indices), np.asarray(targets[indices]), *own_weights]
+        return [files.encoded(indices), take_rows(targets, indices), *own_weights]
 
     def decoded(contents: Any) -> Any:
         assert files is not None

@@ -3,11 +3,12 @@
 import struct
 import zipfile
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from qat_lib.files.npy import load_npy, unpack_arrays
+from qat_lib.files.npy import load_npy, take_rows, unpack_arrays
 
 
 def written(path: Path, header: str, version: int = 1, content: bytes = b"") -> Path:
@@ -23,6 +24,28 @@ def test_load_npy_maps_what_numpy_saved(tmp_path: Path) -> None:
     ):
         np.save(tmp_path / f"{index}.npy", array)
         np.testing.assert_array_equal(load_npy(tmp_path / f"{index}.npy"), array)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("width", [3, 5000])  # rows within a page, and over several
+def test_take_rows_returns_the_rows_of_a_mapped_file(
+    tmp_path: Path, width: int, order: Literal["C", "F"]
+) -> None:
+    array = np.arange(7 * width, dtype=np.int32).reshape(7, width, order=order)
+    np.save(tmp_path / "rows.npy", array)
+    mapped = load_npy(tmp_path / "rows.npy")
+    for indices in (np.array([6, 0, 3, 3]), np.array([], np.int64), slice(2, 5)):
+        np.testing.assert_array_equal(take_rows(mapped, indices), array[indices])
+        np.testing.assert_array_equal(take_rows(array, indices), array[indices])
+    np.testing.assert_array_equal(take_rows(mapped[2:], np.array([4])), array[6:])
+
+
+def test_take_rows_reads_a_map_that_begins_within_its_file(tmp_path: Path) -> None:
+    values = np.arange(30_000, dtype=np.int32)
+    values.tofile(tmp_path / "values")
+    mapped = np.memmap(tmp_path / "values", np.int32, "r", offset=40_000, shape=(4, 5000))
+    taken = take_rows(mapped, np.array([3, 0]))
+    np.testing.assert_array_equal(taken, values[10_000:].reshape(4, 5000)[[3, 0]])
 
 
 @pytest.mark.parametrize(
