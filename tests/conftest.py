@@ -3,6 +3,7 @@
 import fnmatch
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -100,6 +101,24 @@ def digits_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("digits")
     prepare_data_step(out, data=DataSettings(), seed=0, progress=RecordingProgress())
     return out
+
+
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
+    """Put an empty MLflow store into a folder, and return its URI.
+
+    A copy: MLflow takes more than a second to make the tables of each new one.
+    """
+    from mlflow import MlflowClient
+
+    original = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{original}").search_experiments()
+
+    def copied(folder: Path) -> str:
+        shutil.copy(original, folder / "mlflow.db")
+        return f"sqlite:///{folder}/mlflow.db"
+
+    return copied
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def store(
+    tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]
+) -> tuple[str, str]:
     """A SQLite store and the id of an experiment in it."""
     folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder}/mlflow.db"
+    uri = new_store(folder)
     return uri, ensure_store(uri, "tests", (folder / "artifacts").as_uri())
 
 

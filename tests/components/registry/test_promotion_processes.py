@@ -9,7 +9,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,11 @@ class Store:
         pytest.param("server on postgresql", marks=pytest.mark.slow),
     ],
 )
-def store(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(
+    request: Any, tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]
+) -> Iterator[Store]:
     folder = tmp_path_factory.mktemp("store")
-    sqlite = f"sqlite:///{folder}/mlflow.db"
+    sqlite = new_store(folder)
     if request.param == "sqlite":
         yield from opened(sqlite, folder)
     elif request.param == "server on sqlite":

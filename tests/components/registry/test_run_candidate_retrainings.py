@@ -28,9 +28,11 @@ Make = Callable[..., Retraining]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def store(
+    tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]
+) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder}/mlflow.db"
+    uri = new_store(folder)
     return uri, ensure_store(uri, "qatline", (folder / "artifacts").as_uri())
 
 

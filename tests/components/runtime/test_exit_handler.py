@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,11 @@ def _no_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
+def parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_store: Callable[[Path], str]
+) -> tuple[Any, str]:
     """A client of a store, and the open MLflow run of the pipeline run ``kfp-1`` in it."""
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = new_store(tmp_path)
     experiment = ensure_store(uri, "pipelines", (tmp_path / "artifacts").as_uri())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "pipelines")

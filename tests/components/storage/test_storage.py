@@ -282,9 +282,13 @@ def test_s3_model_and_weights_are_fetched_and_keyed(
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 def test_artifacts_of_mlflow_follow_the_same_endpoint(
-    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: Any
+    s3: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    progress: Any,
+    new_store: Callable[[Path], str],
 ) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = new_store(tmp_path)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", ensure_store(uri, "remote", "s3://data/mlflow"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with step_run("evaluate", warn=progress.warn) as tracker:

@@ -1,5 +1,6 @@
 """Entries of a run in a real SQLite store: written, written twice, refused, and store away."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def client(tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]) -> Any:
     folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder}/mlflow.db"
+    uri = new_store(folder)
     ensure_store(uri, "writer", (folder / "artifacts").as_uri())
     return open_client(uri)
 

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +153,12 @@ def test_step_run_refuses_credentials_in_an_address(
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def store(
+    tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]
+) -> tuple[str, str]:
     """A SQLite store and the id of an experiment in it."""
     folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder}/deep/mlflow.db"
+    uri = new_store(folder)
     return uri, ensure_store(uri, "tests", (folder / "artifacts").as_uri())
 
 

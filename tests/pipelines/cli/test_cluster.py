@@ -1,7 +1,7 @@
 """``qatline cluster``: runs and schedules through the command line."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,8 +51,10 @@ def test_wait_ends_with_the_runs_code(server: FakeKfpServer, state: str, code: i
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 @pytest.mark.filterwarnings("ignore:.*Any type hint is inferred")
-def test_wait_ends_with_the_verdict(server: FakeKfpServer, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+def test_wait_ends_with_the_verdict(
+    server: FakeKfpServer, tmp_path: Path, new_store: Callable[[Path], str]
+) -> None:
+    uri = new_store(tmp_path)
     experiment = ensure_store(uri, "nights", (tmp_path / "artifacts").as_uri())
     client = open_client(uri)
     for name, verdict in (("good", "promote"), ("bad", "reject")):

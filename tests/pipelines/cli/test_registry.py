@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def store(
+    tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]
+) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder}/mlflow.db"
+    uri = new_store(folder)
     return uri, ensure_store(uri, "qatline", (folder / "artifacts").as_uri())
 
 

@@ -1,5 +1,6 @@
 """Nothing new on a cluster: same data, code and settings as a run that was judged."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ pytestmark = [
 class Store:
     """A tracking store, and the runs of a pipeline in it."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        uri = f"sqlite:///{folder}/mlflow.db"
+    def __init__(self, uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.experiment = ensure_store(uri, "nights", (folder / "artifacts").as_uri())
         self.client = open_client(uri)
         self._monkeypatch = monkeypatch
@@ -47,8 +47,10 @@ class Store:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    return Store(tmp_path, monkeypatch)
+def store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_store: Callable[[Path], str]
+) -> Store:
+    return Store(new_store(tmp_path), tmp_path, monkeypatch)
 
 
 def sections(*overrides: str) -> dict[str, Any]:

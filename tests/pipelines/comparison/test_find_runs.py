@@ -1,5 +1,6 @@
 """Runs of an experiment, by any of their names, from MLflow alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def store(
+    tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]
+) -> tuple[str, Path]:
     """A store with seven runs of pipelines, one of a step alone, and one of somebody else's."""
     folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder}/mlflow.db"
+    uri = new_store(folder)
     experiment = ensure_store(uri, "nightly", (folder / "artifacts").as_uri())
     client = open_client(uri)
     for index in range(7):

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,12 @@ SHARED = {"model.name": "resnet20", "output": "runs"}
 
 
 @pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def output(tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]) -> Path:
     """Two tracked runs with one different setting and different results."""
     from mlflow import MlflowClient
 
     output = tmp_path_factory.mktemp("runs")
-    uri = f"sqlite:///{output}/mlflow.db"
+    uri = new_store(output)
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("qatline", artifact_location=str(output / "mlruns"))
     for name, epochs, accuracy in (("first", "1", 0.5), ("second", "2", 0.75)):

@@ -1,5 +1,6 @@
 """What MLflow holds of a run, and what differs between runs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from qatline.pipelines.comparison.tracked_runs import (
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 
 
-def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+def test_read_tracked_run_reads_figures_curves_and_plan(
+    tmp_path: Path, new_store: Callable[[Path], str]
+) -> None:
+    uri = new_store(tmp_path)
     experiment = ensure_store(uri, "e", (tmp_path / "artifacts").as_uri())
     client = open_client(uri)
     made = client.create_run(experiment, 1000, {"qatline.verdict": "reject"}, "nightly")
@@ -44,8 +47,10 @@ def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
     assert (said["name"], said["metric"], said["value"]) == ("mine", "accuracy", 0.5)
 
 
-def test_plan_of_another_version_is_left_out(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+def test_plan_of_another_version_is_left_out(
+    tmp_path: Path, new_store: Callable[[Path], str]
+) -> None:
+    uri = new_store(tmp_path)
     client, experiment = None, ensure_store(uri, "e", (tmp_path / "artifacts").as_uri())
     client = open_client(uri)
     run_id = client.create_run(experiment).info.run_id
