@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ def follow_run(
         ClusterRunError: the run failed, was canceled, or exceeded the timeout (exit code 124).
         ClusterError: the server remains unreachable.
     """
-    end = None if timeout is None else clock() + timeout
+    end = math.inf if timeout is None else clock() + timeout
     known: dict[str, str] = {}
     outages = 0
     while True:
@@ -136,9 +137,10 @@ def follow_run(
             _tell_changes(run, known, show)
             if run.ended:
                 return _successful(run)
-        if end is not None and clock() >= end:
+        left = end - clock()
+        if left <= 0:
             raise ClusterRunError(_late(run, timeout), exit_code=_TIMEOUT_CODE)
-        sleep(poll)
+        sleep(min(poll, left))
 
 
 def _tell_changes(run: ClusterRun, known: dict[str, str], show: Callable[[str], None]) -> None:

@@ -54,7 +54,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_store: Callable[[Path], str]
+) -> Bench:
+    new_store(tmp_path)
     for name in ENVIRONMENT:
         monkeypatch.setenv(name, "")
     bench = Bench(tmp_path)

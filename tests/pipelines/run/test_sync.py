@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def check_times(run: Path, tracking: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Any:
+def folder(tmp_path: Path, new_store: Callable[[Path], str]) -> Any:
+    new_store(tmp_path)
     config = load_config(overrides=[f"output={tmp_path}"])
     return create_run(config, pipeline="a:b", cache=True, version="1")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from postgres_server import PASSWORD, PostgresServer, driver_folder
 
-from qatline.components.tracking.database import database_uri
 from qatline.components.tracking.store import ensure_store
 from qatline.pipelines.config.run_config import load_config
 from qatline.pipelines.run.folder import create_run
@@ -130,10 +129,12 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def test_close_dead_runs_closes_what_nobody_works_on(tmp_path: Path) -> None:
+def test_close_dead_runs_closes_what_nobody_works_on(
+    tmp_path: Path, new_store: Callable[[Path], str]
+) -> None:
     from mlflow import MlflowClient
 
-    uri = database_uri(tmp_path / "mlflow.db")
+    uri = new_store(tmp_path)
     experiment = ensure_store(uri, "qatline", (tmp_path / "artifacts").as_uri())
     client = MlflowClient(uri)
     config = load_config(overrides=[f"output={tmp_path}"])
