@@ -1,20 +1,20 @@
 """Memory of the steps on data sets of different sizes.
 
-    nice .venv/bin/python benchmarks/data_memory.py [--samples 600] [--factor 4] \
-        [--limit 3000] [--json benchmarks/results/data_memory.json]
+    nice .venv/bin/python benchmarks/data_memory.py [--samples 300] [--factor 10] \
+        [--json benchmarks/results/data_memory.json]
 
 Synthetic images with masks go from a generator to an evaluated engine, once with ``--samples`` and
 once with ``--factor`` times as many. Each step runs in its own process; its anonymous memory
 (``RssAnon`` of ``/proc``, without pages of files that the kernel can drop) is read every 10 ms.
 
-With ``--limit`` all steps run under ``RLIMIT_DATA`` of this many MiB.
+The limit of the control group is recorded. It bounds all memory, pages of files included: start the
+program in a group with less memory than data.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -77,10 +77,8 @@ def network(input_shape: tuple[int, ...], classes: int) -> Any:
     return keras.Model(inputs, layers.UpSampling2D(4)(layers.Conv2D(classes, 1)(x)))
 
 
-def run_step(name: str, folder: Path, samples: int, limit: int) -> None:
+def run_step(name: str, folder: Path, samples: int) -> None:
     """Run one step in this process."""
-    if limit:
-        resource.setrlimit(resource.RLIMIT_DATA, (limit << 20, limit << 20))
     from importlib import import_module
 
     sys.path.insert(0, str(Path(__file__).parent))
@@ -123,10 +121,10 @@ def run_step(name: str, folder: Path, samples: int, limit: int) -> None:
         step(data, baseline, qat, onnx, places["build_engine"], out, engine=engine, **common)
 
 
-def measure_step(name: str, folder: Path, samples: int, limit: int) -> tuple[float, float]:
+def measure_step(name: str, folder: Path, samples: int) -> tuple[float, float]:
     """Run one step in a process; return its peak of anonymous memory in MiB, and its seconds."""
     command = [sys.executable, __file__, "--step", name, "--folder", str(folder)]
-    command += ["--samples", str(samples), "--limit", str(limit)]
+    command += ["--samples", str(samples)]
     # Arenas of threads keep freed memory: few of them make runs comparable.
     environment = {**os.environ, "MALLOC_ARENA_MAX": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
     started, peak = time.monotonic(), 0
@@ -150,18 +148,30 @@ def anonymous_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) << 10
 
 
+def group_limit() -> int | None:
+    """Return the MiB of memory that the control group of this process may use; None for all."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for file in (f"memory{path}/memory.limit_in_bytes", f"{path[1:]}/memory.max"):
+            place = Path("/sys/fs/cgroup", file)
+            if controllers in ("memory", "") and place.is_file():
+                text = place.read_text().strip()
+                # Without a limit, version 2 has "max", and version 1 the largest number.
+                return int(text) >> 20 if text.isdigit() and int(text) < 1 << 60 else None
+    return None
+
+
 def main() -> None:
     """Measure all steps and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=600)
-    parser.add_argument("--factor", type=int, default=4)
-    parser.add_argument("--limit", type=int, default=0, help="MiB")
+    parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--factor", type=int, default=10)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.step:
-        run_step(given.step, given.folder, given.samples, given.limit)
+        run_step(given.step, given.folder, given.samples)
         return
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -171,7 +181,7 @@ def main() -> None:
         for name in STEPS:
             row: dict[str, Any] = {"step": name}
             for times, folder in folders.items():
-                peak, seconds = measure_step(name, folder, given.samples * times, given.limit)
+                peak, seconds = measure_step(name, folder, given.samples * times)
                 row |= {f"mib_{times}": round(peak, 1), f"seconds_{times}": round(seconds, 1)}
             row["growth_mib"] = round(row[f"mib_{given.factor}"] - row["mib_1"], 1)
             rows.append(row)
@@ -181,7 +191,7 @@ def main() -> None:
         "samples": given.samples,
         "factor": given.factor,
         "data_mib": round(data / 2**20, 1),
-        "limit_mib": given.limit or None,
+        "group_mib": group_limit(),
         "steps": rows,
     }
     print(figures)
