@@ -64,8 +64,10 @@ DITHER = 2.0**-7
 """Largest relative change of a dithered input: about one step of large INT8 values."""
 
 _COPIES, _FEWEST_COPIES = 16, 4
-# Least number of samples to dither.
-_SAMPLES = 16
+# Least number of samples to dither: copies say more about a fault than samples do.
+_SAMPLES = 6
+# Number of dithered samples in all copies, within the bounds on the number of copies.
+_DITHERED = 256
 # Largest number of values per sample for the mean difference.
 _VALUES = 4096
 # Number of means with random signs: one in a hundred correct engines exceeds all of them.
@@ -253,7 +255,7 @@ def measure_noise(
     sizes: dict[str, list[float]] = {name: [] for name in expected[0]}
     labels: dict[str, list[float | None]] = {name: [] for name in expected[0]}
     away: dict[str, list[list[Floats]]] = {name: [] for name in expected[0]}
-    for _ in range(max(_FEWEST_COPIES, min(_COPIES, _COPIES * _SAMPLES // samples))):
+    for _ in range(max(_FEWEST_COPIES, min(_COPIES, _DITHERED // samples))):
         copies = [
             map_values(lambda value: dithered(value, random), requests[index]) for index in chosen
         ]
