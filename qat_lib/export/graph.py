@@ -116,6 +116,7 @@ def drop_unused(model: ir.Model) -> None:
     for name, value in list(graph.initializers.items()):
         if not value.uses() and value not in outputs:
             del graph.initializers[name]
+            value.const_value = None  # removed nodes keep the value until they are collected
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
