@@ -48,8 +48,8 @@ Reader = Callable[[int], Iterable[Any]]
 def main() -> None:
     """Measure all readers and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=3000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=12_000)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--packages", type=Path, help="folder of further packages")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -95,8 +95,7 @@ class Preprocessing:
             raise DataError(
                 f"raw data: expected {expected}, received {batch.dtype.name} {batch.shape}"
             )
-        # astype always copies here, so the steps below may work in place.
-        out: FloatBatch = batch.astype(np.float32)
+        out = as_float32(batch)
         out *= np.float32(self.scale)
         if any(self.mean):
             out -= np.asarray(self.mean, np.float32)
@@ -192,6 +191,18 @@ class PreprocessingByInput:
 
 AnyPreprocessing = Preprocessing | PreprocessingByInput
 """Preprocessing of a model with one input, or with several."""
+
+
+def as_float32(batch: npt.NDArray[Any]) -> FloatBatch:
+    """Return a float32 copy that begins at a multiple of 64 bytes.
+
+    TensorFlow uses such an array as it is, and copies others.
+    """
+    room = np.empty(batch.size + 16, np.float32)
+    start = -room.ctypes.data // 4 % 16
+    out = room[start : start + batch.size].reshape(batch.shape)
+    np.copyto(out, batch, casting="unsafe")
+    return out
 
 
 def read_preprocessing(data: Mapping[str, Any]) -> AnyPreprocessing:

@@ -11,6 +11,7 @@ import numpy as np
 
 from qat_lib.errors import DataError
 from qat_lib.files.npy import load_npy, take_rows
+from qat_lib.preprocessing import as_float32
 from qatline.components.data.array_checks import Array
 from qatline.components.data.npz_source import PAIRS, find_part, unpack_npz
 from qatline.components.data.part import Batch, Indices, Shape
@@ -69,8 +70,8 @@ class AsFloat:
     def apply(self, batch: Any) -> Any:
         """Return the batch in float32."""
         if isinstance(batch, Mapping):
-            return {name: array.astype(np.float32) for name, array in batch.items()}
-        return batch.astype(np.float32)
+            return {name: as_float32(array) for name, array in batch.items()}
+        return as_float32(batch)
 
 
 def read_labelled(

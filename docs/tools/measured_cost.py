@@ -206,7 +206,7 @@ def reading() -> list[str]:
 cache. "By hand" is a `tf.data` pipeline for the same files; the last column is the speed relative to it. TensorFlow
 decodes JPEG files that have the size of the input already, with the pixels that Pillow gives, so that training and
 engine see the same images. All other images, such as the photographs (480x640 pixels), are decoded and resized by
-Pillow. The ratio varies by 0.1 between runs: with 630 photographs it was 0.85 and 0.88, and 1.0 on a CPU with AVX2.
+Pillow. The ratio varies by 0.1 between runs.
 """,
         table(["reader", "samples", "CPU time per sample", "to hand-written"], rows),
         measured(figures, "tensorflow", "keras"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qat_lib.errors import DataError
-from qat_lib.preprocessing import Preprocessing
+from qat_lib.preprocessing import Preprocessing, as_float32
 
 CIFAR = Preprocessing(
     image_shape=(2, 2, 3), scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
@@ -29,6 +29,18 @@ def test_apply_subtracts_partly_zero_mean() -> None:
 def test_apply_divides_by_partly_unit_std() -> None:
     definition = Preprocessing(image_shape=(1, 1, 3), scale=1.0, std=(1.0, 2.0, 1.0))
     assert definition.apply(np.full((1, 1, 1, 3), 5, np.uint8)).ravel().tolist() == [5.0, 2.5, 5.0]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float64, np.float32])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1,)])
+def test_as_float32_is_an_aligned_copy(kind: type, shape: tuple[int, ...]) -> None:
+    given = np.arange(np.prod(shape)).astype(kind).reshape(shape)[..., ::-1]
+    out = as_float32(given)
+    np.testing.assert_array_equal(out, given)
+    assert out.dtype == np.float32
+    assert out.flags.c_contiguous
+    assert out.ctypes.data % 64 == 0
+    assert not np.shares_memory(out, given)
 
 
 def test_apply_leaves_its_input_alone() -> None:
