@@ -75,7 +75,7 @@ def lowering_pass(
 
     @functools.wraps(rewrite)
     def pure(model: ir.Model, *args: P.args, **kwargs: P.kwargs) -> ir.Model:
-        copy = copy_model(model)
+        copy = copy_graph(model)
         run_in_place(pure, copy, *args, **kwargs)
         return copy
 
@@ -93,7 +93,7 @@ def run_in_place(
     drop_unused(model)
 
 
-def copy_model(model: ir.Model) -> ir.Model:
+def copy_graph(model: ir.Model) -> ir.Model:
     """Return a copy that shares the tensors' values only."""
     copy = model.clone()
     # onnx-ir shares type objects between copies, and changes them in place.

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qat_lib.export import passes
-from qat_lib.export.graph import copy_model, run_in_place
+from qat_lib.export.graph import copy_graph, run_in_place
 from qat_lib.export.options import PASSES, ExportOptions
 from qat_lib.export.ranges import LearnedRange
 from qat_lib.preprocessing import AnyPreprocessing
@@ -31,7 +31,7 @@ def lower(
         preprocessing: preprocessing of images. Default None: the pass that embeds it does not run.
         layout: axis order of image inputs. Default ``"NHWC"``.
     """
-    lowered = copy_model(graph)
+    lowered = copy_graph(graph)
     given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing, "layout": layout}
     for step in PASSES:
         if step.when is not None and not step.when(options):
