@@ -1,7 +1,7 @@
 """Typed helpers over onnx-ir for the lowering passes.
 
-A pass is written as an in-place edit of a model; ``lowering_pass`` turns it into a pure function
-that returns a new model and leaves its argument unchanged (tensors are shared, not copied).
+A pass is written as an in-place edit of a model. ``lowering_pass`` turns it into a pure function
+that returns a new model; ``run_in_place`` runs the edit itself.
 """
 
 from __future__ import annotations
