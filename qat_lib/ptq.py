@@ -109,7 +109,7 @@ class PtqRecipe:
             return plain._quantized(candidate, batches, spec)
 
         return front_end_of(model).prepare(
-            model, data, self.equalize, quantize, batch_size=min(self.batch_size, 16)
+            model, data, self.equalize, quantize, batch_size=min(self.batch_size, 32)
         )
 
     def plan(self, model: Any, spec: QuantizationSpec | None = None) -> QuantizationPlan:
