@@ -185,7 +185,7 @@ def _add_split(
 
 
 def _images(values: Sequence[Any], name: str, where: str, first: int) -> list[bytes]:
-    """Return the content of image files, in the records or beside them."""
+    """Return the content of image files, either part of a record or named in it."""
     contents = []
     for place, value in enumerate(values):
         if value is None or (value["bytes"] is None and value["path"] is None):

@@ -7,25 +7,13 @@ engines; the others are inferred.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from qat_lib.analysis.findings import Confidence
 from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.reads import Read, Scale
 from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
-_SEEN: Mapping[str, Confidence] = {
-    "MaxPool": "D",
-    "Pad": "E",
-    **dict.fromkeys(onnx_operators("layout"), "E"),
-}
-#: Operators that commute with quantization along their first input, with the evidence.
-_MOVERS: Mapping[str, Confidence] = {
-    op: _SEEN.get(op, "I") for op in onnx_operators("range preserving")
-}
 _LARGEST_INTEGER = 127
 _RECTIFIERS = onnx_operators("rectifier")
 
@@ -67,7 +55,7 @@ def propagate(flow: Flow) -> Flow:
 
 
 def _data(flow: Flow, node: Node) -> tuple[Read, ...]:
-    """Return the reads along which quantization commutes with ``node``, if any."""
+    """Return the inputs of ``node`` that its quantizer can move to, if any."""
     if node.op == "Concat":
         return flow.data_inputs(node)
     if flow.graph.moves_values(node) or is_rectifier(flow.graph, node):

@@ -13,7 +13,7 @@ wrong sample among many. Accepted differences:
 
 Engine and reference of such a network answer dithered copies of some requests, with changes of the
 inputs by about one INT8 step. Each copy rounds other values in another direction, so rounding noise
-averages out, and what a fault adds remains. Accepted are
+averages out, and the error of a fault remains. Accepted are
 
 - 1.5 times the noise for a single difference, at most 0.5. The noise is the change of the
   reference's answers by the dither.

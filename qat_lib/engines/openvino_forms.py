@@ -161,7 +161,7 @@ def _behind(graph: OnnxGraph, node: Node) -> Iterator[Node]:
 
 
 def _repeated(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield each Q behind a Concat whose inputs are integers of the same scale already."""
+    """Yield each Q behind a Concat of tensors that have the scale of the Q already."""
     if any(node.op in _LOOPS for node in graph.nodes):
         return  # their bodies may read a tensor that would disappear
     for node in graph.nodes:

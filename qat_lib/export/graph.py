@@ -76,17 +76,15 @@ def lowering_pass(
     @functools.wraps(rewrite)
     def pure(model: ir.Model, *args: P.args, **kwargs: P.kwargs) -> ir.Model:
         copy = copy_graph(model)
-        run_in_place(pure, copy, *args, **kwargs)
+        run_in_place(rewrite, copy, *args, **kwargs)
         return copy
 
     # functools.wraps keeps the parameter's name, Callable has none.
     return pure  # type: ignore[return-value]
 
 
-def run_in_place(
-    lowering: Callable[..., ir.Model], model: ir.Model, *args: Any, **kwargs: Any
-) -> None:
-    """Run a lowering pass on ``model`` itself: a copy per pass took a third of an export."""
+def run_in_place(lowering: Callable[..., Any], model: ir.Model, *args: Any, **kwargs: Any) -> None:
+    """Run a lowering pass, or its rewrite, on ``model`` itself."""
     inspect.unwrap(lowering)(model, *args, **kwargs)
     # Passes may insert nodes after their readers.
     model.graph.sort()
@@ -94,7 +92,7 @@ def run_in_place(
 
 
 def copy_graph(model: ir.Model) -> ir.Model:
-    """Return a copy that shares the tensors' values only."""
+    """Return a copy of a model; the copies share the data of their tensors."""
     copy = model.clone()
     # onnx-ir shares type objects between copies, and changes them in place.
     graph = copy.graph

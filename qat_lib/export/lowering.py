@@ -31,6 +31,7 @@ def lower(
         preprocessing: preprocessing of images. Default None: the pass that embeds it does not run.
         layout: axis order of image inputs. Default ``"NHWC"``.
     """
+    # One copy for all passes: a copy for each took up to a third of the time of an export.
     lowered = copy_graph(graph)
     given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing, "layout": layout}
     for step in PASSES:

@@ -43,13 +43,16 @@ def load_npy(path: str | Path) -> npt.NDArray[Any]:
 def take_rows(array: npt.NDArray[Any], indices: npt.NDArray[np.int64] | slice) -> npt.NDArray[Any]:
     """Return the rows ``array[indices]``.
 
-    Rows of a mapped file are announced to the system first. Otherwise each page fault also reads
-    megabytes around the row, and reading a file larger than the memory takes twenty times as long.
+    Rows of a mapped file are announced to the system first. Otherwise the system also reads its
+    read-ahead, up to megabytes, around each row: a file larger than the memory is read much slower.
     """
     # A view has another base, and its offset in the file is not known.
     mapped = array.base if isinstance(array, np.memmap) else None
-    is_scattered = isinstance(indices, np.ndarray) and array.strides[0] >= mmap.PAGESIZE
-    if is_scattered and isinstance(mapped, mmap.mmap):
+    if (
+        isinstance(mapped, mmap.mmap)
+        and isinstance(indices, np.ndarray)
+        and array.strides[0] >= mmap.PAGESIZE
+    ):
         size, origin = array.strides[0], array.offset % mmap.ALLOCATIONGRANULARITY
         for index in indices:
             start = origin + int(index) * size
