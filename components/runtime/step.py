@@ -47,7 +47,11 @@ from qatline.components.store.fingerprints import (
 from qatline.components.store.step_store import StepStore, step_key
 from qatline.components.support.disk_errors import as_storage_error
 from qatline.components.support.events import EventProgress, NullProgress, emit
-from qatline.components.support.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
+from qatline.components.support.process import (
+    KFP_EXECUTOR_VARIABLE,
+    collect_rarely,
+    die_with_launcher,
+)
 from qatline.components.support.scrubbed_output import scrub_output
 from qatline.components.support.turns import turn
 from qatline.components.support.user_code import find_user_modules
@@ -92,8 +96,9 @@ def run_component(
     """
     # Before the step's slow imports: a launcher killed meanwhile must not leave an orphan.
     die_with_launcher()
-    if os.environ.get(KFP_EXECUTOR_VARIABLE):  # the output becomes the log of a pod
+    if os.environ.get(KFP_EXECUTOR_VARIABLE):  # a process of its own, whose output becomes a log
         scrub_output()
+        collect_rarely()
     find_user_modules()
     worker = read_worker_config()
     if worker is not None and worker.index > 0 and load_step(step).takes_checkpoints:

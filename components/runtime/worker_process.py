@@ -10,7 +10,7 @@ import os
 import sys
 
 from qatline.components.runtime.step import run_component
-from qatline.components.support.parent import follow
+from qatline.components.support.process import follow
 from qatline.components.workers.worker_group import PARENT_VARIABLE
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from qat_lib.errors import TrackingError
-from qatline.components.support.parent import LAUNCHER_VARIABLE
+from qatline.components.support.process import LAUNCHER_VARIABLE
 from qatline.components.tracking.mlflow_run import MlflowRun
 from qatline.components.tracking.pipeline_run import pipeline_run, source_tags
 from qatline.components.tracking.store import open_client, probe, translated

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from qatline.components.support.credentials import mask_values
+from qatline.components.support.process import collect_rarely
 from qatline.components.support.scrubbed_output import scrub_output
 from qatline.pipelines.cli import cluster as cli_cluster
 from qatline.pipelines.cli import config as cli_config
@@ -247,6 +248,7 @@ def main() -> None:
     if os.environ.get("COLUMNS") == "0":
         del os.environ["COLUMNS"]
     scrub_output(stdout=mask_values)
+    collect_rarely()
     app()
 
 

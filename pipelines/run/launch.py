@@ -28,7 +28,7 @@ from qatline.components.step_table import STEPS
 from qatline.components.store.step_store import RUN_VARIABLE, STORE_VARIABLE
 from qatline.components.support.disk_errors import as_storage_error, is_disk_full
 from qatline.components.support.events import EVENTS_VARIABLE, emit
-from qatline.components.support.parent import LAUNCHER_VARIABLE, follow
+from qatline.components.support.process import LAUNCHER_VARIABLE, collect_rarely, follow
 from qatline.components.support.scrubbed_output import scrub_output
 from qatline.components.support.user_code import find_user_modules
 from qatline.components.tracking.tracker import tracking_mode
@@ -57,6 +57,7 @@ class StepStoppedError(StepError):
 def launch_folder(arguments: list[str]) -> int:
     """Run the pipeline of a run folder; return the process exit code."""
     scrub_output()  # kfp forwards the steps' output: both become the run's log
+    collect_rarely()
     folder = RunFolder(path=Path(arguments[0]))
     signal.signal(signal.SIGTERM, _end_with_children)
     follow(int(arguments[1]), signal.SIGTERM)

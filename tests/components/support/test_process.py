@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from qatline.components.support import parent
-from qatline.components.support.parent import die_with_launcher
+from qatline.components.support import process
+from qatline.components.support.process import die_with_launcher
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 LAUNCHER = """
     import os, subprocess, sys
     step = ("import os, sys, time; from pathlib import Path; "
-            "from qatline.components.support.parent import die_with_launcher; "
+            "from qatline.components.support.process import die_with_launcher; "
             "die_with_launcher(); Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(120)")
     environment = {**os.environ, "_KFP_RUNTIME": "true"}
     if sys.argv[2] == "named":
@@ -67,12 +67,33 @@ def test_step_without_launcher_does_not_start() -> None:
         "_KFP_RUNTIME": "true",
         "QATLINE_LAUNCHER_PID": str(gone.pid),
     }
-    code = "from qatline.components.support.parent import die_with_launcher; die_with_launcher(); print('alive')"
+    code = "from qatline.components.support.process import die_with_launcher; die_with_launcher(); print('alive')"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, timeout=30, check=False
     )
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == b""
+
+
+def test_a_shutdown_skips_the_objects_of_the_process() -> None:
+    code = """if True:
+        import atexit, gc
+        from qatline.components.support.process import collect_rarely
+        atexit.register(lambda: print(gc.get_freeze_count()))  # after later registrations
+        young = gc.get_threshold()[0]
+        collect_rarely()
+        print(gc.get_threshold()[0] > young, gc.get_freeze_count())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+    rarer, before, after = done.stdout.split()
+    assert rarer == b"True"
+    assert int(after) > int(before) == 0
 
 
 def test_outside_a_kfp_executor_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,15 +110,15 @@ class Watched:
         self.threads: list[dict[str, Any]] = []
         self.error: OSError | None = None
         self.stat: dict[int, str] = {}
-        monkeypatch.setattr(parent.ctypes, "CDLL", self.library)
-        monkeypatch.setattr(parent.os, "pidfd_open", self.pidfd_open)
-        monkeypatch.setattr(parent.os, "getppid", lambda: 50)
+        monkeypatch.setattr(process.ctypes, "CDLL", self.library)
+        monkeypatch.setattr(process.os, "pidfd_open", self.pidfd_open)
+        monkeypatch.setattr(process.os, "getppid", lambda: 50)
         monkeypatch.setattr(
-            parent.os, "kill", lambda pid, number: self.asked.append(("kill", pid, number))
+            process.os, "kill", lambda pid, number: self.asked.append(("kill", pid, number))
         )
-        monkeypatch.setattr(parent.threading, "Thread", self.thread)
-        monkeypatch.setattr(parent.time, "sleep", lambda seconds: None)
-        monkeypatch.setattr(parent.Path, "read_text", lambda path: self.read_text(path))
+        monkeypatch.setattr(process.threading, "Thread", self.thread)
+        monkeypatch.setattr(process.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(process.Path, "read_text", lambda path: self.read_text(path))
         monkeypatch.setenv("_KFP_RUNTIME", "true")
 
     def library(self, name: str | None, *, use_errno: bool) -> Any:
@@ -190,11 +211,11 @@ def test_die_with_launcher_is_noop_outside_executor(
 
 FOLLOWER = """
 import os, signal, sys, time
-from qatline.components.support import parent
+from qatline.components.support import process
 if sys.argv[2] == "stubborn":
-    parent._GRACE = 0.2
+    process._GRACE = 0.2
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-parent.follow(os.getppid(), signal.SIGTERM)
+process.follow(os.getppid(), signal.SIGTERM)
 with open(sys.argv[1], "w") as file:
     file.write(str(os.getpid()))
 time.sleep(120)
