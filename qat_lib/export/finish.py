@@ -18,7 +18,7 @@ from qat_lib.core.plan import PlanLike, QuantizationPlan, as_plan
 from qat_lib.engines import get_backend
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export.comparing import ParityReference
-from qat_lib.export.graph import rank
+from qat_lib.export.graph import UNUSED, rank
 from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, RangeOwner, disabled_quantizers, learned_ranges
@@ -134,9 +134,10 @@ def export_source(
     _check_signs(ranges, options.target)
     graph = source.convert(options)
     converted = time.perf_counter()
+    absent = sorted({*disabled_quantizers(quantizers), *graph.meta.get(UNUSED, ())})
     graph = lower(graph, ranges, options, preprocessing, layout=source.layout)
     half = options.float_precision == "fp16"
-    recorded = record_quantizers(graph, ranges, disabled_quantizers(quantizers), half=half)
+    recorded = record_quantizers(graph, ranges, absent, half=half)
     entries = _entries(graph, options, source.layout, preprocessing, metadata, planned)
     if (cpu := _cpu(quantizers, planned)) is not None:
         entries["cpu"] = cpu

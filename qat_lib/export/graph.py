@@ -44,6 +44,9 @@ TENSOR = "keras_tensor"
 QUANTIZER = "quantizer"
 """Key of ``node.meta`` of a Q or DQ node: name of its quantizer."""
 
+UNUSED = "unused_quantizers"
+"""Key of ``model.meta``: quantizers of tensors that no output of the model depends on."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm:

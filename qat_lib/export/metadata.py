@@ -78,7 +78,7 @@ class Recorded:
     Attributes:
         activations: quantizer -> float32 scale.
         weights: name of the DQ node -> its record.
-        disabled: disabled quantizers, absent in the graph.
+        disabled: quantizers absent in the graph: disabled, or of tensors that no output depends on.
         half: whether scales were rounded to float16.
         readers: name of every DQ node -> its readers, sorted, each as ``<node>:<input>`` (graph
             outputs: ``<name>:``); None in the record of an older file.

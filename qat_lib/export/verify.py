@@ -207,7 +207,7 @@ def _check_names(
             name,
             message="this quantizer is not in the graph: its Q/DQ pair was folded away or never "
             "traced.",
-            advice="Export again; if the finding remains, its tensor reaches no output of the model.",
+            advice="Export again.",
         )
     for name in sorted(present - expected):
         yield Q02.at(
@@ -218,8 +218,9 @@ def _check_names(
     for name in sorted(disabled & (planned or set())):
         yield Q01.at(
             name,
-            message="this quantizer is disabled in the model.",
-            advice="Enable it to quantize.",
+            message="this quantizer is not in the graph: it is disabled, or no output of the model "
+            "depends on its tensor.",
+            advice="Enable it to quantize the tensor.",
             severity="info",
         )
 

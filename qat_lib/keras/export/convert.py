@@ -18,6 +18,7 @@ from qat_lib.export.graph import (
     LAYER,
     ORIGIN,
     TENSOR,
+    UNUSED,
     BatchNorm,
     border_dimension,
     is_op,
@@ -69,6 +70,7 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
     _name_io(result, trace, batch)
     _attribute(result, trace)
     insert_pairs(result, trace.markers)
+    result.meta[UNUSED] = trace.unused_quantizers()
     return result
 
 

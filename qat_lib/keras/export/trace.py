@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.keras.export.precision import float32_for, float32_semantics
+from qat_lib.keras.export.prepare import producer
 from qat_lib.keras.graph.existing_quantizers import refuse_keras_quantized
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import TensorQuantizer, export_mode
@@ -57,6 +58,22 @@ class Trace:
     operations: dict[str, Any]
     tensors: dict[str, str]
     shapes: dict[str, tuple[list[int | None], Any]]
+
+    def unused_quantizers(self) -> set[str]:
+        """Return the quantizers that no output depends on.
+
+        A layer computes all its outputs, even if the model uses some of them.
+        """
+        read = {node.name: [producer(name) for name in node.input] for node in self.graph_def.node}
+        waiting, used = [producer(name) for name, _ in self.outputs], set[str]()
+        while waiting:
+            if (name := waiting.pop()) not in used:
+                used.add(name)
+                waiting += read[name]
+        # Markers in the branches of a condition are in other graphs.
+        unused = read.keys() - used
+        needed = {name for tensor, name in self.markers.items() if producer(tensor) not in unused}
+        return set(self.markers.values()) - needed
 
 
 @dataclass

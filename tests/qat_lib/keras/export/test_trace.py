@@ -30,6 +30,22 @@ class Holder(layers.Layer):
         return self.inner(x)
 
 
+@keras.saving.register_keras_serializable("test_trace")
+class TwoLevels(layers.Layer):
+    """A layer that computes two outputs."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.fine, self.coarse = layers.Conv2D(4, 3), layers.Conv2D(4, 3, strides=2)
+
+    def build(self, shape):
+        self.fine.build(shape)
+        self.coarse.build(shape)
+
+    def call(self, x):
+        return self.fine(x), self.coarse(x)
+
+
 def augmentation(x):
     for layer in (
         layers.RandomFlip(),
@@ -100,3 +116,21 @@ def test_augmentation_and_what_it_reads_share_one_quantizer():
     sides = [layers.Conv2D(2, 3, name="before")(image), layers.Conv2D(2, 3, name="behind")(flipped)]
     plan = qat_lib.plan_quantization(keras.Model(image, layers.Concatenate()(sides)))
     assert [entry.tensor for entry in plan.by_kind("activation")] == ["image:0"]
+
+
+def test_quantizers_of_an_unused_output_are_absent(images, tmp_path):
+    image = keras.Input((8, 8, 3), name="image")
+    float_model = keras.Model(image, TwoLevels(name="levels")(image)[0])
+    plan = qat_lib.plan_quantization(float_model)
+    model = qat_lib.quantize_model(float_model)
+    qat_lib.calibrate(model, images)
+    report = qat_lib.export_onnx(model, tmp_path / "model.onnx", plan=plan)
+    (finding,) = report.findings
+    assert (finding.code, finding.severity) == ("Q01", "info")
+    assert finding.quantizer == "levels_coarse_kernel_quantizer"
+    assert report.quantizers == 2
+    # Without the record, which names the absent quantizers, nothing tells them from lost ones.
+    graph = onnx.load(tmp_path / "model.onnx")
+    del graph.metadata_props[:]
+    onnx.save(graph, tmp_path / "bare.onnx")
+    assert "error" in {f.severity for f in qat_lib.verify_onnx(tmp_path / "bare.onnx", plan=plan)}
