@@ -52,12 +52,12 @@ def freezable(
     Returns:
         Placeholder -> array.
     """
-    marking = {producer(tensor) for tensor in markers}
+    marking = {node_of(tensor) for tensor in markers}
     quantized: set[str] = set()
     for node in graph_def.node:
         if node.name in marking:
-            quantized.update(producer(tensor) for tensor in node.input)
-    names = {producer(tensor): value for tensor, value in weights.items()}
+            quantized.update(node_of(tensor) for tensor in node.input)
+    names = {node_of(tensor): value for tensor, value in weights.items()}
     return {name: float32_array(value) for name, value in names.items() if name not in quantized}
 
 
@@ -121,11 +121,11 @@ def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
     """Return (x, True) if the operand of ``node`` is ``-x``, else (operand, False)."""
     by_name = {other.name: other for other in graph_def.node}
     (source,) = node.input
-    product = by_name.get(producer(source))
+    product = by_name.get(node_of(source))
     if product is None or product.op != "Mul":
         return source, False
     for index, name in enumerate(product.input):
-        minus = by_name.get(producer(name))
+        minus = by_name.get(node_of(name))
         if minus is not None and minus.op == "Neg":
             (negated,) = minus.input
             factors = [negated if i == index else other for i, other in enumerate(product.input)]
@@ -169,7 +169,7 @@ def _keep_padding(graph_def: Any) -> None:
         explicit = node.op == "Conv2D" and node.attr["padding"].s == b"EXPLICIT"
         if not explicit and node.op != "SpaceToBatchND":
             continue
-        pad = pads.pop(producer(node.input[0]), None)
+        pad = pads.pop(node_of(node.input[0]), None)
         if pad is None:
             continue
         dtype = pad.attr["T"]
@@ -180,6 +180,6 @@ def _keep_padding(graph_def: Any) -> None:
         pad.input.append(zero.name)
 
 
-def producer(tensor: str) -> str:
+def node_of(tensor: str) -> str:
     """Return the name of the node that computes a tensor."""
     return tensor.lstrip("^").partition(":")[0]

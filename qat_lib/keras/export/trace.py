@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.keras.export.precision import float32_for, float32_semantics
-from qat_lib.keras.export.prepare import producer
+from qat_lib.keras.export.prepare import node_of
 from qat_lib.keras.graph.existing_quantizers import refuse_keras_quantized
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import TensorQuantizer, export_mode
@@ -64,15 +64,15 @@ class Trace:
 
         A layer computes all its outputs, even if the model uses some of them.
         """
-        read = {node.name: [producer(name) for name in node.input] for node in self.graph_def.node}
-        waiting, used = [producer(name) for name, _ in self.outputs], set[str]()
+        read = {node.name: [node_of(name) for name in node.input] for node in self.graph_def.node}
+        waiting, used = [node_of(name) for name, _ in self.outputs], set[str]()
         while waiting:
             if (name := waiting.pop()) not in used:
                 used.add(name)
                 waiting += read[name]
         # Markers in the branches of a condition are in other graphs.
         unused = read.keys() - used
-        needed = {name for tensor, name in self.markers.items() if producer(tensor) not in unused}
+        needed = {name for tensor, name in self.markers.items() if node_of(tensor) not in unused}
         return set(self.markers.values()) - needed
 
 
