@@ -18,7 +18,7 @@ from qat_lib.graph.roles import other_layers
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.example_values import ExampleValues, KnownValue
 from qat_lib.torch.existing_quantizers import is_quantized
-from qat_lib.torch.in_place import follow_in_place
+from qat_lib.torch.in_place import assigned, follow_in_place, has_lost_assignment
 from qat_lib.torch.inference import in_inference
 
 logger = logging.getLogger("qat_lib")
@@ -45,10 +45,14 @@ class TrainingFlag(nn.Module):
 
 
 class _Value(fx.Proxy):
-    """Traced value that records ``x += y`` as a change in place.
+    """Traced value that records ``x += y`` as a change in place, and ``x[index] = y``.
 
-    The default proxy evaluates ``x + y`` and rebinds the name.
+    The default proxy evaluates ``x + y`` and rebinds the name, and refuses the assignment.
     """
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        changed = self.tracer.create_proxy("call_function", assigned, (self, index, value), {})
+        self.node = changed.node  # whoever holds this value now reads the changed one
 
     def __iadd__(self, other: Any) -> Any:
         return self._change(operator.iadd, other)
@@ -213,6 +217,14 @@ def trace_module(
             other, _ = _trace(module, inputs, leaves, example)
     except UnsupportedModelError:  # for example, a detector that requires targets in training
         other = fx.Graph()
+    if has_lost_assignment(traced):
+        raise UnsupportedModelError(
+            _untraceable(
+                module,
+                "it assigns to items of a tensor that shares its memory with another one, which is "
+                "read later. Assign to a clone",
+            )
+        )
     follows = _follow_mode(traced, other)
     follow_in_place(traced)
     traced.recompile()

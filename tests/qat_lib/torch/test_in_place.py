@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from qat_lib.torch import quantize_model
+from qat_lib.errors import UnsupportedModelError
+from qat_lib.torch import calibrate, quantize_model
 from qat_lib.torch.in_place import changes_its_input, work_out_of_place
 from qat_lib.torch.tracing import trace_module
 
@@ -84,3 +85,73 @@ class Viewed(nn.Module):
 def test_changes_of_views_stay() -> None:
     traced = trace_module(Viewed())
     assert torch.equal(traced(torch.ones(1, 2)), torch.tensor([[12.0, 2.0]]))
+
+
+class Assigned(nn.Module):
+    """Assigns to items of a convolution's output, or of what ``source`` makes of it."""
+
+    def __init__(self, source: Any, later: Any) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 2, 1)
+        self.source, self.later = source, later
+
+    def forward(self, x: Any) -> Any:
+        made = self.conv(x)
+        y = self.source(made)
+        view = y[:, 1:]
+        y[:, 0::2] = y[:, 0::2].sigmoid() * 2
+        y[:, 1, 0] = 0.5
+        return self.head(y) + self.later(made, view)
+
+
+def _nothing(_made: Any, _view: Any) -> Any:
+    return 0
+
+
+def test_assignment_to_items() -> None:
+    torch.manual_seed(0)
+    network, x = Assigned(torch.clone, _nothing), torch.randn(2, 3, 4, 4)
+    traced = trace_module(network)
+    with torch.no_grad():
+        assert torch.equal(traced(x), network(x))
+        quantized = quantize_model(network)
+        assert type(quantized.head).__name__ == "QuantConv2d"
+        calibrate(quantized, [x])
+        assert (quantized(x) - network(x)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("source", "later"),
+    [
+        pytest.param(torch.clone, lambda _, view: view[:, :2], id="a view of it"),
+        pytest.param(lambda made: made[:, :], lambda made, _: made[:, :2], id="its base"),
+        pytest.param(torch.relu_, lambda made, _: made[:, :2], id="changed in place before"),
+    ],
+)
+def test_assignment_with_lost_changes_is_refused(source: Any, later: Any) -> None:
+    with pytest.raises(UnsupportedModelError, match="Assign to a clone"):
+        trace_module(Assigned(source, later))
+
+
+def test_assignment_to_a_view_alone_is_kept() -> None:
+    network = Assigned(lambda made: made.chunk(1, 1)[0], _nothing)
+    x = torch.randn(2, 3, 4, 4)
+    with torch.no_grad():
+        assert torch.equal(trace_module(network)(x), network(x))
+
+
+class Stateful(nn.Module):
+    """Assigns to items of its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    def forward(self, x: Any) -> Any:
+        self.offset[0] = 1.0
+        return x + self.offset
+
+
+def test_assignment_to_a_parameter_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="Assign to a clone"):
+        trace_module(Stateful())
