@@ -45,6 +45,7 @@ PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 """Names of the inputs and targets of each part, in order of priority."""
 
+_TARGETS = frozenset(f"{target}.npy" for names in PAIRS.values() for _, target in names)
 _NAMES = frozenset(name for names in PAIRS.values() for pair in names for name in pair)
 # Prefixes of the names of several inputs: ``x_train_<input>``.
 _SEVERAL = tuple(f"{pair[0]}_" for names in PAIRS.values() for pair in names if pair[0] != "x")
@@ -91,12 +92,12 @@ def read_npz(
 
 
 def holds_pairs(path: Path) -> bool:
-    """Return whether a ``.npz`` file has arrays of known names, or can't be read."""
+    """Return whether a ``.npz`` file has targets of known names, or can't be read."""
     if not path.is_file():
         return True
     try:
         with zipfile.ZipFile(path) as archive:
-            return any(map(_is_known, archive.namelist()))
+            return not _TARGETS.isdisjoint(archive.namelist())
     except (OSError, zipfile.BadZipFile):
         return True
 

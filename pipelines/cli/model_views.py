@@ -40,8 +40,8 @@ def read_inputs(path: Path) -> Any:
     """Return the model inputs of a file.
 
     Args:
-        path: a ``.npy`` file of one input, which is memory-mapped, or a ``.npz`` file of several by
-            their names.
+        path: a ``.npy`` file of one input, which is memory-mapped, or a ``.npz`` file: one input of
+            any name, or several by their names.
 
     Raises:
         DataError: The file is missing or holds no arrays of numbers.
@@ -57,7 +57,8 @@ def read_inputs(path: Path) -> Any:
         if path.suffix != ".npz":
             return load_npy(path)
         with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            found = {name: arrays[name] for name in arrays.files}
+            return found if len(found) > 1 else next(iter(found.values()), found)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(

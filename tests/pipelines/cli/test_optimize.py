@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = {"x_train": data[:96], "y_train": labels[:96]}
     np.savez(path / "d.npz", **parts, x_test=data[96:], y_test=labels[96:])
     np.save(path / "x.npy", data)
+    np.savez(path / "x.npz", x_train=data)
     return path
 
 
@@ -126,8 +127,11 @@ def test_optimize_keeps_the_outputs_of_a_detector_in_float(tmp_path: Path) -> No
     assert (found["metric"], found["int8_layers"], found["weighted_layers"]) == ("map", 1, 2)
 
 
-def test_optimize_without_targets_compares_with_fp32(folder: Path, tmp_path: Path) -> None:
-    arguments = ["--data", str(folder / "x.npy"), "-o", str(tmp_path), "--samples", "32", *QUICK]
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_optimize_without_targets_compares_with_fp32(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    arguments = ["--data", str(folder / name), "-o", str(tmp_path), "--samples", "32", *QUICK]
     done = runner.invoke(app, ["optimize", str(folder / "m.keras"), *arguments, "--json"])
     found = json.loads(done.stdout)
     assert done.exit_code == bool(found["reason"])
