@@ -37,8 +37,8 @@ def optimize_file(
     data: Annotated[
         Path,
         typer.Option(
-            help=".npz of x_train, y_train, x_test, y_test (or x, y), or .npy of inputs, as the "
-            "model takes them."
+            help=".npz of x_train, y_train, x_test, y_test (or x, y), or .npy or .npz of inputs, as "
+            "the model takes them."
         ),
     ],
     output: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write.")],
