@@ -28,8 +28,8 @@ from typing import Any
 
 from applications_case import Case, run_stages
 from applications_hub import HUB, case_of
-from applications_maps import FEW, MAPS, SIZES, map_case
-from applications_maps import SAMPLES as FEWER
+from applications_maps import MAPS, SIZES, map_case
+from applications_maps import SAMPLES as FEW
 from applications_table import problems, write_results
 
 RESULTS = Path(__file__).resolve().parent / "results" / "applications.json"
@@ -69,7 +69,7 @@ def run_case(name: str) -> dict[str, Any]:
         if name in HUB:
             case = case_of(name)(Path(folder), HUB[name], image_size(name), SAMPLES)
         elif name in MAPS:
-            case = map_case(name)(Path(folder), MAPS[name], image_size(name), FEWER.get(name, FEW))
+            case = map_case(name)(Path(folder), MAPS[name], image_size(name), FEW[name])
         else:
             builder = builders()[name]
             case = Case(

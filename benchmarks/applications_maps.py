@@ -243,12 +243,8 @@ MAPS: dict[str, Callable[..., Any]] = {
 }
 SIZES = {"keras_hub RetinaNet": 128, "keras_hub SAM3": 56}
 """Sides of images other than 64 pixels."""
-FEW = 8
-SAMPLES = {"keras_hub SAM3": 2}
-"""Numbers of images other than ``FEW``.
-
-SAM3's encoder of prompts takes as many samples as it has tokens: here a box's and its own.
-"""
+SAMPLES = {**dict.fromkeys(MAPS, 8), "keras_hub SAM3": 2}
+"""Numbers of images. SAM3's encoder takes as many as it has tokens of prompts: a box's and its own."""
 PROMPTS = {"keras_hub SAM": _sam_prompts, "keras_hub SAM3": _sam3_prompts}
 DETECTORS = ("keras_hub RetinaNet", "keras_hub D-FINE")
 

@@ -3,7 +3,7 @@
 A step ends with its launcher, even if that is killed. KFP starts a shell between the launcher and
 the step's process, and the shell survives a launcher killed with SIGKILL: the step would continue
 alone and collide with a resumed run. The step therefore watches the launcher through a process
-descriptor, which is safe against reused process ids.
+descriptor, since process ids are reused.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _log = logging.getLogger(__name__)
 def collect_rarely() -> None:
     """Reduce the time of garbage collection in this process.
 
-    Imports and traced graphs create a million objects that live as long as the process. Python's
-    default thresholds examine them again and again: a fifth of the time of the imports, and a
-    second at exit.
+    Imports and traced graphs create a million long-lived objects. With Python's default thresholds,
+    repeated searches through them take a fifth of the time of the imports, and a second at exit.
     """
     gc.set_threshold(10_000, 10, 10)
     atexit.register(gc.freeze)  # the collections of a shutdown skip frozen objects

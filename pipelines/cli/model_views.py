@@ -301,7 +301,7 @@ def show_evaluation(found: FileEvaluation) -> None:
 
 
 def show_optimized(found: Optimized) -> None:
-    """Show the comparison of the float and the INT8 engine, and what was tried."""
+    """Show the comparison of the float and the INT8 engine, and the attempts."""
     console = _console()
     console.print(escape(str(found)), soft_wrap=True)
     if len(found.attempts) > 1:

@@ -220,7 +220,7 @@ def _check_names(
             name,
             message="this quantizer is not in the graph: it is disabled, or no output of the model "
             "depends on its tensor.",
-            advice="Enable it to quantize the tensor.",
+            advice="If it is disabled, enable it to quantize its tensor.",
             severity="info",
         )
 

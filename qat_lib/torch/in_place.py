@@ -28,32 +28,6 @@ def assigned(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     return changed
 
 
-def has_lost_assignment(traced: fx.GraphModule) -> bool:
-    """Return whether a value is read that should have changed with an assignment to its items.
-
-    ``x[index] = value`` also changes the views of ``x`` and all that ``x`` is a view of, and
-    parameters keep the change. ``assigned`` changes the name ``x`` alone.
-    """
-    place = {node: number for number, node in enumerate(traced.graph.nodes)}
-    for node in traced.graph.find_nodes(op="call_function", target=assigned):
-        base = node.args[0]
-        while _shares_memory(traced, base):
-            base = base.args[0]
-        same = [base]
-        for each in same:  # grows
-            same += [user for user in each.users if _shares_memory(traced, user, each)]
-        late = any(place[reader] > place[node] for each in same for reader in each.users)
-        if late or base.op == "get_attr":
-            return True
-    return False
-
-
-def _shares_memory(traced: fx.GraphModule, node: fx.Node, other: fx.Node | None = None) -> bool:
-    """Return whether a node's result may share the memory of its first input, or of ``other``."""
-    shares = _is_view(node) or changes_its_input(traced, node)
-    return shares and other in (None, node.args[0])
-
-
 def follow_in_place(traced: fx.GraphModule) -> None:
     """Redirect later readers of a value changed in place to the changed value.
 

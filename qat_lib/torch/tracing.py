@@ -18,7 +18,7 @@ from qat_lib.graph.roles import other_layers
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.example_values import ExampleValues, KnownValue
 from qat_lib.torch.existing_quantizers import is_quantized
-from qat_lib.torch.in_place import assigned, follow_in_place, has_lost_assignment
+from qat_lib.torch.in_place import assigned, follow_in_place
 from qat_lib.torch.inference import in_inference
 
 logger = logging.getLogger("qat_lib")
@@ -50,7 +50,11 @@ class _Value(fx.Proxy):
     The default proxy evaluates ``x + y`` and rebinds the name, and refuses the assignment.
     """
 
+    node: fx.Node
+
     def __setitem__(self, index: Any, value: Any) -> None:
+        if self.node.op == "get_attr":
+            raise TypeError("a parameter is changed by an assignment to its items")
         changed = self.tracer.create_proxy("call_function", assigned, (self, index, value), {})
         self.node = changed.node  # whoever holds this value now reads the changed one
 
@@ -192,7 +196,8 @@ def trace_module(
     """Return the traced module, with the same submodules and parameters.
 
     An untraceable submodule without weights, such as a resize to a computed size, becomes one
-    operation. Other untraceable code, such as a branch on a size, is traced for the example.
+    operation. Other untraceable code, such as a branch on a size, is traced for the example, and an
+    assignment to items of a tensor is compared on it.
 
     Args:
         module: the module; it is not changed. An already traced module is returned itself.
@@ -217,21 +222,18 @@ def trace_module(
             other, _ = _trace(module, inputs, leaves, example)
     except UnsupportedModelError:  # for example, a detector that requires targets in training
         other = fx.Graph()
-    if has_lost_assignment(traced):
-        raise UnsupportedModelError(
-            _untraceable(
-                module,
-                "it assigns to items of a tensor that shares its memory with another one, which is "
-                "read later. Assign to a clone",
-            )
-        )
+    # An assignment also changes all tensors that share the memory, in the module alone.
+    assigns = bool(graph.find_nodes(op="call_function", target=assigned))
+    if assigns and not example:
+        reason = "it assigns to items of a tensor. Give example_input, to compare the results"
+        raise UnsupportedModelError(_untraceable(module, reason))
     follows = _follow_mode(traced, other)
     follow_in_place(traced)
     traced.recompile()
     traced.meta[TRACED] = True
     # In training, a comparison would change statistics.
     comparable = follows or not module.training
-    if by_example and comparable and not answers_alike(module, traced, example):
+    if (by_example or assigns) and comparable and not answers_alike(module, traced, example):
         raise UnsupportedModelError(
             _untraceable(module, "the traced module computes other outputs for example_input")
         )

@@ -111,10 +111,9 @@ def _nothing(_made: Any, _view: Any) -> Any:
 def test_assignment_to_items() -> None:
     torch.manual_seed(0)
     network, x = Assigned(torch.clone, _nothing), torch.randn(2, 3, 4, 4)
-    traced = trace_module(network)
     with torch.no_grad():
-        assert torch.equal(traced(x), network(x))
-        quantized = quantize_model(network)
+        assert torch.equal(trace_module(network, example=[x])(x), network(x))
+        quantized = quantize_model(network, example_input=x)
         assert type(quantized.head).__name__ == "QuantConv2d"
         calibrate(quantized, [x])
         assert (quantized(x) - network(x)).abs().max() < 0.1
@@ -126,18 +125,24 @@ def test_assignment_to_items() -> None:
         pytest.param(torch.clone, lambda _, view: view[:, :2], id="a view of it"),
         pytest.param(lambda made: made[:, :], lambda made, _: made[:, :2], id="its base"),
         pytest.param(torch.relu_, lambda made, _: made[:, :2], id="changed in place before"),
+        pytest.param(lambda made: made.contiguous(), lambda made, _: made[:, :2], id="no copy"),
     ],
 )
 def test_assignment_with_lost_changes_is_refused(source: Any, later: Any) -> None:
-    with pytest.raises(UnsupportedModelError, match="Assign to a clone"):
-        trace_module(Assigned(source, later))
+    with pytest.raises(UnsupportedModelError, match="computes other outputs"):
+        trace_module(Assigned(source, later), example=[torch.randn(2, 3, 4, 4)])
+
+
+def test_assignment_without_an_example_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="Give example_input"):
+        trace_module(Assigned(torch.clone, _nothing))
 
 
 def test_assignment_to_a_view_alone_is_kept() -> None:
     network = Assigned(lambda made: made.chunk(1, 1)[0], _nothing)
     x = torch.randn(2, 3, 4, 4)
     with torch.no_grad():
-        assert torch.equal(trace_module(network)(x), network(x))
+        assert torch.equal(trace_module(network, example=[x])(x), network(x))
 
 
 class Stateful(nn.Module):
@@ -153,5 +158,5 @@ class Stateful(nn.Module):
 
 
 def test_assignment_to_a_parameter_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="Assign to a clone"):
-        trace_module(Stateful())
+    with pytest.raises(UnsupportedModelError, match="a parameter is changed"):
+        trace_module(Stateful(), example=[torch.randn(2, 3)])
