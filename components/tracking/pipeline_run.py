@@ -105,9 +105,8 @@ def pipeline_run(client: Any) -> tuple[str | None, str | None]:
         client: an ``MlflowClient``.
 
     Returns:
-        Its id and its experiment's id. The run is None outside a pipeline run, the experiment None
-            if
-        the environment names none.
+        Its id, None outside a pipeline run; and the id of its experiment, None if the environment
+        names none.
 
     Raises:
         TrackingError: the store is unreachable or refuses.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SamplerChoice: TypeAlias = Literal["grid", "tpe", "random"]
 GoalChoice: TypeAlias = Literal["quality", "latency", "size"]
 
-_TRIALS_PANEL = "Trials"
+_TRIALS_PANEL, _CLUSTER_PANEL = "Trials", "Cluster"
 
 
 def sweep_configs(
@@ -102,6 +102,35 @@ def sweep_configs(
         typer.Option("--output-dir", "-o", help="Folder to write.", rich_help_panel=PLACE_PANEL),
     ] = Path("sweep"),
     runs_dir: RunsDirOption = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="URL of a KFP API, to run the trials there (this machine).",
+            rich_help_panel=_CLUSTER_PANEL,
+            show_default=False,
+        ),
+    ] = "",
+    experiment: Annotated[
+        str, typer.Option(help="KFP experiment.", rich_help_panel=_CLUSTER_PANEL)
+    ] = "qatline",
+    namespace: Annotated[
+        str,
+        typer.Option(
+            help="Namespace (multi-user servers).",
+            rich_help_panel=_CLUSTER_PANEL,
+            show_default=False,
+        ),
+    ] = "",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="KFP_TOKEN",
+            help="Bearer token.",
+            rich_help_panel=_CLUSTER_PANEL,
+            show_default=False,
+        ),
+    ] = None,
     json_: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -133,9 +162,22 @@ def sweep_configs(
         goal=best,
         bounds=[parse_bound(text) for text in under or ()],
         prune=None if prune is None else _drop(prune),
+        host=host,
         version=installed_version(),
     )
-    result = sweep_views.sweep_command(plan, as_json=json_, quiet=quiet)
+    on_cluster = None
+    if host:
+        if prune is not None or cpus is not None:
+            option = "--cpus" if prune is None else "--prune"
+            raise ConfigError(
+                f"{option}: expected a sweep of this machine, received --host {host}."
+            )
+        from qatline.pipelines.cluster.server import connect
+        from qatline.pipelines.sweep.cluster_trials import ClusterTrials
+
+        cluster = connect(host, namespace=namespace, token=token)
+        on_cluster = ClusterTrials(plan, cluster, experiment=experiment)
+    result = sweep_views.sweep_command(plan, as_json=json_, quiet=quiet, trials=on_cluster)
     if result.best is None:
         raise typer.Exit(1)
 

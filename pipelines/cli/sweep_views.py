@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -15,11 +16,13 @@ from rich.text import Text
 from qat_lib.pages import numbers
 from qatline.pipelines.cli.options import print_json
 from qatline.pipelines.run.local import MAIN_PIPELINE
+from qatline.pipelines.run.preflight import check_before_training
 from qatline.pipelines.run.progress import RunProgress
 from qatline.pipelines.run.progress_view import ProgressView, SilentView, make_view
 from qatline.pipelines.run.result_table import short_path
+from qatline.pipelines.sweep.cluster_trials import ClusterTrials, check_for_cluster
 from qatline.pipelines.sweep.results import SweepResult, settings_text, write_results
-from qatline.pipelines.sweep.runner import SweepPlan, run_sweep
+from qatline.pipelines.sweep.runner import SweepPlan, TrialRun, run_here, run_sweep
 from qatline.pipelines.sweep.study import SweepTrial
 
 _NONE = "-"
@@ -27,9 +30,21 @@ _STYLES = {"failed": "red", "reject": "red", "promote": "green"}
 
 
 def sweep_command(
-    plan: SweepPlan, *, as_json: bool, quiet: bool, pipeline: str = MAIN_PIPELINE
+    plan: SweepPlan,
+    *,
+    as_json: bool,
+    quiet: bool,
+    pipeline: str = MAIN_PIPELINE,
+    trials: ClusterTrials | None = None,
 ) -> SweepResult:
     """Run a sweep, show its results, and return them.
+
+    Args:
+        plan: the sweep.
+        as_json: whether to print one JSON object and nothing else.
+        quiet: whether to print only the result.
+        pipeline: pipeline of the trials, as ``module:function``.
+        trials: runs the trials on a cluster; None for this machine.
 
     Raises:
         QatlineError: anything that a user can act on.
@@ -41,20 +56,22 @@ def sweep_command(
         if not quiet:
             console.print(Text(text), soft_wrap=True)
 
-    def announce(trial: SweepTrial) -> ProgressView:
+    def start(trial: SweepTrial) -> TrialRun:
         say(f"Trial {trial.number}: {settings_text(trial.settings)}")
+        if trials is not None:
+            return partial(trials.run, trial, lambda line: say(f"  trial {trial.number}: {line}"))
+        view: ProgressView = _TrialView(console, trial.number)
         if plan.workers == 1 or quiet:
-            return make_view(stream, quiet=quiet)
-        return _TrialView(console, trial.number)
+            view = make_view(stream, quiet=quiet)
+        return partial(run_here, plan, trial, view, pipeline)
 
     def ended(trial: SweepTrial) -> None:
         say(f"Trial {trial.number} {trial.state}: {trial.problem or _measures(trial)}")
 
     if plan.sampler == "grid":
         plan.space.grid()
-    plan.space.check()
-    trials = run_sweep(plan, pipeline, announce, ended)
-    result = write_results(plan, trials)
+    plan.space.check(check_before_training if trials is None else check_for_cluster)
+    result = write_results(plan, run_sweep(plan, start, ended))
     if as_json:
         print_json(result.to_dict())
     else:
@@ -104,9 +121,9 @@ def _show(console: Console, plan: SweepPlan, result: SweepResult) -> None:
         if result.best.measured.verdict == "reject":
             console.print(Text("The gate rejects every trial within the bounds."), soft_wrap=True)
     if result.config is not None:
-        console.print(
-            Text(f"Run it  qatline run --config {short_path(result.config)}"), soft_wrap=True
-        )
+        verb = "cluster submit" if plan.host else "run"
+        text = f"Run it  qatline {verb} --config {short_path(result.config)}"
+        console.print(Text(text), soft_wrap=True)
     if result.page is not None:
         console.print(Text(f"Page    {short_path(result.page)}"), soft_wrap=True)
     for trial in result.trials:

@@ -21,11 +21,16 @@ _TIMEOUT_CODE = 124
 
 
 class ClusterRunError(ClusterError):
-    """A run on the cluster ended without success, or exceeded the timeout."""
+    """A run on the cluster ended without success, or exceeded the timeout.
 
-    def __init__(self, message: str, *, exit_code: int = 1) -> None:
+    Attributes:
+        step: the failed step; empty if the server names none.
+    """
+
+    def __init__(self, message: str, *, exit_code: int = 1, step: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.step = step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,12 +161,12 @@ def _successful(run: ClusterRun) -> ClusterRun:
     if run.state == "canceled":
         raise ClusterRunError(f"The run {run.name} was canceled.")
     if not run.errors:
-        failed = [step for step, state in run.steps.items() if state == "failed"]
-        where = f" in step {failed[0]}" if failed else ""
+        failed = next((step for step, state in run.steps.items() if state == "failed"), "")
+        where = f" in step {failed}" if failed else ""
         reason = run.error or "the server gives no reason; the pod's log has it"
-        raise ClusterRunError(f"The run {run.name} failed{where}: {reason}.")
+        raise ClusterRunError(f"The run {run.name} failed{where}: {reason}.", step=failed)
     step, reason = next(iter(run.errors.items()))
-    raise ClusterRunError(f"The run {run.name} failed in step {step}: {reason}")
+    raise ClusterRunError(f"The run {run.name} failed in step {step}: {reason}", step=step)
 
 
 def _late(run: ClusterRun | None, timeout: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -14,7 +14,6 @@ from qatline.components.artifacts.evaluation import ResultRow
 from qatline.components.artifacts.metric import ACCURACY, Metric
 from qatline.components.artifacts.record import Record
 from qatline.components.artifacts.rows import CANDIDATE, REFERENCE
-from qatline.pipelines.run.result import RunResult
 
 Goal: TypeAlias = Literal["quality", "latency", "size"]
 
@@ -42,10 +41,10 @@ class TrialMeasures(Record):
     metric: Metric = ACCURACY
 
     @classmethod
-    def of(cls, result: RunResult) -> TrialMeasures:
-        """Return the measures of a finished run."""
-        row = result.rows.get(CANDIDATE, ResultRow())
-        before = result.rows.get(REFERENCE, ResultRow()).value
+    def of(cls, rows: Mapping[str, ResultRow], verdict: str | None) -> TrialMeasures:
+        """Return the measures of a finished run from the rows of its evaluation."""
+        row = rows.get(CANDIDATE, ResultRow())
+        before = rows.get(REFERENCE, ResultRow()).value
         drop = None
         if row.value is not None and before is not None:
             drop = row.metric.loss(row.value, before)
@@ -54,7 +53,7 @@ class TrialMeasures(Record):
             drop=drop,
             latency_ms=row.latency_ms_p50,
             size=row.bytes,
-            verdict=result.gate.verdict,
+            verdict=verdict,
             metric=row.metric,
         )
 

@@ -74,9 +74,13 @@ def _page(plan: SweepPlan, finished: Sequence[SweepTrial]) -> str | None:
     names = [trial.run_id for trial in finished]
     if not names:
         return None
-    output = Path(plan.space.config({}).output)
+    config = plan.space.config({})
+    choice = RunChoice(names=names, output=Path(config.output))
+    if plan.host:
+        tracking = config.tracking
+        choice = replace(choice, uri=tracking.uri, experiment=tracking.experiment)
     try:
-        runs = find_runs(RunChoice(names=names, output=output), details=True)
+        runs = find_runs(choice, details=True)
     except QatlineError:
         return None
     named = []

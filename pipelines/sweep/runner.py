@@ -1,4 +1,4 @@
-"""Execution of a sweep on this machine: trials as runs that share the step store."""
+"""Execution of a sweep: trials as runs on this machine that share the step store."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from qatline.components.artifacts.models import VALIDATION
 from qatline.components.support.turns import TURNS_VARIABLE
 from qatline.components.support.user_code import find_user_modules
 from qatline.components.tasks import open_task
+from qatline.pipelines.cluster.progress import ClusterRunError
 from qatline.pipelines.run.folder import RunFolder, create_run, flatten_config
 from qatline.pipelines.run.local import RunFailedError, RunInterruptedError, execute
 from qatline.pipelines.run.progress import RunProgress
 from qatline.pipelines.run.progress_view import ProgressView
-from qatline.pipelines.run.result import RunResult
 from qatline.pipelines.sweep.measures import Goal, TrialBound, TrialMeasures
 from qatline.pipelines.sweep.space import Parameter, Space, trial_config
 from qatline.pipelines.sweep.study import SamplerName, SweepStudy, SweepTrial, open_study
@@ -55,6 +55,7 @@ class SweepPlan:
         bounds: conditions on the best trial.
         prune: largest drop of the calibrated model on the validation part; None for no pruning.
         cpus: number of CPUs of all trials together; None for all.
+        host: address of the Kubeflow Pipelines server of the runs; empty for this machine.
         version: version of qatline.
     """
 
@@ -67,6 +68,7 @@ class SweepPlan:
     bounds: Sequence[TrialBound] = ()
     prune: float | None = None
     cpus: int | None = None
+    host: str = ""
     version: str = ""
 
     def identity(self) -> dict[str, Any]:
@@ -77,6 +79,8 @@ class SweepPlan:
         }
         if self.sampler == "tpe":
             found["--best"] = self.goal
+        if self.host:
+            found["--host"] = self.host
         for key, value in flatten_config(self.space.config({}).to_dict()).items():
             if not key.startswith(("cluster.", "tracking.")):
                 found[key] = value
@@ -90,26 +94,28 @@ def _over(parameter: Parameter) -> str:
     return f"{parameter.key}={ends}{':log' if parameter.log else ''}"
 
 
-Announce = Callable[[SweepTrial], ProgressView]
-"""Called at the start of a trial; returns the view of its run."""
+TrialRun = Callable[[threading.Event], TrialMeasures]
+"""Runs a trial to its end, and returns its measures; the event tells it to stop."""
 
 
 def run_sweep(
-    plan: SweepPlan, pipeline: str, announce: Announce, ended: Callable[[SweepTrial], None]
+    plan: SweepPlan,
+    start: Callable[[SweepTrial], TrialRun],
+    ended: Callable[[SweepTrial], None],
 ) -> list[SweepTrial]:
     """Run the trials that are left, and return all trials in order.
 
     Args:
         plan: the sweep. If its folder contains an interrupted one, that one is resumed.
-        pipeline: pipeline of the trials, as ``module:function``.
-        announce: called at the start of a trial.
+        start: called at the start of a trial.
         ended: called at the end of a trial.
 
     Raises:
         ConfigError: the folder contains another sweep.
         StorageError: the folder can't be written, its database is damaged, or another process
             uses it.
-        RunFailedError: a trial failed in a step that all trials have in common.
+        RunFailedError, ClusterRunError: a trial failed in a step that all trials have in common.
+        ClusterError: the server of the runs cannot be reached or refuses.
         SweepInterruptedError: a signal ended the sweep.
     """
     with _held(plan.folder):
@@ -125,7 +131,7 @@ def run_sweep(
         with _signals() as signals, _turns(plan):
             if plan.cpus is not None:  # inherited by the processes of the trials
                 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: plan.cpus])
-            _run_trials(plan, pipeline, study, announce, ended, signals)
+            _run_trials(plan, study, start, ended, signals)
         return study.trials()
 
 
@@ -177,20 +183,18 @@ def _signals() -> Iterator[list[int]]:
 
 def _run_trials(
     plan: SweepPlan,
-    pipeline: str,
     study: SweepStudy,
-    announce: Announce,
+    start: Callable[[SweepTrial], TrialRun],
     ended: Callable[[SweepTrial], None],
     signals: list[int],
 ) -> None:
     stopping = threading.Event()
-    running: dict[Future[RunResult], SweepTrial] = {}
+    running: dict[Future[TrialMeasures], SweepTrial] = {}
     with ThreadPoolExecutor(plan.workers) as pool:
         try:
             while not signals:
                 while len(running) < plan.workers and (trial := study.next()) is not None:
-                    view = announce(trial)
-                    running[pool.submit(_run_trial, plan, pipeline, trial, view, stopping)] = trial
+                    running[pool.submit(start(trial), stopping)] = trial
                 if not running:
                     return
                 done, _ = wait(running, timeout=_POLL, return_when=FIRST_COMPLETED)
@@ -208,9 +212,23 @@ def _run_trials(
     )
 
 
-def _run_trial(
-    plan: SweepPlan, pipeline: str, trial: SweepTrial, view: ProgressView, stopping: threading.Event
-) -> RunResult:
+def run_here(
+    plan: SweepPlan, trial: SweepTrial, view: ProgressView, pipeline: str, stopping: threading.Event
+) -> TrialMeasures:
+    """Run a trial on this machine.
+
+    Args:
+        plan: the sweep.
+        trial: the trial; its run is continued if it has one.
+        view: view of the run.
+        pipeline: the pipeline, as ``module:function``.
+        stopping: interrupts the run.
+
+    Raises:
+        RunFailedError: a step failed.
+        RunInterruptedError: the run was stopped, or pruned (``HopelessTrialError``).
+        ConfigError: the trial's values contradict each other.
+    """
     config = trial_config(plan.space.config(trial.settings))
     folder = RunFolder(path=Path(config.output).absolute() / trial.run_id)
     again = bool(trial.run_id) and folder.record_file.exists()
@@ -233,7 +251,8 @@ def _run_trial(
             reason = f"the calibrated model loses {drop:.2%} on the validation part"
             raise HopelessTrialError(reason, folder=folder, signal_number=signal.SIGTERM)
 
-    return execute(folder, view, again=again, check=check).result
+    result = execute(folder, view, again=again, check=check).result
+    return TrialMeasures.of(result.rows, result.gate.verdict)
 
 
 class HopelessTrialError(RunInterruptedError):
@@ -262,30 +281,28 @@ def calibrated_drop(folder: RunFolder, progress: RunProgress) -> float | None:
     return loss if metric.share else loss / (abs(before) or 1.0)
 
 
-def _finish(plan: SweepPlan, trial: SweepTrial, future: Future[RunResult]) -> None:
+def _finish(plan: SweepPlan, trial: SweepTrial, future: Future[TrialMeasures]) -> None:
     try:
-        trial.finish(TrialMeasures.of(future.result()), plan.goal, plan.bounds)
+        trial.finish(future.result(), plan.goal, plan.bounds)
     except HopelessTrialError as error:
         trial.end("pruned", str(error))
-    except RunFailedError as error:
+    except (RunFailedError, ClusterRunError) as error:
         trial.end("failed", str(error))
-        if _is_common(plan, error.step):
+        if error.step in common_steps(plan):
             raise
     except ConfigError as error:  # sampled values that contradict each other
         trial.end("failed", str(error))
 
 
-def _is_common(plan: SweepPlan, step: str) -> bool:
-    """Return whether a step and those before it read none of the varied keys."""
+def common_steps(plan: SweepPlan) -> list[str]:
+    """Return the first steps of the pipeline that read none of the varied keys, in order."""
     from qatline.components.runtime.steps import load_step
     from qatline.components.step_table import STEPS
 
     varied = {each.key.partition(".")[0] for each in plan.space.parameters}
-    if "seed" in varied:
-        return False
+    found: list[str] = []
     for each in STEPS:
-        if varied & set(load_step(each.name).sections):
-            return False
-        if each.name == step:
-            return True
-    return False
+        if "seed" in varied or varied & set(load_step(each.name).sections):
+            break
+        found.append(each.name)
+    return found

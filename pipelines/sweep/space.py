@@ -14,7 +14,6 @@ from qat_lib.errors import ConfigError, QatlineError
 from qatline.components.settings import PackageSettings
 from qatline.pipelines.config.run_config import SECTIONS, ConfigReading, RunConfig
 from qatline.pipelines.config.yaml_files import parse_config
-from qatline.pipelines.run.preflight import check_before_training
 
 ReadConfig = Callable[[Sequence[str]], ConfigReading]
 """Reads the config of the sweep with further ``section.key=value`` texts."""
@@ -146,15 +145,18 @@ class Space:
         combinations = itertools.product(*(each.values for each in self.parameters))
         return [dict(zip(keys, values, strict=True)) for values in combinations]
 
-    def check(self) -> None:
-        """Check each value by itself, as ``qatline run`` does before its first step.
+    def check(self, check: Callable[[RunConfig], object]) -> None:
+        """Check each value by itself.
+
+        Args:
+            check: check of a run before its first step.
 
         Raises:
             ConfigError: a key or a value is wrong, or a key is varied twice; the message names the
                 option.
             QatlineError: the config itself is wrong.
         """
-        check_before_training(self.config({}))
+        check(self.config({}))
         seen: set[str] = set()
         for each in self.parameters:
             section = each.key.partition(".")[0]
@@ -173,7 +175,7 @@ class Space:
                     texts = "; ".join(problem.text for problem in problems)
                     raise ConfigError(f"--over {each.key}={value}: {texts}")
                 try:
-                    check_before_training(self.config({each.key: value}))
+                    check(self.config({each.key: value}))
                 except QatlineError as error:
                     raise ConfigError(f"--over {each.key}={value}: {error}") from error
 

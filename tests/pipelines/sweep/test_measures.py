@@ -7,7 +7,6 @@ import pytest
 from qat_lib.errors import ConfigError
 from qatline.components.artifacts import ResultRow
 from qatline.components.artifacts.metric import Metric
-from qatline.pipelines.run.result import GateResult, RunResult
 from qatline.pipelines.sweep.measures import Goal, TrialMeasures, parse_bound, rank_trials
 
 ERROR = Metric(name="mae", higher_is_better=False)
@@ -24,16 +23,14 @@ def test_measured_reads_the_candidate() -> None:
         "fp32": ResultRow(quality={"mae": 2.0}, metric=ERROR),
         "qat_engine": ResultRow(quality={"mae": 2.5}, metric=ERROR, latency_ms_p50=1.5, bytes=10),
     }
-    found = TrialMeasures.of(
-        RunResult(run_id="r", run_dir="r", rows=rows, gate=GateResult(verdict="reject"))
-    )
+    found = TrialMeasures.of(rows, "reject")
     assert (found.quality, found.drop, found.latency_ms, found.size) == (2.5, 0.5, 1.5, 10.0)
     assert (found.verdict, found.metric.name, found.cost("quality")) == ("reject", "mae", 2.5)
     assert TrialMeasures.model_validate_json(found.model_dump_json()) == found
 
 
 def test_unmeasured_rows_are_none() -> None:
-    found = TrialMeasures.of(RunResult(run_id="r", run_dir="r"))
+    found = TrialMeasures.of({}, None)
     assert (found.quality, found.drop, found.cost("quality"), found.cost("latency")) == (None,) * 4
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,13 @@ from qatline.pipelines.run.progress_view import SilentView
 from qatline.pipelines.run.result import GateResult, RunResult
 from qatline.pipelines.sweep import runner
 from qatline.pipelines.sweep.measures import parse_bound
-from qatline.pipelines.sweep.runner import SweepInterruptedError, SweepPlan, run_sweep
+from qatline.pipelines.sweep.runner import (
+    SweepInterruptedError,
+    SweepPlan,
+    TrialRun,
+    run_here,
+    run_sweep,
+)
 from qatline.pipelines.sweep.space import Space, parse_parameter
 from qatline.pipelines.sweep.study import SweepTrial
 
@@ -84,7 +91,10 @@ def plan(tmp_path: Path) -> Callable[..., SweepPlan]:
 
 
 def sweep(plan: SweepPlan) -> list[SweepTrial]:
-    return run_sweep(plan, "m:p", lambda trial: SilentView(), lambda trial: None)
+    def start(trial: SweepTrial) -> TrialRun:
+        return partial(run_here, plan, trial, SilentView(), "m:p")
+
+    return run_sweep(plan, start, lambda trial: None)
 
 
 def states(trials: Sequence[SweepTrial]) -> list[tuple[str, str]]:

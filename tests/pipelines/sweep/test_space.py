@@ -9,6 +9,7 @@ import pytest
 
 from qat_lib.errors import ConfigError
 from qatline.pipelines.config.run_config import ConfigReading, RunConfig, read_config
+from qatline.pipelines.run.preflight import check_before_training
 from qatline.pipelines.sweep.space import Space, parse_parameter, trial_config
 
 
@@ -105,13 +106,13 @@ def test_grid_rejects_ranges_and_large_grids(over: list[str], message: str) -> N
 )
 def test_check_names_the_wrong_option(over: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        space(*over).check()
+        space(*over).check(check_before_training)
     assert message in str(raised.value)
 
 
 def test_check_accepts_valid_values(tmp_path: Path) -> None:
     found = space("quantization.calibrator=max,mse", "qat.epochs=0..3")
-    found.check()
+    found.check(check_before_training)
     assert found.config({"qat.epochs": "3"}).qat.epochs == 3
 
 
