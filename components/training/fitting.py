@@ -287,7 +287,9 @@ def _infer(model: Any, x: Any) -> Outputs:
     if model not in _COMPILED:
         # A strong reference in the value would keep the key alive.
         found: Any = weakref.ref(model)
-        _COMPILED[model] = tf.function(lambda x: named_outputs(found(), found()(x, training=False)))
+        _COMPILED[model] = tf.function(
+            lambda x: named_outputs(found(), found()(x, training=False)), autograph=False
+        )
     tensors = keras.tree.map_structure(tf.convert_to_tensor, x)
     signature = tensors
     if all(tensor.shape[0] is None for tensor in getattr(model, "inputs", None) or ()):

@@ -117,8 +117,16 @@ class KerasLoop:
             return lambda batches, _: self._model.train_function(batches)
         state = tuple(layer.trainable for layer in layers_of(self._model))
         if state not in self._steps:
-            step = tf.function(self._train, reduce_retracing=True, jit_compile=self._compiled())
-            self._steps[state] = tf.function(lambda batches, size: step(next(batches), size))
+            # Without AutoGraph, as in ``model.fit``: Keras layers need none, and it takes half a second.
+            step = tf.function(
+                self._train,
+                reduce_retracing=True,
+                jit_compile=self._compiled(),
+                autograph=False,
+            )
+            self._steps[state] = tf.function(
+                lambda batches, size: step(next(batches), size), autograph=False
+            )
         return self._steps[state]
 
     def _compiled(self) -> bool:

@@ -61,7 +61,9 @@ class StagedModel:
     def __init__(self, graph: LayerGraph, samples: int) -> None:
         self.stages = cut_stages(graph, samples)
         # The last batch may be smaller; without reduce_retracing each size would trace every stage.
-        self._runs = [tf.function(stage.run, reduce_retracing=True) for stage in self.stages]
+        self._runs = [
+            tf.function(stage.run, reduce_retracing=True, autograph=False) for stage in self.stages
+        ]
         self._stage_of: dict[str, int] = {}
         for number, stage in enumerate(self.stages):
             for call in stage.calls:

@@ -88,7 +88,7 @@ def reestimate_batch_norm(model: Any, data: Any, *, batches: int | None = None) 
         return 0
     sums = [tf.zeros_like(variable.value) for variable in variables]
     # Traced at the first call, within the block below: momentum is a constant of the trace.
-    run = tf.function(lambda x: model(x, training=True), reduce_retracing=True)
+    run = tf.function(lambda x: model(x, training=True), reduce_retracing=True, autograph=False)
     count = 0
     with _following_each_batch(layers), _ranges_frozen(model):
         for batch in islice(data, batches):

@@ -46,7 +46,7 @@ class WeightAverage(keras.callbacks.Callback):
         self._weights = list(self.model.trainable_variables)
         self._averages = [tf.Variable(v.value) for v in self._weights]
         # A new function for each ``fit``: the trace contains the variables.
-        self._follow = tf.function(self._update)
+        self._follow = tf.function(self._update, autograph=False)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Update the averages after a step."""
