@@ -1,10 +1,14 @@
-"""Features of each framework, available without importing it."""
+"""Features of each framework, available without importing it, and its import."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
+
+from qat_lib.options import Framework
 
 Feature: TypeAlias = Literal[
     "adaround", "diagnosis", "equalization", "keras callbacks", "model files", "workers"
@@ -19,12 +23,14 @@ class FrameworkTraits:
         title: name in messages.
         optimizer_arguments: arguments that the class or function of an optimizer gets.
         packages: versions of additional packages by name.
+        unneeded: packages that it imports where they are installed, and that we do not need.
         features: optional features; ``"model files"``: models and weights in its own file formats.
     """
 
     title: str
     optimizer_arguments: tuple[str, ...]
     packages: Mapping[str, str] = field(default_factory=dict)
+    unneeded: tuple[str, ...] = ()
     features: frozenset[Feature] = frozenset()
 
     def supports(self, feature: Feature) -> bool:
@@ -36,6 +42,8 @@ FRAMEWORKS: Mapping[str, FrameworkTraits] = {
     "keras": FrameworkTraits(
         title="Keras",
         optimizer_arguments=("learning_rate",),
+        # For plots, data frames as arguments of ``fit``, and the wrappers of scikit-learn.
+        unneeded=("matplotlib", "pandas", "sklearn"),
         features=frozenset(get_args(Feature)),
     ),
     "torch": FrameworkTraits(
@@ -45,3 +53,21 @@ FRAMEWORKS: Mapping[str, FrameworkTraits] = {
     ),
 }
 """Traits by framework (``qat_lib.options.Framework``)."""
+
+
+def import_framework(name: Framework) -> None:
+    """Import a framework without the packages that it does not need.
+
+    They are a third of the time that Keras takes. Other modules can import them afterwards.
+    """
+    unneeded = FRAMEWORKS[name].unneeded
+    if name in sys.modules or not unneeded:
+        return
+    hidden = [package for package in unneeded if package not in sys.modules]
+    for package in hidden:
+        sys.modules[package] = None  # type: ignore[assignment]  # ``import`` raises ImportError
+    try:
+        importlib.import_module(name)
+    finally:
+        for package in hidden:
+            del sys.modules[package]

@@ -14,7 +14,7 @@ from qatline.components.artifacts.models import Epoch, ModelFolder
 from qatline.components.data.part import Augment
 from qatline.components.settings import ModelSettings, QATSettings, TrainingSettings
 from qatline.components.support.events import Progress
-from qatline.components.support.frameworks import FrameworkTraits
+from qatline.components.support.frameworks import FrameworkTraits, import_framework
 from qatline.components.tasks.task import Outputs, Task
 from qatline.components.training.checkpoints import Checkpoint
 
@@ -204,6 +204,7 @@ def choose_framework(name: FrameworkName) -> Framework:
     Raises:
         MissingPackageError: a package is not installed.
     """
+    import_framework(name)
     home = importlib.import_module(f"qatline.components.training.{name}_framework")
     return cast(Framework, home.FRAMEWORK)
 

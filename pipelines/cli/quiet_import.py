@@ -5,11 +5,12 @@ TensorFlow writes its first log lines before its log levels take effect.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
 import tempfile
+
+from qatline.components.support.frameworks import import_framework
 
 
 def import_tensorflow() -> None:
@@ -20,7 +21,7 @@ def import_tensorflow() -> None:
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
-            importlib.import_module("keras")
+            import_framework("keras")
         except BaseException:
             held.seek(0)
             os.write(stderr, held.read())
