@@ -39,6 +39,9 @@ from qatline.components.serving.sources import file_source
 
 NETWORKS = {
     **THREADED,
+    "medium": ResidualNetwork(
+        blocks=(2, 2, 2, 2), widths=(32, 64, 128, 256), image=(3, 112, 112), classes=1000, stem=32
+    ),
     "resnet18": ResidualNetwork(
         blocks=(2, 2, 2, 2), widths=(64, 128, 256, 512), image=(3, 224, 224), classes=1000, stem=64
     ),

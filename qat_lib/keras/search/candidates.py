@@ -216,5 +216,6 @@ def compile_forward(model: Any) -> Callable[..., list[Any]]:
     # Fixed signature from the symbolic inputs: a plain tf.function would retrace for the smaller
     # last batch.
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in model.inputs]
-    traced: Any = tf.function(forward, autograph=False)
-    return traced.get_concrete_function(*specs)
+    function: Any = tf.function(forward, autograph=False)
+    traced: Callable[..., list[Any]] = function.get_concrete_function(*specs)
+    return traced
