@@ -63,6 +63,7 @@ class ClusterTrials:
         try:
             while not leads and not self._shared.is_set():
                 self._pause(stopping, 0.1)
+            self._pause(stopping, 0.0)
             config = trial_config(self._plan.space.config(trial.settings))
             if not trial.run_id:
                 name = f"{model_on_data(config)}, trial {trial.number}"
