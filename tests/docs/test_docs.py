@@ -1,6 +1,6 @@
 """The documentation: blocks run, links and pictures exist, the site builds.
 
-Every block runs as printed. Blocks run verbatim. Some commands stand for their expensive selves:
+Every block runs as printed. Some commands stand for their expensive selves:
 ``pip`` and ``uv run`` use this environment instead of making one, and ``qatline run`` and ``qatline
 sweep`` train for one epoch on few samples, the default network with few channels and layers, and a sweep makes one
 trial. The commands themselves, unchanged, are the subject of the tests of whole runs.
