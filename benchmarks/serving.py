@@ -3,10 +3,11 @@
     python benchmarks/serving.py [--network small] [--clients 8] [--seconds 60] [--json FILE]
 
 Clients send raw images (uint8, binary tensors over HTTP, one connection each), one request after the
-other, from a process of their own on the same machine. Turns with the server alternate with turns
-of as many threads that give prepared arrays to the engine itself. Printed are requests per second,
-their ratio, percentiles of the answers' times, the server's memory after the first turn and the
-last, and what became of the requests that ran when the server was told to stop.
+other, from a process of their own on the same machine. They send prepared bytes and read status and
+length of an answer only, since they share the CPUs with server and engine. Turns with the server
+alternate with turns of as many threads that give prepared arrays to the engine itself. Printed are
+requests per second, their ratio, percentiles of the answers' times, the server's memory after the
+first turn and the last, and what became of the requests that ran when the server was told to stop.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import math
 import multiprocessing
 import signal
 import socket
@@ -75,18 +77,18 @@ def measure(folder: Path, network: str, clients: int, seconds: float) -> dict[st
     package = _package(folder, network)
     turns = []
     with load_engine(package.path / package.file) as engine, _Server(package.path) as server:
-        body, headers = _request(package.model.inputs[0]["shape"][1:])
+        request = _request(package.model.inputs[0]["shape"][1:])
         serve(engine, clients, 1.0)
-        _load(server.port, body, headers, clients, 2.0)
+        _load(server.port, request, clients, 2.0)
         memory = [server.memory()]
         for _ in range(TURNS):
             bare = serve(engine, clients, seconds / TURNS)
-            times, lost = _load(server.port, body, headers, clients, seconds / TURNS)
+            times, lost = _load(server.port, request, clients, seconds / TURNS)
             turns.append((bare.throughput, times, lost))
             memory.append(server.memory())
         rates = [len(times) / (seconds / TURNS) for _, times, _ in turns]
         every = sorted(time for _, times, _ in turns for time in times)
-        stopped = _stop(server, body, headers, clients)
+        stopped = _stop(server, request, clients)
     return {
         "clients": clients,
         "engine_requests_per_second": round(statistics.mean(bare for bare, _, _ in turns), 1),
@@ -124,7 +126,8 @@ def _package(folder: Path, network: str) -> Any:
     return assemble_package(file_source(artifact.path), folder / "package", PackageOptions())
 
 
-def _request(shape: list[int]) -> tuple[bytes, dict[str, str]]:
+def _request(shape: list[int]) -> bytes:
+    """Return an HTTP request with a random image."""
     channels, *size = shape
     image = np.random.default_rng(0).integers(0, 256, (1, *size, channels)).astype(np.uint8)
     tensor = {
@@ -135,11 +138,15 @@ def _request(shape: list[int]) -> tuple[bytes, dict[str, str]]:
     }
     output = {"name": "answer", "parameters": {"binary_data": True}}
     head = json.dumps({"inputs": [tensor], "outputs": [output]}).encode()
-    headers = {
-        "Content-Type": "application/octet-stream",
-        "Inference-Header-Content-Length": str(len(head)),
-    }
-    return head + image.tobytes(), headers
+    body = head + image.tobytes()
+    lines = [
+        "POST /v2/models/network/infer HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/octet-stream",
+        f"Inference-Header-Content-Length: {len(head)}",
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 class _Server:
@@ -174,41 +181,36 @@ class _Server:
         return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
 
-def _load(
-    port: int, body: bytes, headers: dict[str, str], clients: int, seconds: float
-) -> tuple[list[float], int]:
+def _load(port: int, request: bytes, clients: int, seconds: float) -> tuple[list[float], int]:
     """Return the seconds of each answer, and the number of requests without one."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    sender = context.Process(target=_send_all, args=(queue, port, body, headers, clients, seconds))
+    sender = context.Process(target=_send_all, args=(queue, port, request, clients, seconds))
     sender.start()
     found: tuple[list[float], int] = queue.get()
     sender.join()
     return found
 
 
-def _send_all(
-    queue: Any, port: int, body: bytes, headers: dict[str, str], clients: int, seconds: float
-) -> None:
+def _send_all(queue: Any, port: int, request: bytes, clients: int, seconds: float) -> None:
     times, lost = [list[float]() for _ in range(clients)], [0] * clients
 
     def send(index: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.connect()
+        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end = time.perf_counter() + seconds
         while (start := time.perf_counter()) < end:
             try:
-                connection.request("POST", "/v2/models/network/infer", body, headers)
-                answer = connection.getresponse()
-                answer.read()
+                connection.sendall(request)
+                head = _read_answer(connection)
             except OSError:
                 lost[index] += 1
                 return
-            if answer.status != 200:
+            if head.split(b" ")[1] != b"200":
                 lost[index] += 1
                 continue
             times[index].append(time.perf_counter() - start)
-            if answer.headers.get("Connection") == "close":
+            if b"connection: close" in head:
                 return
 
     threads = [threading.Thread(target=send, args=(index,)) for index in range(clients)]
@@ -219,11 +221,24 @@ def _send_all(
     queue.put(([time for own in times for time in own], sum(lost)))
 
 
-def _stop(server: _Server, body: bytes, headers: dict[str, str], clients: int) -> dict[str, Any]:
+def _read_answer(connection: socket.socket) -> bytes:
+    """Read an answer; return its status line and headers in lower case."""
+    data, total = b"", math.inf
+    while len(data) < total:
+        if not (part := connection.recv(1 << 16)):
+            raise ConnectionError("the server closed the connection")
+        data += part
+        if math.isinf(total) and (end := data.find(b"\r\n\r\n")) >= 0:
+            head = data[:end].lower()
+            total = end + 4 + int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+    return head
+
+
+def _stop(server: _Server, request: bytes, clients: int) -> dict[str, Any]:
     """Stop the server while clients send requests."""
     timer = threading.Timer(4.0, server.process.send_signal, [signal.SIGTERM])
     timer.start()
-    times, lost = _load(server.port, body, headers, clients, 8.0)
+    times, lost = _load(server.port, request, clients, 8.0)
     server.process.wait(60)
     return {"answers_before_stop": len(times), "lost_at_stop": lost}
 
