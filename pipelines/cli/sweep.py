@@ -131,6 +131,14 @@ def sweep_configs(
             show_default=False,
         ),
     ] = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of the MLflow server from this machine (tracking.uri).",
+            rich_help_panel=_CLUSTER_PANEL,
+            show_default=False,
+        ),
+    ] = None,
     json_: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -163,6 +171,7 @@ def sweep_configs(
         bounds=[parse_bound(text) for text in under or ()],
         prune=None if prune is None else _drop(prune),
         host=host,
+        tracking_uri=tracking_uri,
         version=installed_version(),
     )
     on_cluster = None

@@ -20,7 +20,7 @@ from qatline.pipelines.run.preflight import check_before_training
 from qatline.pipelines.run.progress import RunProgress
 from qatline.pipelines.run.progress_view import ProgressView, SilentView, make_view
 from qatline.pipelines.run.result_table import short_path
-from qatline.pipelines.sweep.cluster_trials import ClusterTrials, check_for_cluster
+from qatline.pipelines.sweep.cluster_trials import ClusterTrials, check_for_cluster, check_records
 from qatline.pipelines.sweep.results import SweepResult, settings_text, write_results
 from qatline.pipelines.sweep.runner import SweepPlan, TrialRun, run_here, run_sweep
 from qatline.pipelines.sweep.study import SweepTrial
@@ -71,6 +71,8 @@ def sweep_command(
     if plan.sampler == "grid":
         plan.space.grid()
     plan.space.check(check_before_training if trials is None else check_for_cluster)
+    if trials is not None:
+        check_records(plan)
     result = write_results(plan, run_sweep(plan, start, ended))
     if as_json:
         print_json(result.to_dict())

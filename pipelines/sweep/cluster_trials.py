@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from qat_lib.errors import ConfigError
+from qat_lib.errors import ConfigError, TrackingError
+from qatline.components.support.credentials import scrub
+from qatline.components.tracking.store import open_client, translated
 from qatline.pipelines.cluster.progress import ClusterRun, ClusterRunError, follow_run
 from qatline.pipelines.cluster.run_identity import has_server, model_on_data
 from qatline.pipelines.cluster.server import Cluster
@@ -87,24 +89,51 @@ class ClusterTrials:
         finally:
             if leads and not ends_sweep:
                 self._shared.set()
-        return read_measures(config, trial.run_id)
+        return read_measures(cluster_runs(self._plan, [trial.run_id]))
 
     def _pause(self, stopping: threading.Event, seconds: float) -> None:
         if stopping.wait(seconds):
             raise SweepInterruptedError("Interrupted.", signal_number=signal.SIGINT)
 
 
-def read_measures(config: RunConfig, run_id: str) -> TrialMeasures:
-    """Return the measures of a run on a cluster from its record in MLflow.
+def cluster_runs(plan: SweepPlan, run_ids: Sequence[str]) -> RunChoice:
+    """Return the choice of runs on a cluster by their records in MLflow."""
+    tracking = plan.space.config({}).tracking
+    return RunChoice(
+        names=run_ids, uri=plan.tracking_uri or tracking.uri, experiment=tracking.experiment
+    )
+
+
+def read_measures(choice: RunChoice) -> TrialMeasures:
+    """Return the measures of a run from its record in MLflow.
 
     Raises:
-        ConfigError: the run has no record.
+        TrackingError: the server is unreachable or refuses, or the run has no record.
+    """
+    try:
+        (run,) = find_runs(choice)
+    except ConfigError as error:
+        # The run is done: the trial must not fail, and be repeated, for a wrong address.
+        raise TrackingError(f"The measures of a trial can't be read. {error}") from error
+    return TrialMeasures.of(run.rows, None if run.verdict == "-" else run.verdict)
+
+
+def check_records(plan: SweepPlan) -> None:
+    """Check that this machine reaches the MLflow server of the runs.
+
+    Raises:
         TrackingError: the server is unreachable or refuses.
     """
-    tracking = config.tracking
-    choice = RunChoice(names=[run_id], uri=tracking.uri, experiment=tracking.experiment)
-    (run,) = find_runs(choice)
-    return TrialMeasures.of(run.rows, None if run.verdict == "-" else run.verdict)
+    uri = cluster_runs(plan, ()).uri or ""
+    try:
+        with translated("experiments can't be listed"):
+            open_client(uri).search_experiments(max_results=1)
+    except TrackingError as error:
+        raise TrackingError(
+            f"The measures of the trials are read from the MLflow server {scrub(uri)}, which this "
+            "machine can't reach. Start it, or name its address from this machine with "
+            "--tracking-uri."
+        ) from error
 
 
 def check_for_cluster(config: RunConfig) -> None:
@@ -115,8 +144,8 @@ def check_for_cluster(config: RunConfig) -> None:
     """
     if not has_server(config):
         raise ConfigError(
-            "tracking.uri: expected the address of an MLflow server that pods and this machine "
-            f"reach, received {config.tracking.uri or 'none'}. The measures of the trials are read "
-            "there."
+            "tracking.uri: expected the address of an MLflow server that pods reach, received "
+            f"{config.tracking.uri or 'none'}. The measures of the trials are read there; if this "
+            "machine reaches the server by another address, name that with --tracking-uri."
         )
     for_pods(config)

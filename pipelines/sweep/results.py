@@ -13,6 +13,7 @@ from qat_lib.errors import QatlineError
 from qat_lib.files.whole_files import write_text
 from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
 from qatline.pipelines.comparison.page import render_comparison
+from qatline.pipelines.sweep.cluster_trials import cluster_runs
 from qatline.pipelines.sweep.measures import rank_trials
 from qatline.pipelines.sweep.runner import SweepPlan
 from qatline.pipelines.sweep.space import TrialSettings
@@ -74,11 +75,10 @@ def _page(plan: SweepPlan, finished: Sequence[SweepTrial]) -> str | None:
     names = [trial.run_id for trial in finished]
     if not names:
         return None
-    config = plan.space.config({})
-    choice = RunChoice(names=names, output=Path(config.output))
     if plan.host:
-        tracking = config.tracking
-        choice = replace(choice, uri=tracking.uri, experiment=tracking.experiment)
+        choice = cluster_runs(plan, names)
+    else:
+        choice = RunChoice(names=names, output=Path(plan.space.config({}).output))
     try:
         runs = find_runs(choice, details=True)
     except QatlineError:

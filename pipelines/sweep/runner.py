@@ -56,6 +56,8 @@ class SweepPlan:
         prune: largest drop of the calibrated model on the validation part; None for no pruning.
         cpus: number of CPUs of all trials together; None for all.
         host: address of the Kubeflow Pipelines server of the runs; empty for this machine.
+        tracking_uri: address of the MLflow server of such runs from this machine; None for that of
+            the config.
         version: version of qatline.
     """
 
@@ -69,6 +71,7 @@ class SweepPlan:
     prune: float | None = None
     cpus: int | None = None
     host: str = ""
+    tracking_uri: str | None = None
     version: str = ""
 
     def identity(self) -> dict[str, Any]:

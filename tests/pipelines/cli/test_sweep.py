@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_kfp_server import FakeKfpServer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -49,6 +51,14 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--over", "qat.epochs=1", "--under", "speed<1"], "--under: expected a bound on"),
         (["--over", "qat.epochs=1", "--trials", "3"], "--trials: expected --sampler tpe or random"),
         (["--over", "qat.epochs=1", "--prune", "x"], "--prune"),
+        (
+            ["--over", "qat.epochs=1", "--prune", "5%", "--host", "http://kubeflow"],
+            "--prune: expected a sweep of this machine, received --host http://kubeflow",
+        ),
+        (
+            ["--over", "qat.epochs=1", "--cpus", "1", "--host", "http://kubeflow"],
+            "--cpus: expected a sweep of this machine",
+        ),
         (["--over", "qat.epochs=1", "--set", "qat.epochs=x"], "--set"),
     ],
 )
@@ -114,6 +124,31 @@ def test_no_trial_within_bounds_ends_with_one(config: str, monkeypatch: pytest.M
     assert done.exit_code == 1
     content = json.loads(done.stdout)
     assert (content["best"], content["config"], len(content["trials"])) == (None, None, 6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_best_config_of_a_cluster_is_submitted_there(
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    new_store: Callable[[Path], str],
+) -> None:
+    monkeypatch.setattr(sweep_views, "run_sweep", lambda plan, *others: _folder(plan) or trials())
+    server = FakeKfpServer()
+    try:
+        over = ["--over", "qat.epochs=1", "--host", server.url]
+        done = invoke(config, *over)
+        assert done.exit_code == 2
+        assert "tracking.uri: expected the address of an MLflow server" in done.stderr
+        over += ["--set", "tracking.uri=http://mlflow:5000", "--tracking-uri"]
+        done = invoke(config, *over, "http://127.0.0.1:9")
+        assert done.exit_code == 1
+        assert "http://127.0.0.1:9, which this machine can't reach" in done.stderr
+        done = invoke(config, *over, new_store(tmp_path))
+    finally:
+        server.close()
+    assert done.exit_code == 0, done.output
+    assert "Run it  qatline cluster submit --config sweep/best.yaml" in done.stdout
 
 
 def _folder(plan: Any) -> None:

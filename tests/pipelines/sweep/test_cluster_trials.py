@@ -15,7 +15,7 @@ import mlflow
 import pytest
 from fake_kfp_server import FakeKfpServer
 
-from qat_lib.errors import ConfigError
+from qat_lib.errors import ConfigError, TrackingError
 from qatline.components.tracking.pipeline_run import RUN_TAG
 from qatline.components.tracking.store import ensure_store
 from qatline.pipelines.cluster.progress import ClusterRunError
@@ -52,13 +52,16 @@ class Pods(FakeKfpServer):
         run = super().run_service_create_run(body, **others)
         run |= {"state": "SUCCEEDED", "run_details": {"task_details": tasks}}
         self.before(len(self.runs), run)
+        self.record(run)
+        return run
+
+    def record(self, run: dict[str, Any]) -> None:
         tags = {RUN_TAG: run["run_id"], "qatline.verdict": "promote"}
         record = self._client.create_run(self._place, tags=tags).info.run_id
         measured = {"fp32/accuracy": 0.9, "qat_engine/accuracy": len(self.runs) / 10}
         for name, value in {**measured, "qat_engine/latency_ms_p50": 2.0}.items():
             self._client.log_metric(record, name, value)
         self._client.set_terminated(record)
-        return run
 
 
 @pytest.fixture
@@ -67,7 +70,7 @@ def store(tmp_path: Path, new_store: Callable[[Path], str], monkeypatch: pytest.
     made = new_store(tmp_path)
 
     def find_there(choice: RunChoice, **options: bool) -> list[TrackedRun]:
-        assert choice.uri == "http://mlflow"
+        assert choice.uri == "http://127.0.0.1:5000"
         return find_runs(replace(choice, uri=made), **options)
 
     for module in (cluster_trials, results):
@@ -90,7 +93,13 @@ def plan(tmp_path: Path, pods: Pods) -> Callable[..., SweepPlan]:
             return read_config(overrides=[*fixed, *texts], runs_dir=tmp_path / "runs")
 
         space = Space(parameters=[parse_parameter(over)], read=read)
-        return SweepPlan(folder=tmp_path / "sweep", space=space, host=pods.url, **values)
+        return SweepPlan(
+            folder=tmp_path / "sweep",
+            space=space,
+            host=pods.url,
+            tracking_uri="http://127.0.0.1:5000",
+            **values,
+        )
 
     return make
 
@@ -196,6 +205,19 @@ def test_unreachable_server_ends_the_sweep(pods: Pods, plan: Callable[..., Sweep
     pods.run_service_create_run = refuse  # type: ignore[method-assign]
     with pytest.raises(ClusterError, match="quota exceeded"):
         sweep(plan())
+
+
+def test_run_without_a_record_is_not_repeated(
+    pods: Pods, plan: Callable[..., SweepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pods, "record", lambda run: None)
+        with pytest.raises(TrackingError, match="measures of a trial can't be read"):
+            sweep(plan())
+    (run,) = pods.runs.values()
+    pods.record(run)
+    assert [trial.state for trial in sweep(plan())] == ["finished"] * 3
+    assert len(pods.runs) == 3
 
 
 def test_other_server_needs_another_folder(plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
