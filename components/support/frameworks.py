@@ -1,4 +1,4 @@
-"""Features of each framework, available without importing it, and its import."""
+"""Features of each framework, available without importing it; and a shorter import of it."""
 
 from __future__ import annotations
 
