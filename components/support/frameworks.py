@@ -23,7 +23,7 @@ class FrameworkTraits:
         title: name in messages.
         optimizer_arguments: arguments that the class or function of an optimizer gets.
         packages: versions of additional packages by name.
-        unneeded: packages that it imports where they are installed, and that we do not need.
+        unneeded: installed packages that it would import, for parts that are not used here.
         features: optional features; ``"model files"``: models and weights in its own file formats.
     """
 
@@ -56,9 +56,10 @@ FRAMEWORKS: Mapping[str, FrameworkTraits] = {
 
 
 def import_framework(name: Framework) -> None:
-    """Import a framework without the packages that it does not need.
+    """Import a framework without its unneeded packages, which take a third of the time of Keras.
 
-    They are a third of the time that Keras takes. Other modules can import them afterwards.
+    Other modules can import these afterwards. The parts of the framework that use them remain
+    unavailable in this process.
     """
     unneeded = FRAMEWORKS[name].unneeded
     if name in sys.modules or not unneeded:

@@ -9,7 +9,13 @@ import typer
 
 from qatline.pipelines.cli.cluster_views import image_lines, schedule_lines
 from qatline.pipelines.cli.command import DEFAULT_CONFIG, ConfigChoice, command
-from qatline.pipelines.cli.options import AcceptRejectedOption, CommandLine
+from qatline.pipelines.cli.options import (
+    AcceptRejectedOption,
+    CommandLine,
+    ExperimentOption,
+    NamespaceOption,
+    TokenOption,
+)
 
 if TYPE_CHECKING:
     from qatline.pipelines.cluster.server import Cluster
@@ -19,11 +25,6 @@ app = CommandLine(
 )
 
 Host = Annotated[str, typer.Option(envvar="KFP_ENDPOINT", help="URL of the KFP API.")]
-Namespace = Annotated[str, typer.Option(help="Namespace (multi-user servers).", show_default=False)]
-Token = Annotated[
-    str | None, typer.Option(envvar="KFP_TOKEN", help="Bearer token.", show_default=False)
-]
-Experiment = Annotated[str, typer.Option(help="KFP experiment.")]
 ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Schedule name.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end of the run.")]
 Timeout = Annotated[
@@ -37,7 +38,7 @@ Timeout = Annotated[
 def submit(
     host: Host,
     choice: ConfigChoice = DEFAULT_CONFIG,
-    experiment: Experiment = "qatline",
+    experiment: ExperimentOption = "qatline",
     name: Annotated[
         str | None,
         typer.Option(help="Name of the run (model, data and time).", show_default=False),
@@ -46,8 +47,8 @@ def submit(
     wait: Wait = False,
     timeout: Timeout = None,
     accept_rejected: AcceptRejectedOption = False,
-    namespace: Namespace = "",
-    token: Token = None,
+    namespace: NamespaceOption = "",
+    token: TokenOption = None,
 ) -> None:
     """Submit one run."""
     from datetime import datetime
@@ -84,8 +85,8 @@ def wait_(
         ),
     ] = None,
     accept_rejected: AcceptRejectedOption = False,
-    namespace: Namespace = "",
-    token: Token = None,
+    namespace: NamespaceOption = "",
+    token: TokenOption = None,
 ) -> None:
     """Wait for the end of a run and show its steps as they change.
 
@@ -157,10 +158,10 @@ def schedule(
         typer.Option(help="Interval instead of --cron: 30m, 6h, 1d.", show_default=False),
     ] = None,
     choice: ConfigChoice = DEFAULT_CONFIG,
-    experiment: Experiment = "qatline",
+    experiment: ExperimentOption = "qatline",
     max_concurrency: Annotated[int, typer.Option(help="Maximum concurrent runs, 1 to 10.")] = 1,
-    namespace: Namespace = "",
-    token: Token = None,
+    namespace: NamespaceOption = "",
+    token: TokenOption = None,
 ) -> None:
     """Create or update the schedule NAME (idempotent)."""
     from qatline.pipelines.cluster.schedule import Schedule
@@ -177,7 +178,7 @@ def _add_verb(name: str, method: str, done: str, text: str) -> None:
     @app.command(name, help=text)
     @command
     def change(
-        name: ScheduleName, host: Host, namespace: Namespace = "", token: Token = None
+        name: ScheduleName, host: Host, namespace: NamespaceOption = "", token: TokenOption = None
     ) -> None:
         getattr(_connect(host, namespace, token), method)(name)
         typer.echo(f"Schedule {name}: {done}")
@@ -200,7 +201,7 @@ for _verb in (
 @app.command("show")
 @command
 def show_schedule(
-    name: ScheduleName, host: Host, namespace: Namespace = "", token: Token = None
+    name: ScheduleName, host: Host, namespace: NamespaceOption = "", token: TokenOption = None
 ) -> None:
     """Show the schedule NAME and its latest runs."""
     details = _connect(host, namespace, token).show_schedule(name)
@@ -209,7 +210,7 @@ def show_schedule(
 
 @app.command()
 @command
-def schedules(host: Host, namespace: Namespace = "", token: Token = None) -> None:
+def schedules(host: Host, namespace: NamespaceOption = "", token: TokenOption = None) -> None:
     """List the schedules."""
     for each in _connect(host, namespace, token).schedules():
         paused = "\tpaused" if each.paused else ""

@@ -16,6 +16,7 @@ import typer.core
 from qat_lib.options import BackendChoice, CalibratorName, CpuChoice
 
 CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Storage and caching", "What to show"
+CLUSTER_PANEL = "Cluster"
 
 
 class PlainCommand(typer.core.TyperCommand):
@@ -111,6 +112,21 @@ AcceptRejectedOption = Annotated[
 ]
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=SHOW_PANEL)
+]
+ExperimentOption = Annotated[
+    str, typer.Option(help="KFP experiment.", rich_help_panel=CLUSTER_PANEL)
+]
+NamespaceOption = Annotated[
+    str,
+    typer.Option(
+        help="Namespace (multi-user servers).", rich_help_panel=CLUSTER_PANEL, show_default=False
+    ),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="KFP_TOKEN", help="Bearer token.", rich_help_panel=CLUSTER_PANEL, show_default=False
+    ),
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id or folder.")]
 OnnxFile = Annotated[

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from qatline.pipelines.cli.options import (
+    CLUSTER_PANEL,
     CONFIG_PANEL,
     PLACE_PANEL,
+    ExperimentOption,
     JsonOption,
+    NamespaceOption,
     ProfileOption,
     QuietOption,
     RunsDirOption,
     SetOption,
+    TokenOption,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 SamplerChoice: TypeAlias = Literal["grid", "tpe", "random"]
 GoalChoice: TypeAlias = Literal["quality", "latency", "size"]
 
-_TRIALS_PANEL, _CLUSTER_PANEL = "Trials", "Cluster"
+_TRIALS_PANEL = "Trials"
 
 
 def sweep_configs(
@@ -107,35 +111,18 @@ def sweep_configs(
         typer.Option(
             metavar="URL",
             help="URL of a KFP API, to run the trials there (this machine).",
-            rich_help_panel=_CLUSTER_PANEL,
+            rich_help_panel=CLUSTER_PANEL,
             show_default=False,
         ),
     ] = "",
-    experiment: Annotated[
-        str, typer.Option(help="KFP experiment.", rich_help_panel=_CLUSTER_PANEL)
-    ] = "qatline",
-    namespace: Annotated[
-        str,
-        typer.Option(
-            help="Namespace (multi-user servers).",
-            rich_help_panel=_CLUSTER_PANEL,
-            show_default=False,
-        ),
-    ] = "",
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="KFP_TOKEN",
-            help="Bearer token.",
-            rich_help_panel=_CLUSTER_PANEL,
-            show_default=False,
-        ),
-    ] = None,
+    experiment: ExperimentOption = "qatline",
+    namespace: NamespaceOption = "",
+    token: TokenOption = None,
     tracking_uri: Annotated[
         str | None,
         typer.Option(
             help="URL of the MLflow server from this machine (tracking.uri).",
-            rich_help_panel=_CLUSTER_PANEL,
+            rich_help_panel=CLUSTER_PANEL,
             show_default=False,
         ),
     ] = None,
@@ -174,6 +161,11 @@ def sweep_configs(
         tracking_uri=tracking_uri,
         version=installed_version(),
     )
+    if tracking_uri is not None and not host:
+        raise ConfigError(
+            "--tracking-uri: expected --host as well; a sweep of this machine records its runs at "
+            "tracking.uri."
+        )
     on_cluster = None
     if host:
         if prune is not None or cpus is not None:

@@ -59,6 +59,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             ["--over", "qat.epochs=1", "--cpus", "1", "--host", "http://kubeflow"],
             "--cpus: expected a sweep of this machine",
         ),
+        (
+            ["--over", "qat.epochs=1", "--tracking-uri", "http://mlflow"],
+            "--tracking-uri: expected --host as well",
+        ),
         (["--over", "qat.epochs=1", "--set", "qat.epochs=x"], "--set"),
     ],
 )
