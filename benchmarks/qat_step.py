@@ -45,6 +45,9 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS))
     parser.add_argument("--policies", nargs="+", choices=KINDS[1:] + OTHERS)
     parser.add_argument("--packages", help="Folder of further packages, for torchao.")
+    parser.add_argument(
+        "--device", default="cpu", help="PyTorch's device. On cuda, only wall ratios say anything."
+    )
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument(
@@ -77,7 +80,8 @@ def main() -> None:
     if arguments.json:
         import record
 
-        record.write(arguments.json, {"batch_size": arguments.batch_size, "rows": rows})
+        sizes = {"batch_size": arguments.batch_size, "device": arguments.device}
+        record.write(arguments.json, {**sizes, "rows": rows})
 
 
 class Turns:
@@ -90,6 +94,7 @@ class Turns:
             "framework": arguments.framework,
             "packages": arguments.packages,
             "batch_size": arguments.batch_size,
+            "device": arguments.device,
             "xla": arguments.xla,
         }
         self._process = subprocess.Popen(
@@ -137,8 +142,9 @@ def compare(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
         for kind, found in ratios.items():
             found["wall"].append(train[kind]["wall"] / train["fp32"]["wall"])
             found["cpu"].append(train[kind]["cpu"] / train["fp32"]["cpu"])
-            found["infer"].append(infer[kind]["cpu"] / infer["fp32"]["cpu"])
-            found["fold"].append(fold[kind]["cpu"] / infer["fp32"]["cpu"])
+            clock = "cpu" if arguments.device == "cpu" else "wall"
+            found["infer"].append(infer[kind][clock] / infer["fp32"][clock])
+            found["fold"].append(fold[kind][clock] / infer["fp32"][clock])
     peaks = {kind: each.end() for kind, each in workers.items()}
     base = workers["fp32"].first_step
     starts.append({kind: each.first_step["cpu"] for kind, each in workers.items()})
@@ -294,7 +300,10 @@ def torch_worker(task: dict[str, Any]) -> Worker:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # waiting threads of a busy machine would spin and count
     side, batch = NETWORKS[task["network"]], task["batch_size"]
-    x, y = torch.randn(batch, 3, side, side), torch.randint(0, 10, (batch,))
+    device = torch.device(task["device"])
+    x = torch.randn(batch, 3, side, side).to(device)
+    y = torch.randint(0, 10, (batch,)).to(device)
+    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     model, modes = torch_model(task["network"], task["kind"], x)
     optimizer = torch.optim.SGD(model.parameters(), 1e-4, momentum=0.9)
 
@@ -303,11 +312,13 @@ def torch_worker(task: dict[str, Any]) -> Worker:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
+        wait()
 
-    def infer() -> Any:
+    def infer() -> None:
         modes(False)
         with torch.no_grad():
-            return model(x)
+            model(x)
+        wait()
 
     ours = task["kind"] in KINDS[1:]
     return Worker(
@@ -326,6 +337,7 @@ def torch_model(network: str, kind: str, x: Any) -> tuple[Any, Callable[[bool], 
     from qat_lib.torch.models import mobilenet_v2, resnet20_cifar10
 
     model = resnet20_cifar10() if network == "resnet20" else mobilenet_v2(classes=10)
+    model.to(x.device)
     if kind == "fx":
         from torch.ao.quantization import get_default_qat_qconfig_mapping
         from torch.ao.quantization.quantize_fx import prepare_qat_fx

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-REQUIREMENTS = ["numpy<3", "onnx>=1.18,<2", "onnxruntime>=1.22", "cuda-bindings==12.9.*"]
+REQUIREMENTS = [str(REPOSITORY), "onnx>=1.18,<2", "onnxruntime>=1.22", "cuda-bindings==12.9.*"]
 TENSORRT_86 = ["tensorrt==8.6.0", "nvidia-cublas-cu12", "nvidia-cudnn-cu12<9"]
 BATCHES = (1, 32)
 
@@ -95,9 +94,7 @@ def run_in_environment(directory: Path, arguments: list[str]) -> int:
         subprocess.run([*install, *REQUIREMENTS, *TENSORRT_86], check=True)
         (directory / "complete").touch()
     command = [str(python), __file__, "--here", *arguments]
-    return subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False
-    ).returncode
+    return subprocess.run(command, check=False).returncode
 
 
 # ---------------------------------------------------------------------- the networks

@@ -15,7 +15,8 @@ INTRODUCTION = """# Measurements
 <!-- Written by docs/tools/measurements.py from benchmarks/results; don't edit it. -->
 
 Speed, size and accuracy of qatline, with the command behind each figure. Ratios come from one run with both sides in
-turns; absolute times depend on the machine. Nothing here was measured on a GPU.
+turns; absolute times depend on the machine. One section was measured on a GPU:
+[TensorRT](#tensorrt-on-a-gpu).
 """
 
 
@@ -24,7 +25,7 @@ def render() -> str:
     sections = [
         *(accuracy.digits(), accuracy.photographs(), accuracy.detection(), accuracy.segmentation()),
         *(accuracy.recipes(), accuracy.records(), accuracy.agreement()),
-        accuracy.without_vnni(),
+        *(accuracy.tensorrt(), accuracy.without_vnni()),
         *(accuracy.ranges(), accuracy.few_bits(), accuracy.calibration(), accuracy.diagnosis()),
         *(cost.openvino(), cost.export(), cost.overhead(), cost.scaling(), cost.steps()),
         *(cost.qat_step(), cost.inference(), cost.reading(), cost.memory(), cost.serving()),

@@ -85,10 +85,12 @@ class LoadedPlan:
     def describe(self, context: Any, profiles: Mapping[str, ShapeProfile]) -> dict[str, Any]:
         """Return the inspector's description for the engine's optimum shapes."""
         self.set_shapes(context, map_values(attrgetter("optimum"), profiles))
+        context.infer_shapes()
         inspector = self.engine.create_engine_inspector()
         inspector.execution_context = context
         description: dict[str, Any] = json.loads(
-            inspector.get_engine_information(self.trt.LayerInformationFormat.JSON)
+            inspector.get_engine_information(self.trt.LayerInformationFormat.JSON),
+            strict=False,
         )
         return description
 

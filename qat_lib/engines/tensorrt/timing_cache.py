@@ -36,9 +36,12 @@ def save(config: Any, path: Path | None) -> None:
         return
     with files.writing(path.parent), files.locked(path):
         timings = config.get_timing_cache()
-        # Read again under the lock: another build may have written since attach().
-        others = _read(config, path)
-        if others is not None and not timings.combine(others, False):
+        # Read again under the lock: another build may have written since attach(). The cache of a
+        # build accepts no timings; a cache that was read does.
+        merged = _read(config, path)
+        if merged is not None and merged.combine(timings, False):
+            timings = merged
+        else:
             logger.warning("the timing cache %s does not fit this build and is replaced", path)
         with written_beside(path) as draft:
             draft.write_bytes(bytes(timings.serialize()))

@@ -1,10 +1,26 @@
-"""Remove operators without effect: Identity, inference Dropout, redundant casts."""
+"""Remove operators without effect: Identity, inference Dropout, redundant casts, times one."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from qat_lib.export.graph import attribute, constant, is_op, lowering_pass, operand, replace
+
+
+def _unchanged(node: ir.Node) -> ir.Value | None:
+    """Return the input that the operator passes on; None if it has an effect."""
+    source = operand(node, 0)
+    if is_op(node, "Mul"):  # TensorFlow writes SiLU as x * sigmoid(1 * x).
+        return next(
+            (x for one, x in zip(node.inputs, reversed(node.inputs), strict=True) if _is_one(one)),
+            None,
+        )
+    return source if source is not None and _changes_nothing(node, source) else None
+
+
+def _is_one(value: ir.Value | None) -> bool:
+    array = constant(value)
+    return array is not None and array.ndim == 0 and array == 1
 
 
 def _changes_nothing(node: ir.Node, source: ir.Value) -> bool:
@@ -33,8 +49,8 @@ def _changes_nothing(node: ir.Node, source: ir.Value) -> bool:
 def remove_identities(model: ir.Model) -> None:
     """Remove operators without effect; outputs of the graph keep their names."""
     for node in list(model.graph):
-        source = operand(node, 0)
-        if source is None or not _changes_nothing(node, source):
+        source = _unchanged(node)
+        if source is None:
             continue
         output = node.outputs[0]
         if output.is_graph_output() and (

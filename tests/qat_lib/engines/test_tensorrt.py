@@ -286,7 +286,7 @@ def test_ctrl_c_inside_a_callback_stops_the_build(
 
 # ---------------------------------------------------------------------- timing cache
 def test_timing_cache_is_read_merged_and_written(
-    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "caches" / "timing.bin"
     build(qdq_onnx, tmp_path, timing_cache=cache)
@@ -300,6 +300,7 @@ def test_timing_cache_is_read_merged_and_written(
     cache.unlink()
     build(qdq_onnx, tmp_path, timing_cache=cache)
     assert cache.read_bytes() == b"cache:qdq.onnx;theirs"
+    assert not caplog.messages
 
 
 def test_timing_cache_that_is_no_file_stops_the_build(

@@ -38,6 +38,10 @@ IDENTITIES = {
     "Sum(x)": True,
     "Max(x, x)": False,
     "Relu(x)": False,
+    "Mul(unit, x)": True,
+    "Mul(x, unit)": True,
+    "Mul(x, ratio)": False,
+    "Mul(x, ones)": False,
 }
 
 
@@ -46,6 +50,8 @@ def test_remove_identities(lab, text):
     model = lab.build(
         f"(float[2,3,4,4] x) => (float y) {{ a = {text}\n b = Exp(a)\n y = Cast<to = 1>(b) }}",
         ratio=np.float32(0.5),
+        unit=np.float32(1),
+        ones=np.ones((1, 1, 1, 1, 1), np.float32),
         no=np.asarray(False),
         yes=np.asarray(True),
         none=np.zeros(8, np.int64),

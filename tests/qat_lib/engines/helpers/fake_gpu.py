@@ -9,6 +9,7 @@ runtime code decide whether the numbers are right.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import weakref
 from pathlib import Path
@@ -231,6 +232,7 @@ class FakeTensorRT:
     def _on_IBuilderConfig__set_timing_cache(
         self, config: Any, cache: Any, ignore_mismatch: bool
     ) -> bool:
+        cache.__dict__["of_a_build"] = True
         config.__dict__["cache"] = cache
         return True
 
@@ -238,6 +240,8 @@ class FakeTensorRT:
         return config.__dict__["cache"]
 
     def _on_ITimingCache__combine(self, cache: Any, other: Any, ignore_mismatch: bool) -> bool:
+        if cache.__dict__.get("of_a_build"):  # as TensorRT 8.6
+            return False
         cache.__dict__["entries"] |= other.__dict__["entries"]
         return True
 
@@ -335,7 +339,12 @@ class FakeTensorRT:
         contexts = engine.__dict__["contexts"]
         has_profile = engine.__dict__["shared"] or not contexts
         context = self._make(
-            "IExecutionContext", engine=engine, shapes={}, addresses={}, has_profile=has_profile
+            "IExecutionContext",
+            engine=engine,
+            shapes={},
+            inferred=False,
+            addresses={},
+            has_profile=has_profile,
         )
         contexts.add(context)
         return context
@@ -345,6 +354,10 @@ class FakeTensorRT:
             return False
         context.__dict__["shapes"][name] = tuple(shape)
         return True
+
+    def _on_IExecutionContext__infer_shapes(self, context: Any) -> list[str]:
+        context.__dict__["inferred"] = True
+        return []
 
     def _on_IExecutionContext__get_tensor_shape(self, context: Any, name: str) -> Any:
         shapes = context.__dict__["shapes"]
@@ -391,8 +404,11 @@ class FakeTensorRT:
             memory[: result.size] = result.reshape(-1)
 
     def _on_EngineInspector__get_engine_information(self, inspector: Any, kind: Any) -> str:
-        engine = inspector.execution_context.__dict__["engine"]
-        return json.dumps(self.description or self._describe(engine))
+        context = inspector.execution_context.__dict__
+        text = json.dumps(self.description or self._describe(context["engine"]))
+        if not context["inferred"]:  # as TensorRT 8.6, which also writes control characters
+            text = re.sub(r'(?<="Format/Datatype": ")[^"]+', "N/A due to dynamic shapes", text)
+        return text.replace("\\u001e", "\x1e")
 
     def _describe(self, engine: Any) -> dict[str, Any]:
         """Describe the engine with every convolution in INT8 and no fusion."""
@@ -410,7 +426,7 @@ class FakeTensorRT:
                     "Inputs": [{"Name": "x", "Format/Datatype": int8 if weighted else fp32}],
                     "Outputs": [{"Name": "y", "Format/Datatype": int8 if weighted else fp32}],
                     **({"Weights": {"Type": "Int8", "Count": 1}} if weighted else {}),
-                    "Metadata": f"[ONNX Layer: {node.name}]",
+                    "Metadata": f"[ONNX Layer: {node.name}]\x1e[ONNX Layer: {node.name}]",
                 }
             )
         return {"Layers": layers, "Bindings": ["input", "logits"]}
