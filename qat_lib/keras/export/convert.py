@@ -5,7 +5,7 @@ The result contains the weights, and metadata of each node names its layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -197,8 +197,12 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
 
 def _attribute(model: ir.Model, trace: Trace) -> None:
     """Record the layer of each node, and the layer of each output tensor."""
-    for node in model.graph:
-        scope = _scope(node, trace)
+    scopes: dict[ir.Node, str | None] = {}
+    for node in reversed(model.graph):
+        # Of the nodes for one operation, tf2onnx gives the last its name: the others belong to it.
+        readers = (scopes[reader] for reader in node.successors() if reader in scopes)
+        scope = _scope(node.name, node.outputs, trace) or next(filter(None, readers), None)
+        scope = scopes[node] = scope or _scope(None, node.inputs, trace)
         if scope is not None:
             node.meta[LAYER] = trace.scopes[scope]
             node.meta[ORIGIN] = trace.origins[scope]
@@ -216,10 +220,9 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
             node.meta[BATCH_NORM] = norm
 
 
-def _scope(node: ir.Node, trace: Trace) -> str | None:
-    """Return the name scope of a node, or else of one of its outputs or inputs."""
-    values = [value for value in (*node.outputs, *node.inputs) if value is not None]
-    for name in (node.name, *(value.name for value in values)):
+def _scope(node: str | None, values: Sequence[ir.Value | None], trace: Trace) -> str | None:
+    """Return the name scope of a node's name, or else of one of its values."""
+    for name in (node, *(value.name for value in values if value is not None)):
         scope = (name or "").partition("/")[0]
         if scope in trace.scopes:
             return scope

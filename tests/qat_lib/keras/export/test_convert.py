@@ -129,6 +129,15 @@ def test_convert_records_the_layer_of_each_node() -> None:
     assert relu.outputs[0].meta["keras_tensor"] == "inner/dense"
 
 
+def test_nameless_nodes_belong_to_the_named_node_behind_them() -> None:
+    x = keras.Input((4, 4, 2))
+    y = layers.Conv2D(2, 1, name="before")(x)
+    y = layers.UpSampling2D(2, interpolation="bilinear", name="up")(y)
+    nodes = check(keras.Model(x, y), normal(2, 4, 4, 2)).graph
+    (resize,) = (node for node in nodes if node.op_type == "Resize")
+    assert resize.meta["keras_layer"] == "up"
+
+
 def test_convert_replaces_quantizers_by_pairs() -> None:
     x = keras.Input((3,), name="x")
     y = layers.Dense(2, name="dense")(TensorQuantizer(name="x_quantizer")(x))
