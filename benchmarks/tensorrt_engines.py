@@ -70,7 +70,7 @@ def prepare(options: argparse.Namespace) -> None:
                     folder / "modelopt.onnx",
                 ]
                 subprocess.run([options.modelopt, "-c", MODELOPT, *map(str, files)], check=True)
-        print(f"{name}: {', '.join(sorted(path.name for path in folder.iterdir()))}", flush=True)
+        print(f"{name}: {exact(folder)}", flush=True)
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -81,6 +81,7 @@ def measure(options: argparse.Namespace) -> None:
     figures: dict[str, Any] = {
         "tensorrt": backend.version(),
         "device": dict(backend.device()),
+        "exact": {},
         "networks": {},
     }
     for folder in sorted(path.parent for path in options.folder.glob("*/fp32.onnx")):
@@ -88,24 +89,39 @@ def measure(options: argparse.Namespace) -> None:
         engines.append(("fp16", folder / "fp32.onnx", "fp16"))
         rows = figures["networks"][folder.name] = {}
         reference, images = expected(folder)
+        figures["exact"][folder.name] = exact(folder)
         for name, onnx, precision in engines:
             rows[name] = measure_engine(onnx, precision, images, reference, options)
             print(f"{folder.name:20s} {name:10s} {summary(rows[name])}", flush=True)
-            # After each engine: the time on a borrowed machine may end.
+            # After each engine: all of them take minutes.
             record.write(options.json, figures)
+
+
+def exact(folder: Path) -> dict[str, dict[str, float]]:
+    """Return the distance of each INT8 file from FP32 in exact arithmetic."""
+    from ptq_agreement import distance
+
+    reference, images = expected(folder)
+    files = sorted(set(folder.glob("*.onnx")) - {folder / "fp32.onnx"})
+    return {path.stem: distance(exact_logits(path, images), reference) for path in files}
 
 
 def expected(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return FP32's logits in ONNX Runtime, and the inputs."""
-    from qat_lib.engines.onnxruntime import reference_session
-
     with np.load(folder / "images.npz", allow_pickle=False) as data:
         images = (data["levels"].astype(np.float32) / 255 - data["mean"]) / data["spread"]
     images = images.astype(np.float32)
-    session = reference_session(folder / "fp32.onnx")
+    return exact_logits(folder / "fp32.onnx", images), images
+
+
+def exact_logits(onnx: Path, images: np.ndarray) -> np.ndarray:
+    """Return the logits of an ONNX file in ONNX Runtime without optimizations."""
+    from qat_lib.engines.onnxruntime import reference_session
+
+    session = reference_session(onnx)
     name = session.get_inputs()[0].name
     parts = [session.run(None, {name: images[i : i + 32]})[0] for i in range(0, len(images), 32)]
-    return np.concatenate(parts), images
+    return np.concatenate(parts)
 
 
 def measure_engine(

@@ -21,14 +21,20 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    "name", [pytest.param("regression", marks=pytest.mark.slow), "own_task", "two_inputs"]
+    ("name", "short"),
+    [
+        pytest.param("regression", [], marks=pytest.mark.slow),
+        ("own_task", ["training.epochs=6", "qat.epochs=1"]),
+        ("two_inputs", []),
+    ],
 )
 def test_components_run_in_separate_directories(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, short: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.chdir(tmp_path)
-    config = load_config(EXAMPLES / f"{name}.yaml", overrides=["engine.benchmark_seconds=0.1"])
+    overrides = ["engine.benchmark_seconds=0.1", *short]
+    config = load_config(EXAMPLES / f"{name}.yaml", overrides=overrides)
     metrics = SimpleNamespace(log_metric=lambda *_: None)
     artifacts: dict[str, Any] = {}
     for step in STEPS:
