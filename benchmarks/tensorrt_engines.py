@@ -26,8 +26,10 @@ from typing import Any
 import numpy as np
 import record
 
+# It builds and measures an engine there, too.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
+
 NETWORKS = ("resnet20", "mobilenetv2", "efficientnet_lite0")
-BATCHES = (1, 32)
 MODELOPT = """
 import sys
 import numpy as np
@@ -75,6 +77,8 @@ def prepare(options: argparse.Namespace) -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """Build and measure the engines of every folder."""
+    from gpu_validation import summary_line
+
     from qat_lib.engines.tensorrt.backend import TensorRTBackend
 
     backend = TensorRTBackend()
@@ -92,7 +96,9 @@ def measure(options: argparse.Namespace) -> None:
         figures["exact"][folder.name] = exact(folder)
         for name, onnx, precision in engines:
             rows[name] = measure_engine(onnx, precision, images, reference, options)
-            print(f"{folder.name:20s} {name:10s} {summary(rows[name])}", flush=True)
+            print(
+                summary_line({"network": folder.name, "precision": name, **rows[name]}), flush=True
+            )
             # After each engine: all of them take minutes.
             record.write(options.json, figures)
 
@@ -132,62 +138,22 @@ def measure_engine(
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Return one engine's figures, or the reason why there are none."""
+    from gpu_validation import measure as measure_one
     from ptq_agreement import distance
 
-    from qat_lib.analysis import analyze_onnx
-    from qat_lib.analysis.comparison import compare
-    from qat_lib.engines import BuildSpec, build_engine, layers_path, load_engine
-    from qat_lib.engines.check import check_engine
+    from qat_lib.engines import load_engine
     from qat_lib.errors import QatlineError
 
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "model.engine")
-        spec = BuildSpec(
-            backend="tensorrt",
-            float_precision=precision,
-            max_batch_size=max(BATCHES),
-            timing_cache=options.folder / "timing.cache",
-        )
         try:
-            artifact = build_engine(onnx, spec, output=path)
-            check = check_engine(path, onnx, requests=8, inputs=images[:64])
+            row = measure_one(onnx, path, precision, options.seconds, images[:64])
             with load_engine(path) as engine:
                 logits = next(iter(engine.infer_many(images).values()))
-                latency = {
-                    size: engine.benchmark(batch_size=size, seconds=options.seconds).to_dict()
-                    for size in BATCHES
-                }
         except QatlineError as error:
             return {"error": str(error)}
-        prediction = None
-        if artifact.manifest.quantized:
-            prediction = compare(analyze_onnx(onnx), layers_path(path)).to_dict()
-    precisions = artifact.manifest.precision
-    return {
-        **distance(logits, reference),
-        "latency": latency,
-        "int8_layers": precisions.int8_layers,
-        "weighted_layers": precisions.weighted_layers,
-        "check": {"passed": check.passed, "message": check.message},
-        "prediction": prediction,
-        "build_seconds": artifact.manifest.build_seconds,
-        "bytes": artifact.manifest.bytes,
-        "warnings": artifact.warnings,
-    }
-
-
-def summary(row: dict[str, Any]) -> str:
-    """Return one line for people."""
-    if "error" in row:
-        return row["error"]
-    times = "  ".join(
-        f"batch {size}: {each['compute']['p50']:.3f} ms ({each['end_to_end']['p50']:.3f} with copies)"
-        for size, each in row["latency"].items()
-    )
-    return (
-        f"{times}  KL {row['kl']:.4f}  {row['agreement']:.1f} %  INT8 {row['int8_layers']} of "
-        f"{row['weighted_layers']}  {'passed' if row['check']['passed'] else 'FAILED'}"
-    )
+    del row["layers"]
+    return {**distance(logits, reference), **row}
 
 
 def main() -> None:

@@ -208,8 +208,10 @@ def validate(
     return rows
 
 
-def measure(onnx: Path, path: Path, float_precision: Any, seconds: float) -> dict[str, Any]:
-    """Return one engine's figures."""
+def measure(
+    onnx: Path, path: Path, float_precision: Any, seconds: float, inputs: Any = None
+) -> dict[str, Any]:
+    """Return one engine's figures; ``inputs`` are real ones for the check."""
     from qat_lib.engines import BuildSpec, build_engine, layers_path, load_engine
     from qat_lib.engines.check import check_engine
 
@@ -227,7 +229,7 @@ def measure(onnx: Path, path: Path, float_precision: Any, seconds: float) -> dic
         "bytes": artifact.manifest.bytes,
         "precision_of_layers": asdict(artifact.manifest.precision),
         "warnings": list(artifact.warnings),
-        "check": asdict(check_engine(path, onnx)),
+        "check": asdict(check_engine(path, onnx, inputs=inputs)),
     }
     with load_engine(path) as engine:
         row["latency"] = [

@@ -309,7 +309,7 @@ def tensorrt() -> list[str]:
     for network, engines in figures["networks"].items():
         for key, name in names.items():
             row = engines[key]
-            latency = [row["latency"][size]["compute"]["p50"] for size in ("1", "32")]
+            latency = [each["compute"]["p50"] for each in row["latency"]]
             rows.append(
                 [
                     networks[network],
@@ -321,7 +321,8 @@ def tensorrt() -> list[str]:
                 ]
             )
     found = figures["networks"]["resnet20"]["qatline"]
-    int8 = f"{found['int8_layers']} of the {found['weighted_layers']} layers"
+    layers = found["precision_of_layers"]
+    int8 = f"{layers['int8_layers']} of the {layers['weighted_layers']} layers"
     right = {what: _hits(found["prediction"], what) for what in ("precision", "output", "add")}
     files = [
         f"{networks[network]} {100 * found['qatline']['kl']:.2f} ({100 * found['modelopt']['kl']:.2f})"
