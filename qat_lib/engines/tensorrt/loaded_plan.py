@@ -85,12 +85,12 @@ class LoadedPlan:
     def describe(self, context: Any, profiles: Mapping[str, ShapeProfile]) -> dict[str, Any]:
         """Return the inspector's description for the engine's optimum shapes."""
         self.set_shapes(context, map_values(attrgetter("optimum"), profiles))
-        context.infer_shapes()
+        context.infer_shapes()  # before it, the inspector shows no types of open shapes
         inspector = self.engine.create_engine_inspector()
         inspector.execution_context = context
         description: dict[str, Any] = json.loads(
             inspector.get_engine_information(self.trt.LayerInformationFormat.JSON),
-            strict=False,
+            strict=False,  # TensorRT 8.6 separates names by control characters
         )
         return description
 
