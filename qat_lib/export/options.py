@@ -173,7 +173,8 @@ PASSES = (
     Pass("pool_order.quantize_before_max_pools", in_unsigned_graphs),
     Pass("strides.hoist_strides", in_unsigned_graphs),
     Pass("unsigned.quantize_unsigned", in_unsigned_graphs),
-    Pass("clamps.remove_redundant_clamps", in_unsigned_graphs),
+    # A second time, for the types that `quantize_unsigned` has changed.
+    Pass("bounds.remove_redundant_bounds", in_unsigned_graphs),
     Pass("io.convert_inputs_to_nchw", lambda options: options.channels_first_input),
     Pass("float_weights.store_float_weights", lambda options: options.weights == "qdq"),
     Pass("int4_weights.store_int4_weights", lambda options: options.weights == "int4", ("ranges",)),

@@ -21,7 +21,7 @@ from qat_lib.errors import VerificationError
 from qat_lib.export.comparing import ParityReference, compare_with
 from qat_lib.export.graph import consumers, dims, is_op, operand, scalar
 from qat_lib.export.parity_report import ParityReport
-from qat_lib.export.passes.bounds import TOPS
+from qat_lib.export.passes.bounds import RANGES
 from qat_lib.graph.roles import onnx_operators
 from qat_lib.preprocessing import AnyPreprocessing, Preprocessing, PreprocessingByInput
 from qat_lib.support.foreign_errors import describe_error
@@ -229,9 +229,9 @@ def _range(value: ir.Value) -> tuple[float, float] | None:
     for node in consumers(value):
         if is_op(node, "QuantizeLinear"):
             scale, integers = scalar(operand(node, 1)), node.outputs[0].dtype
-            if scale is None or integers not in TOPS:
+            if scale is None or integers not in RANGES:
                 return None
-            high = scale * TOPS[integers]
+            high = scale * RANGES[integers][1]
             return (0.0 if integers == ir.DataType.UINT8 else -high), high
         if is_op(node, *KEEP_RANGE):
             found = _range(node.outputs[0])

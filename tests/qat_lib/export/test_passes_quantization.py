@@ -271,7 +271,7 @@ def test_an_unsigned_quantizer_clamps_by_itself(lab, rng, call, top, gone):
     )
     for x in ([-1, 0.3, 5.95, 700], [0, -0.0, 6, 5.99]):
         lowered = lab.check(
-            model, passes.remove_redundant_clamps, {"x": np.asarray([x], np.float32)}
+            model, passes.remove_redundant_bounds, {"x": np.asarray([x], np.float32)}
         )
     assert (lab.order(lowered)[0] == "QuantizeLinear") == gone
 
@@ -291,6 +291,6 @@ def test_a_clamp_that_something_else_needs_stays(lab, rng, change):
         high=np.asarray(6, np.float32),
     )
     lowered = lab.check(
-        model, passes.remove_redundant_clamps, {"x": np.asarray([[-1, 0.05, 0.5, 7]], np.float32)}
+        model, passes.remove_redundant_bounds, {"x": np.asarray([[-1, 0.05, 0.5, 7]], np.float32)}
     )
     assert "Clip" in lab.ops(lowered)

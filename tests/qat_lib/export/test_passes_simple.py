@@ -175,31 +175,31 @@ def test_use_global_pools_takes_images_of_rank_four(lab, rng):
 
 
 @pytest.mark.parametrize(
-    ("clamp", "gone"),
+    ("clamp", "unsigned", "signed"),
     [
-        ("Relu(x)", True),
-        ("Clip(x)", True),
-        ("Clip(x, zero)", True),
-        ("Clip(x, zero, top)", True),
-        ("Clip(x, zero, near)", True),  # rounds to the top
-        ("Clip(x, zero, below)", False),
-        ("Clip(x, minus, top)", True),
-        ("Clip(x, plus, top)", False),
-        ("Clip(x, , top)", True),
-        ("Clip(x, , below)", False),
-        ("Clip(x, zero, far)", True),
-        ("LeakyRelu(x)", False),
+        ("Relu(x)", True, False),
+        ("Clip(x)", True, True),
+        ("Clip(x, zero)", True, False),
+        ("Clip(x, zero, top)", True, False),
+        ("Clip(x, zero, near)", True, False),  # rounds to the top
+        ("Clip(x, zero, below)", False, False),
+        ("Clip(x, minus, top)", True, False),
+        ("Clip(x, plus, top)", False, False),
+        ("Clip(x, , top)", True, True),
+        ("Clip(x, , below)", False, True),
+        ("Clip(x, zero, far)", True, False),
+        ("LeakyRelu(x)", False, False),
     ],
 )
-@pytest.mark.parametrize("unsigned", [True, False])
-def test_remove_redundant_clamps(lab, rng, clamp, gone, unsigned):
+@pytest.mark.parametrize("zero_point", [np.uint8(0), np.int8(0)], ids=["uint8", "int8"])
+def test_remove_redundant_bounds(lab, rng, clamp, unsigned, signed, zero_point):
     model = lab.build(
         f"""(float[2,3,4,4] x) => (float y) {{
             a = {clamp}
             q = QuantizeLinear(a, s, z)
             y = DequantizeLinear(q, s, z) }}""",
         s=np.float32(0.01),
-        z=np.uint8(0) if unsigned else np.int8(0),
+        z=zero_point,
         zero=np.float32(0),
         minus=np.float32(-1),
         plus=np.float32(0.01),
@@ -208,8 +208,10 @@ def test_remove_redundant_clamps(lab, rng, clamp, gone, unsigned):
         below=np.float32(2.544),
         far=np.float32(100),
     )
-    lowered = lab.check(model, passes.remove_redundant_clamps, image(rng))
-    assert (lab.node(lowered, "QuantizeLinear").inputs[0].name == "x") is (gone and unsigned)
+    lowered = lab.check(model, passes.remove_redundant_bounds, image(rng))
+    assert (lab.node(lowered, "QuantizeLinear").inputs[0].name == "x") is (
+        unsigned if zero_point.dtype == np.uint8 else signed
+    )
 
 
 @pytest.mark.parametrize(

@@ -155,10 +155,10 @@ def test_quantize_unsigned_writes_every_reader(lab):
         ("x", None),
     ],
 )
-def test_remove_redundant_clamps_leaves_what_cuts_more_off(lab, data, left):
+def test_remove_redundant_bounds_leaves_what_cuts_more_off(lab, data, left):
     """And goes on behind it."""
     text = f"{pair(data, zero='u')}; {pair('Relu(Exp(x))', zero='u')}"
-    lowered = lab.check(lab.formula(text, X, **CONSTANTS), passes.remove_redundant_clamps, X)
+    lowered = lab.check(lab.formula(text, X, **CONSTANTS), passes.remove_redundant_bounds, X)
     assert lab.results(lowered) == [pair(left or data, zero="u"), pair("Exp(x)", zero="u")]
 
 
@@ -172,16 +172,16 @@ def test_remove_redundant_clamps_leaves_what_cuts_more_off(lab, data, left):
         "Exp(Relu(x))",
     ],
 )
-def test_remove_redundant_clamps_leaves(lab, text):
+def test_remove_redundant_bounds_leaves(lab, text):
     text = f"{text}; {pair('Relu(Exp(x))', zero='u')}"
     model = lab.formula(text, X, **CONSTANTS)
-    lowered = lab.check(model, passes.remove_redundant_clamps, X)
+    lowered = lab.check(model, passes.remove_redundant_bounds, X)
     assert lab.results(lowered) == [*lab.results(model)[:-1], pair("Exp(x)", zero="u")]
 
 
-def test_remove_redundant_clamps_takes_a_scale_of_one_element(lab):
+def test_remove_redundant_bounds_takes_a_scale_of_one_element(lab):
     model = lab.formula(pair("Relu(x)", "s1", "u1"), X, **CONSTANTS)
-    assert lab.results(passes.remove_redundant_clamps(model)) == [pair("x", "s1", "u1")]
+    assert lab.results(passes.remove_redundant_bounds(model)) == [pair("x", "s1", "u1")]
 
 
 def test_quantize_unsigned_keeps_one_type_per_concat(lab):
