@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", choices=KINDS[1:] + OTHERS)
     parser.add_argument("--packages", help="Folder of further packages, for torchao.")
     parser.add_argument(
-        "--device", default="cpu", help="PyTorch's device. On cuda, only wall ratios say anything."
+        "--device",
+        default="cpu",
+        help="PyTorch's device. On cuda, step_cpu and memory are those of the host.",
     )
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=15)
@@ -135,6 +137,8 @@ def compare(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
     ratios: dict[str, dict[str, list[float]]] = {
         kind: {"wall": [], "cpu": [], "infer": [], "fold": []} for kind in arguments.policies
     }
+    # The CPU doesn't compute the steps of a GPU.
+    clock = "cpu" if arguments.device == "cpu" else "wall"
     for _ in range(arguments.rounds):
         train = {kind: each.take("train", arguments.steps) for kind, each in workers.items()}
         infer = {kind: each.take("infer", arguments.steps) for kind, each in workers.items()}
@@ -142,7 +146,6 @@ def compare(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
         for kind, found in ratios.items():
             found["wall"].append(train[kind]["wall"] / train["fp32"]["wall"])
             found["cpu"].append(train[kind]["cpu"] / train["fp32"]["cpu"])
-            clock = "cpu" if arguments.device == "cpu" else "wall"
             found["infer"].append(infer[kind][clock] / infer["fp32"][clock])
             found["fold"].append(fold[kind][clock] / infer["fp32"][clock])
     peaks = {kind: each.end() for kind, each in workers.items()}

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import record
 
-# It builds and measures an engine there, too.
+# For the validation script, which measures engines, too.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
 
 NETWORKS = ("resnet20", "mobilenetv2", "efficientnet_lite0")

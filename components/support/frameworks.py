@@ -56,7 +56,7 @@ FRAMEWORKS: Mapping[str, FrameworkTraits] = {
 
 
 def import_framework(name: Framework) -> None:
-    """Import a framework without its unneeded packages, which take a third of the time of Keras.
+    """Import a framework without its unneeded packages: a third of the time of Keras.
 
     Other modules can import these afterwards. The parts of the framework that use them remain
     unavailable in this process.

@@ -20,7 +20,7 @@ CLUSTER_PANEL = "Cluster"
 
 
 class PlainCommand(typer.core.TyperCommand):
-    """A command whose help has two columns: options with their values, and descriptions.
+    """Command with help in two columns: options with their values, and descriptions.
 
     The tables of Rich have up to six. In 80 columns they cut names of options, break the values
     of others inside words, and leave about 16 characters to the descriptions.

@@ -75,7 +75,7 @@ class SweepPlan:
     version: str = ""
 
     def identity(self) -> dict[str, Any]:
-        """Return the options and settings that a resumed sweep must repeat."""
+        """Return the options and settings to repeat in a resumed sweep."""
         found: dict[str, Any] = {
             "--over": [_over(each) for each in self.space.parameters],
             "--sampler": self.sampler,
@@ -106,7 +106,7 @@ def run_sweep(
     start: Callable[[SweepTrial], TrialRun],
     ended: Callable[[SweepTrial], None],
 ) -> list[SweepTrial]:
-    """Run the trials that are left, and return all trials in order.
+    """Run the remaining trials, and return all trials in order.
 
     Args:
         plan: the sweep. If its folder contains an interrupted one, that one is resumed.
