@@ -131,6 +131,8 @@ class Client:
         return np.asarray(image).reshape(height, width, channels)
 
     def _post(self, model: str, arrays: Mapping[str, Array], only: Sequence[str]) -> dict[str, Any]:
+        # Open Inference Protocol, extension for binary tensors: a JSON header, then the bytes of
+        # the inputs in its order.
         described, parts = [], []
         for name, x in arrays.items():
             data = x.tobytes()
@@ -149,6 +151,8 @@ class Client:
         request = urllib.request.Request(
             f"{self._at(model)}/infer", data=b"".join([head, *parts]), headers=headers
         )
+        # The answer has the same layout. Outputs without a size are JSON, as some servers send
+        # despite the request.
         data, length = self._read(request)
         size = int(length or len(data))
         outputs, start = {}, size

@@ -103,6 +103,7 @@ def _check_input(what: str, x: Array) -> Array:
             f"{what}: expected (samples, ...), such as (samples, features) or (samples, height, "
             f"width, channels); received {x.shape}"
         )
+    # Gray images without an axis of channels. Floats of three dimensions may be signals and remain.
     if x.ndim == 3 and x.dtype == np.uint8:
         x = x[..., None]
     if len(x) == 0:
@@ -111,6 +112,7 @@ def _check_input(what: str, x: Array) -> Array:
         raise DataError(
             f"{what}: expected a size of at least 1 in each dimension, received {x.shape}"
         )
+    # Up to 4 rows the order is ambiguous: (samples, 3, 3, 3) passes.
     if x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] and x.shape[2] > 4:
         raise DataError(
             f"{what}: {x.shape} looks like (samples, channels, height, width); expected "

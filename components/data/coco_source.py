@@ -79,6 +79,8 @@ def read_coco(
         found = found[:head]
         images += found
         sizes[part] = len(found)
+    # Images left out here need not be decoded. Several parts are reduced later, each by the same
+    # share.
     if settings.limit and len(sizes) == 1:
         chosen = np.random.default_rng(0).permutation(len(images))[: settings.limit]
         images = [images[index] for index in np.sort(chosen)]
@@ -211,6 +213,7 @@ class _CocoFile:
                     f"{self._path}: expected images with a unique id, file_name, width and height; "
                     f"received {row!r:.160}"
                 )
+            # The file's author chooses the names; none may lead out of the folder.
             path = folder / str(name)
             if not path.resolve().is_relative_to(self._root.resolve()):
                 raise DataError(f"{self._path}: the image {number} lies outside of {self._root}")
@@ -266,6 +269,7 @@ class _CocoFile:
                 f"{where}: the bbox {box} extends {beyond:g} pixels beyond the image "
                 f"{images[image].path}, {columns:g}x{rows:g}"
             )
+        # After the checks: a wrong box is an error even if its class is left out.
         if names[category] not in classes:
             return None
         label = classes.index(names[category])

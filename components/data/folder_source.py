@@ -122,6 +122,8 @@ def read_masks(
         found = found if head is None else _spread(found, head)
         pairs += found
         sizes[name] = len(found)
+    # Images left out here need not be decoded. Several parts are reduced later, each by the same
+    # share.
     if settings.limit and len(sizes) == 1:
         chosen = np.random.default_rng(0).permutation(len(pairs))[: settings.limit]
         pairs = [pairs[index] for index in np.sort(chosen)]
@@ -235,6 +237,7 @@ def make_source(
     """
     parts, start = {}, 0
     for name, count in sizes.items():
+        # ``kept`` is sorted, so the readable images of a part are a range of it.
         first, last = np.searchsorted(checked.kept, (start, start + count))
         if first == last:
             raise DataError(f"{root}: the {name} part has no readable image")

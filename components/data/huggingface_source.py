@@ -162,8 +162,10 @@ def _add_split(
             f"{where}: expected the column {missing[0]!r}, received {', '.join(data.features)}"
         )
     data = data.select_columns(list(columns))
+    # Encoded images pass through: they are decoded and checked as those of other sources.
     for name in [name for name, is_image in columns.items() if is_image]:
         data = data.cast_column(name, Image(decode=False))
+    # Blocks of bounded size in memory, by the average size of a record.
     row = max(1, data.data.nbytes // max(1, len(data)))
     size, first = max(1, min(_LARGEST_BLOCK, CHUNK_BYTES // row)), 0
     while first < len(data):

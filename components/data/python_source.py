@@ -72,6 +72,7 @@ def _arrays(
     value: Any, part: str, reference: str, scratch: Path, progress: Progress, batches: int | None
 ) -> tuple[Array | dict[str, Array], Array, Array | None]:
     """Return inputs, targets and weights of a part; batches are written to disk."""
+    # A tuple is data in memory. Data sets and loaders are other iterables.
     if isinstance(value, tuple) and len(value) in (2, 3):
         x, y, *weights = value
         inputs = (

@@ -74,6 +74,7 @@ class RecordParts:
             else:
                 arrays[name] = decoded = self._decoded(name, values, file, first)
                 kept &= [image is not None for image in decoded]
+        # A record with a broken image is left out with all its columns.
         places = np.flatnonzero(kept)
         self._check_masks(images, file, first, places)
         self._broken += count - len(places)

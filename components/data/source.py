@@ -93,6 +93,7 @@ def deal(
     """
     count = max(1, len(classes))
     total = sum(map(len, strata.values()))
+    # The limit reduces all parts by the same share.
     share = min(1.0, settings.limit / total) if settings.limit else 1.0
     kept = {
         part: stratified_subset(labels, round(share * len(labels)), seed=seed, classes=count)
@@ -105,6 +106,7 @@ def deal(
     dealt = {}
     for name, indices in parts.items():
         dealt[name] = Samples(part="train", indices=kept["train"][indices])
+    # A stream apart from that of the split: a further part does not change the others.
     generator = np.random.default_rng([seed, 0x0DEA])
     for name in sorted(own):
         dealt[name] = Samples(part=name, indices=generator.permutation(kept[name]))

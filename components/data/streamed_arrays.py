@@ -70,6 +70,7 @@ class ArrayWriter:
                     f"{where}: expected names of inputs of letters, digits and '_', received "
                     f"{name!r:.100}"
                 )
+        # With a prefix, since an input may be named ``y`` or ``weights``.
         arrays = {f"x {name}": array for name, array in arrays.items()} | {"y": as_array(y)}
         if weights is not None:
             arrays["weights"] = as_array(weights)

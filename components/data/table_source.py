@@ -56,6 +56,7 @@ def read_table(
         DataError: the file or a column is missing, or a row cannot be read; the message names it.
         MissingPackageError: pyarrow is needed for a Parquet file and is not installed.
     """
+    # A quick look reads small tables whole, and of large ones the first block with training rows.
     columns = _Columns(settings, _column_names(path), path)
     parts: dict[str, _Rows] = {}
     for names, block in _blocks(path):
@@ -154,6 +155,7 @@ class _Columns:
         self._targets = settings.target_columns or []
         self._split, self._image = settings.split_column, settings.image_column
         self._weight = settings.weight_column
+        # Without a list of features, all columns without another use are features.
         apart = {*self._targets, self._split, self._image, self._weight}
         self._features = settings.feature_columns or [n for n in present if n not in apart]
         named = {"target_columns": self._targets, "feature_columns": self._features}
@@ -281,6 +283,7 @@ def _classes(
     parts: Mapping[str, _Rows], column: str, settings: DataSettings, path: Path
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     """Return class indices for a column of class names."""
+    # The names of the training rows only: a class that occurs only elsewhere is an error.
     classes = settings.classes or sorted({str(v) for v in parts["train"].targets[column] if v})
     index = {name: place for place, name in enumerate(classes)}
     found = {}

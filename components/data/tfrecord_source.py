@@ -242,6 +242,7 @@ def _values(
     kind = np.dtype(feature.dtype)
     if feature.encoding == "values":
         converted = values.astype(kind)
+        # Records store 64-bit integers or 32-bit floats; a narrower type must not change a value.
         if kind.kind in "iu" and (wrong := (converted != values).reshape(len(values), -1)).any():
             place = int(wrong.any(axis=1).argmax())
             raise DataError(
@@ -256,6 +257,7 @@ def _values(
                 f"{shard}, record {first + place}: expected {expected} bytes as the feature "
                 f"{name!r} ({feature.dtype} {list(feature.shape)}), received {len(content)}"
             )
+    # Little-endian, as ``tf.io.decode_raw`` expects by default.
     whole = np.frombuffer(b"".join(values), kind.newbyteorder("<"))
     return whole.astype(kind).reshape(len(values), *feature.shape)
 

@@ -225,6 +225,7 @@ def _margin(
     expected = f"at most {relative:.0%} above the champion's"
     if absolute is not None:
         expected += f" and at most {absolute:g} {unit}"
+    # A champion of 0 was not measured either.
     if ours is None or not theirs:
         return _not_measured(check, expected, what.lower())
     passed = ours <= theirs * (1 + relative) + _ROUNDING
@@ -247,6 +248,7 @@ def _gain(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
     if p_better is not None and p_better <= settings.level:
         gains.append(f"significantly better (p={_p(p_better)})")
     ours, theirs = comparison.candidate, comparison.champion
+    # Latency and throughput are independent, but both must improve: the smaller gain counts.
     speeds = []
     if ours.latency_ms_p50 and theirs.latency_ms_p50:
         speeds.append(ours.latency_ms_p50 / theirs.latency_ms_p50)

@@ -190,6 +190,7 @@ def _required_per_group(
             unmeasured.append(str(each.name))
         else:
             measured.append((metric.loss(value, bound), value, str(each.name)))
+    # The class with the largest loss, whether the metric counts up or down.
     loss, worst, name = max(measured, default=(None, None, ""))
     received = "not measured" if worst is None else f"{metric.text(worst)} on {name}"
     expected = f"{metric.side} {metric.text(bound)}"

@@ -98,6 +98,7 @@ def fetch_champion(registry: Registry, version: RegisteredVersion, folder: Path)
     """
     registry.download(version.number, folder)
     graph = folder / GRAPH
+    # A version that another tool registered has no digest.
     if not graph.is_file() or (version.digest and file_digest(graph) != version.digest):
         raise TrackingError(
             f"Version {version.number} of {registry.name!r} holds no {GRAPH} with the digest of "

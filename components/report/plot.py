@@ -67,6 +67,7 @@ def nice_axis(
         low, high = low - (0 if whole else pad), high + (1 if whole else pad)
     raw = (high - low) / max(ticks - 1, 1)
     power = 10.0 ** math.floor(math.log10(raw))
+    # The nearest round step above the raw one: 1, 2, 2.5 or 5 times a power of ten.
     step = next(
         power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * (1 - 1e-9)
     )

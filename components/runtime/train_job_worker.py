@@ -49,6 +49,7 @@ def run_worker() -> None:
     index, hosts = config.index, config.hosts
     os.environ[TF_CONFIG_VARIABLE] = config.to_text()
     _log.info("worker %d of %d: %s", index, len(hosts), hosts[index])
+    # Pods start one after another, and a pod's name resolves only after its start.
     if ADDRESSES_VARIABLE not in os.environ:
         wait_for_hosts(hosts, START_PATIENCE)
     with tempfile.TemporaryDirectory(prefix="qatline-") as folder:
@@ -63,6 +64,7 @@ def run_worker() -> None:
             run_component(
                 task.step, settings=task.settings, seed=task.seed, inputs=inputs, output=str(output)
             )
+            # All workers have the same weights; one stores them.
             if index == 0:
                 store_artifact(output, object_location(task.output))
                 _log.info("the output is stored: %s", task.output)

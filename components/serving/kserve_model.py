@@ -50,6 +50,7 @@ class BinaryDataPlane(DataPlane):
         self, body: Any, headers: dict[str, str], model_name: str
     ) -> kserve.InferRequest:
         """Return a request; requests without binary tensors are read by KServe."""
+        # The length of the JSON part; raw tensors follow in the order of the inputs.
         length = headers.get(_LENGTH)
         if not isinstance(body, bytes) or length is None:
             return super().decode_inference_request(body, headers, model_name)

@@ -167,6 +167,7 @@ def read_package(path: Path) -> Package:
         )
     for name, digest in package.files.items():
         found = path / name
+        # Neither ``..`` nor a link may lead out of the package.
         if path.resolve() not in found.resolve().parents or not found.is_file():
             raise DataError(f"{path} lacks {name}, which its {PACKAGE} lists. Copy it again.")
         if sha256_of_file(found) != digest:

@@ -71,6 +71,7 @@ def choose_image(image: str | None, manifest: EngineManifest | None) -> str:
                 f"{built}. State the image that carries it with --image, or build the engine again."
             )
         return f"{REPOSITORY}:{fitting[-1]}-py3"
+    # Images missing in the table are accepted: they may be newer than it.
     tag = image.rpartition(":")[2].removesuffix("-py3")
     if tag in TENSORRT_OF_IMAGE and tag not in fitting:
         advice = f"with {REPOSITORY}:{fitting[-1]}-py3" if fitting else "after a new build"
@@ -112,6 +113,7 @@ def write_repository(
             "Expected a model that records its preprocessing and decoding, for a server that runs "
             "them. Received: a model without. Leave --raw out; clients then send prepared inputs."
         )
+    # Triton stacks requests only along an open batch axis of all inputs and outputs; 0 means none.
     batched = all(each["shape"][:1] == [-1] for each in (*model.inputs, *model.outputs))
     size = max_batch_size if batched else 0
     outputs = list(model.outputs)

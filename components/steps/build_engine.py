@@ -181,6 +181,7 @@ def build_jobs(
     own_graph = exported.graph(Variant.FP16)
     if fp16 == "never":
         return jobs
+    # These backends choose the float precision at the build, from the FP32 graph.
     precisions = () if spec.backend == "auto" else get_backend(spec.backend).float_precisions()
     for variant in HALF:
         if variant in precisions:

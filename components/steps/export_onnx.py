@@ -59,8 +59,7 @@ def export_onnx_step(
 
     Returns:
         Size in bytes, export time in seconds, largest difference from Keras and number of
-            quantizers
-        for each variant; numbers of INT8 layers and fused Adds from the analysis.
+        quantizers for each variant; numbers of INT8 layers and fused Adds from the analysis.
 
     Raises:
         VerificationError: a graph deviates from its plan or from Keras, or the analysis finds an

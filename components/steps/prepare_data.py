@@ -66,9 +66,8 @@ def prepare_data_step(
         task: meaning of the targets; by default it is derived from them.
 
     Returns:
-        Samples of each part, number of classes, skipped images, and samples that occur both in
-            training
-        and elsewhere.
+        Samples of each part, number of classes, skipped images, and samples that occur both in the
+        training part and elsewhere.
 
     Raises:
         DataError: the source is missing, broken or inconsistent; the message contains the remedy.
@@ -214,6 +213,7 @@ def _write(
     info = replace(task.data, fingerprint=source.fingerprint())
     strata, shape = check_targets(task, source)
     classes = info.classes if strata else ()
+    # Without classes all samples form one stratum.
     labels = strata or {part: np.zeros(len(y), np.int64) for part, y in source.targets.items()}
     dealt = deal(labels, data, seed=seed, classes=classes)
     counts = {split: len(samples.indices) for split, samples in dealt.items()}
@@ -227,6 +227,7 @@ def _write(
         digests[split] = source.write(dataset, split, samples, progress)
         convert = partial(task.check_targets, where=f"{split} targets")
         write_targets(dataset, split, source.targets[samples.part], samples.indices, convert)
+    # Equal bytes of the inputs: the same sample, possibly under another name.
     trained = set(digests["train"])
     duplicates = sum(
         digest in trained for split in digests if split != "train" for digest in digests[split]

@@ -108,6 +108,7 @@ def promote_step(
     )
     card = model_card(read_run(folders), package.license)
     promotion.file(promotion.CARD).write_text(card, encoding="utf-8")
+    # With a registry, the comparison with the champion may change the verdict.
     if (model_registry := run_registry(registry, progress.warn)) is not None:
         progress.update("registering", 0, 1)
         files = RunFiles(

@@ -89,6 +89,7 @@ def quantize_model_step(
         return framework.inputs(network, batches)
 
     spec, policy = read_spec(quantization), quantization.range_policy
+    # The plan follows the preparation: an equalized copy may have other layers.
     choice = recipe.prepare(framework.bare(network), calibration_data(), spec)
     plan = recipe.plan(choice.model, spec).with_range_policy(policy)
     quantized = recipe.apply(choice.model, plan)
@@ -99,6 +100,8 @@ def quantize_model_step(
         freeze=policy == "frozen",
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
+    # Before the correction: its shifts would count as errors of the layers that the diagnosis runs
+    # in float.
     costs = None
     if quantization.diagnose_layers and framework.traits.supports("diagnosis"):
         costs = layer_costs(quantized, calibration_data(), quantization.diagnose_layers)

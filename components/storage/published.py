@@ -50,6 +50,7 @@ def publish_folder(folder: Path, location: str, *, told: Told = lambda _done, _t
     if not names:
         raise StorageError(f"Expected a folder with files to publish. Received: {folder}.")
     storage, base = open_storage(location), location.rstrip("/")
+    # Readers take only listed files: without a listing they see none, instead of old and new ones.
     storage.remove(f"{base}/{LISTING}")
     files = {}
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
@@ -91,6 +92,7 @@ def fetch_published(location: str, folder: Path) -> None:
                 )
             storage.get(f"{base}/{LISTING}", listing)
             for name, digest in _listed(listing, location).items():
+                # The listing comes from elsewhere; its names must not lead out of the folder.
                 target = beside / safe_name(name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 storage.get(f"{base}/{name}", target)

@@ -45,8 +45,7 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
 
     Returns:
         True if ``final`` is the former ``tmp``. False if another process already published a
-            finished
-        directory there; ``tmp`` is then removed.
+        finished directory there; ``tmp`` is then removed.
 
     Raises:
         StorageError: the disk is full, or ``final`` exists and is not a finished directory.

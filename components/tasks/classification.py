@@ -187,6 +187,7 @@ class Classification(Task):
     def compare_groups(self, candidate: Samples, champion: Samples) -> list[GroupTest]:
         """Test each class by McNemar's test; p-values are corrected for their number (Bonferroni)."""
         labels = candidate["label"]
+        # Classes without samples are not tested and cost no level.
         present = len(np.unique(labels))
         found = []
         for index, name in enumerate(self.data.classes):
@@ -326,6 +327,7 @@ def class_labels(where: str, targets: Array) -> Array:
         raise DataError(
             f"{where}: expected 0, 1, 2, ..., received {low} for sample {int(targets.argmin())}"
         )
+    # Larger values are identifiers, and would overflow in the frameworks' losses.
     if len(targets) and targets.max() > np.iinfo(np.int32).max:
         raise DataError(f"{where}: expected class indices, received {targets.max()}")
     return targets.astype(np.int64)

@@ -93,6 +93,7 @@ def measure_split(
     task, targets, measured = open_task(info), deque[Any](), []
     size = batch_size or _batch_size(info)
 
+    # ``predict`` may read ahead of its answers: the targets wait in a queue.
     def inputs() -> Iterator[Any]:
         for x, y in numpy_batches(dataset, split, size):
             targets.append(y)

@@ -124,6 +124,8 @@ def fit_network(
     saved = Resumption(checkpoint, parts, schedule.epochs)
     if schedule.epochs:
         user.notify("on_train_begin")
+    # A resumed training repeats the changes of the module, then sets the state, then skips the
+    # batches of finished epochs: the random numbers continue as without the interruption.
     if saved.epoch:
         user.warn_of_lost_state(progress)
         recipe.begin_epoch(saved.epoch - 1)  # repeats freezing before the state is set

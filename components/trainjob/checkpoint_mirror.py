@@ -52,6 +52,7 @@ def mirrored_checkpoints(
         yield
         succeeded = True
     finally:
+        # The thread must not write after this: it could restore a removed copy.
         over.set()
         thread.join()
         if succeeded:

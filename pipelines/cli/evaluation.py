@@ -105,6 +105,7 @@ def evaluate_file(
         )
         if seconds is None:
             return found
+        # An engine of a fixed batch runs no single sample.
         size = runner.nearest_batch(1)
         times = engine.benchmark(batch_size=size, seconds=seconds).end_to_end
     fields = {**found.__dict__, "latency_batch": size}

@@ -154,6 +154,7 @@ def create_project(folder: Path) -> list[str]:
             f"{min(each.name for each in folder.iterdir())}. Choose another folder."
         )
     target = folder.absolute()
+    # Written beside the folder and moved: an interrupted command leaves no half project.
     with folder_beside(target) as work:
         for name, text in _FILES.items():
             path = work / name

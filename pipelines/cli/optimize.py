@@ -154,6 +154,7 @@ def _read(
     from qatline.components.training.task_metric import TaskMetric
     from qatline.pipelines.cli import model_views
 
+    # Without targets the engine is compared with the model, on the calibration inputs.
     is_pair = labels is not None or (data.suffix == ".npz" and holds_pairs(data))
     if not is_pair:
         inputs = model_views.read_inputs(data)
@@ -165,6 +166,7 @@ def _read(
     for part in parts.values():
         _check(network, part.x, data)
     metric = TaskMetric.of(network, test.x, test.targets, task)
+    # Fine-tuning needs targets apart from those that judge it.
     if "test" in parts:
         again = scratch / "training"
         again.mkdir()

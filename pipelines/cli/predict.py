@@ -146,6 +146,7 @@ def _images(data: Path, manifest: Any) -> tuple[list[str], Any]:
                 f"Expected images of shape {form.image_shape}, as the model takes them. Received "
                 f"{image.shape} in {name}."
             )
+    # The engine converts raw images itself if its graph contains the preprocessing.
     stacked = np.stack(raw)
     return names, stacked if manifest.preprocessing_embedded else form.apply(stacked)
 

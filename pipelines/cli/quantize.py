@@ -88,6 +88,7 @@ def quantize(
     from qatline.components.training.quantization_choice import open_cases, read_spec
     from qatline.pipelines.cli import model_views
 
+    # Before the model is loaded: a wrong path fails at once.
     for written in filter(None, (output, save_plan)):
         check_output(written, inputs=[model, *filter(None, (data, spec))])
     settings = QuantizationSettings(
@@ -114,6 +115,7 @@ def quantize(
     if data is not None:
         inputs = model_views.read_inputs(data)
         check_inputs(network, inputs, data)
+        # The plan is that of the equalized copy, if equalization helps.
         choice = recipe.prepare(network, inputs, read)
         network = choice.model
         content["equalized"] = {"applied": choice.applied, "reason": choice.reason}
@@ -124,6 +126,7 @@ def quantize(
     if output is not None:
         quantized = recipe.apply(network, found)
         report = recipe.calibrate(quantized, inputs)
+        # AdaRound takes minutes to hours; its finished layers survive an interruption.
         state = output.with_name(f".{output.name}.rounding.npz")
         corrected = recipe.correct(quantized, inputs, state=state, on_layer=told)
         for layer, reason in corrected.skipped.items() if told else ():

@@ -227,6 +227,7 @@ def show_versions(content: Mapping[str, Any]) -> None:
         right = heading in (quality, "p50 ms")
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for version in content["versions"]:
+        # Other aliases are the user's.
         champion = "champion" in version["aliases"]
         table.add_row(*_cells(version), style="bold" if champion else "")
     console.print(table)

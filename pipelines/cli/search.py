@@ -101,6 +101,7 @@ def search_file(
     read = [model, data, *filter(None, (spec, labels, calibration))]
     for written in filter(None, (output, journal)):
         check_output(written, inputs=read)
+    # Before the model is loaded: a wrong bound fails at once.
     bound = parse_drop(max_drop)
     network = qat_lib.load_model(model)
     with tempfile.TemporaryDirectory(prefix="qatline-") as scratch:

@@ -252,6 +252,8 @@ def serve_model(
         )
     options = ServerOptions(port=port, grpc_port=grpc_port, waiting=waiting)
     with tempfile.TemporaryDirectory() as place:
+        # A package is served as it is. Engines, ONNX files and runs are packaged into a temporary
+        # folder first.
         folder, watch = Path(place) / "package", None
         if source is not None and champion is None and "://" in source:
             fetch_published(source, folder)

@@ -68,6 +68,7 @@ def sweep_command(
     def ended(trial: SweepTrial) -> None:
         say(f"Trial {trial.number} {trial.state}: {trial.problem or _measures(trial)}")
 
+    # Fails for parameters without a grid, before the first trial.
     if plan.sampler == "grid":
         plan.space.grid()
     plan.space.check(check_before_training if trials is None else check_for_cluster)

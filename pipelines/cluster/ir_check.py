@@ -54,6 +54,7 @@ def _schema_problems(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     ]
     for name, value in platform.get("platforms", {}).items():
         targets.append((f"platform {name}", value, pipeline_spec_pb2.SinglePlatformSpec()))
+    # Parsing into the protobuf class rejects unknown fields and wrong types.
     for name, value, message in targets:
         try:
             json_format.ParseDict(value, message)
@@ -79,6 +80,7 @@ def graph_problems(spec: Mapping[str, Any]) -> Iterator[str]:
                     f"task {name} of {owner} refers to the component {reference}, "
                     "which is not there"
                 )
+            # KFP orders tasks by ``dependentTasks`` alone.
             producers = set(_values_of(task.get("inputs", {}), "producerTask"))
             for other in sorted(producers.union(task.get("dependentTasks", ())) - set(tasks)):
                 yield f"task {name} of {owner} refers to the task {other}, which is not there"

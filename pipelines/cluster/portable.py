@@ -73,11 +73,13 @@ def portable(config: RunConfig) -> RunConfig:
             "Expected files, modules and addresses that the pods have; received some of this "
             "machine alone:\n" + "\n".join(f"  - {problem}" for problem in problems)
         )
+    # Later steps run in other pods, which lack the image files.
     if config.data.storage == "auto" and reads_images(config.data):
         values.setdefault("data", {})["storage"] = "shards"
     changed: dict[str, Any] = {}
     for section, update in values.items():
         changed[section] = getattr(config, section).model_copy(update=update)
+    # A spec is small and travels within the config, unlike other files.
     if isinstance(config.quantization.spec, str):
         spec = read_spec(config.quantization)
         entries = None if spec is None else spec.to_list()
@@ -129,6 +131,7 @@ def named_modules(config: RunConfig) -> dict[str, str]:
         for name in names:
             module, colon, _ = name.partition(":")
             top = module.partition(".")[0]
+            # ``s3://`` addresses and ``keras.applications:`` have a colon, too.
             is_module = colon and "://" not in name and not name.startswith(APPLICATIONS)
             if is_module and top not in _PROVIDED:
                 found.setdefault(top, key)

@@ -43,6 +43,7 @@ def exit_task_maker(config: RunConfig) -> Callable[[], Any] | None:
     """
     webhook, several = config.cluster.webhook, bool(launched_steps(config))
     told = webhook is not None or (WEBHOOK_VARIABLE in (config.cluster.secret_env or {}))
+    # Nothing would be left to do at the end.
     if not (has_server(config) or told or several):
         return None
 

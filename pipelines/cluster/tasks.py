@@ -29,6 +29,7 @@ def for_pods(config: RunConfig) -> RunConfig:
     config = portable(config)
     build, evaluate = (config.cluster.of(step).accelerator for step in ("build_engine", "evaluate"))
     backend = config.engine.backend
+    # A CPU engine also runs in pods with accelerators.
     if backend != "auto" and get_backend(backend).supports("cpu"):
         return config
     if build != evaluate:

@@ -161,6 +161,7 @@ def _numbers(candidates: Sequence[_Dot], dots: Sequence[_Dot], plot: Plot) -> li
     parts = []
     for dot in candidates:
         x, y, width = plot.x.at(dot.x), plot.y.at(dot.y), _DIGIT * len(str(dot.number))
+        # Right of the dot, left of it, above, below: the first free place.
         for left, base in (
             (x + _REACH, y + _HEIGHT / 2 - 1),
             (x - _REACH - width, y + _HEIGHT / 2 - 1),

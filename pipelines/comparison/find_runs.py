@@ -83,6 +83,7 @@ def _places(choice: RunChoice, client_of: Callable[[str], Any]) -> Iterator[_Pla
 
 def _named(choice: RunChoice, name: str, client_of: Callable[[str], Any]) -> _Place:
     folder = _folder(choice.output, name)
+    # A run folder records its store; an explicit store or experiment takes precedence.
     if folder is not None and choice.experiment is None and choice.uri is None:
         if not folder.tracking_file.exists():
             raise ConfigError(

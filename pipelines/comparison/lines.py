@@ -56,6 +56,7 @@ def comparison_view(runs: Sequence[TrackedRun]) -> RenderableType:
         parts += [_line(f"  {_listed(numbers)}: {value}") for value, numbers in values.items()]
     lines = list(comparison_lines(runs))
     numbered = list(_numbered(runs))
+    # Further runs get tables below: more columns do not fit into 80 characters.
     for start in range(0, len(numbered), _RUNS_PER_TABLE):
         chosen = numbered[start : start + _RUNS_PER_TABLE]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))

@@ -77,6 +77,8 @@ def value_problems(error: ValidationError, source: str, prefix: str = "") -> lis
         parts = [str(part) for part in item["loc"] if not _names_a_type(part)]
         path = prefix + ".".join(parts) if parts else prefix.rstrip(".")
         message = str(item["msg"]).removeprefix("Value error, ")
+        # These three kinds have complete messages. The others are assembled below from expected and
+        # received; a union reports an expected type per member.
         if item["type"] == CONTRADICTIONS:
             for key, text in item["ctx"]["found"]:
                 expected[text] = []

@@ -480,6 +480,7 @@ def _parse_overrides(overrides: Iterable[str], problems: list[ConfigProblem]) ->
         except ConfigError as error:
             problems.append(ConfigProblem(source="", key=key.strip(), text=str(error)))
             continue
+        # ``a.b.c=1`` becomes ``{a: {b: {c: 1}}}``, and is merged like a config file.
         for part in reversed(parts):
             layer = {part: layer}
         values = _merge(values, layer)

@@ -447,6 +447,7 @@ def _readable(source: Source, data: DataSettings) -> tuple[Source, bool]:
 
 def _choose_task(findings: Findings, state: _State) -> None:
     config, source = findings.config, state.source
+    # The first rows of a large source may lack classes: only named ones are certain.
     are_named = config.data.classes or (source.classes and config.data.kind != "table")
     try:
         is_whole = state.is_whole or not are_named
@@ -476,6 +477,7 @@ def _check_all_targets(findings: Findings, state: _State) -> None:
         with findings.of("data.path", blocks=part == "train"):
             before = len(findings.mistakes)
             _, shape = check_targets(task, only)
+            # The task of the other parts expects the shape of the training targets.
             if part == "train":
                 task.data = replace(task.data, target_shape=shape)
         right = right and len(findings.mistakes) == before

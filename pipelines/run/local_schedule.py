@@ -92,6 +92,7 @@ def on_calendar(cron: str) -> str:
         parts = [_part(name, part, least, most) for part in text.split(",")]
         converted.append(",".join(parts))
     minute, hour, day, month, weekday = converted
+    # The two schedulers disagree here, so no translation exists.
     if day != "*" and weekday != "*":
         raise ConfigError(
             f"Expected a day of the month or a day of the week, received both: {cron!r}. Cron "
@@ -117,6 +118,7 @@ def _part(name: str, text: str, least: int, most: int) -> str:
         if start in (None, "*"):
             return "*"
         first = _DAYS[int(str(start))]
+        # systemd has names for the days; numbers are an error there.
         return first if end is None else f"{first}..{_DAYS[int(end)]}"
     shown = [f"{number:02d}" for number in numbers]
     if start == "*":

@@ -127,12 +127,14 @@ def remove(removal: Removal, output: Path) -> None:
         StorageError: a run was started or resumed meanwhile, or a folder cannot be removed.
     """
     try:
+        # Rests of a killed removal, renamed but not yet removed.
         for left in [*output.glob(f".*{_REMOVED}"), *output.glob(f"store/*/.*{_REMOVED}")]:
             shutil.rmtree(left)
         for run in removal.runs:
             folder = RunFolder(path=Path(run.path))
             with folder.hold(0.0):
                 _remove_folder(folder.path)
+        # Checked again after the plan: a new run may use a result without a lock.
         if removal.results and not _is_idle(list_runs(output)):
             raise StorageError(
                 f"A run was started in {output}; its steps may use the cached results. Repeat the "
@@ -183,6 +185,7 @@ def _champions(output: Path, runs: Iterable[RunSummary]) -> dict[str, str]:
             continue
         here = config.model_copy(update={"output": str(output)})
         place = f"{here.tracking.uri} {config.registry.name}"
+        # One query per registry, not per run.
         if place not in champions:
             champions[place] = _runs_in_use(here)
         found = champions[place]

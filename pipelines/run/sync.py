@@ -66,6 +66,7 @@ def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
         artifacts = link_artifacts(folder, folder.attempt_dir(record.attempts))
         result = read_result(folder)
         steps: dict[str, FinishedStep] = {}
+        # A later attempt's event replaces that of an earlier one.
         for step in finished_steps(EventTail(path=folder.events_file).read()):
             if STEP_ARTIFACTS.get(step.name) in artifacts:
                 steps[step.name] = step
@@ -78,6 +79,7 @@ def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
         recorded = run.steps.record(steps.values(), artifacts)
         done = run.finish(result.model_copy(update={"steps": list(steps.values())}), artifacts)
         run.end(_STATUS.get(record.status, "KILLED"))
+        # A failed run has no result, whose presence marks success.
         if folder.result_file.exists():
             whole = result.model_copy(update={"tracking": done.tracking})
             write_json(folder.result_file, whole.to_dict())

@@ -60,6 +60,8 @@ class ClusterTrials:
             SweepInterruptedError: the wait was ended.
             TrackingError: the measures cannot be read.
         """
+        # The first trial runs the common steps alone; the others wait and then find them in KFP's
+        # cache.
         leads = self._first.acquire(blocking=False)
         ends_sweep = False
         try:

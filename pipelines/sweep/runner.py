@@ -246,6 +246,7 @@ def run_here(
         if stopping.is_set():
             raise RunInterruptedError("Interrupted.", folder=folder, signal_number=signal.SIGINT)
         calibrated = progress.steps.get(Quantized.STEP)
+        # The drop of a trial is judged once, after its calibration.
         if judged or calibrated is None or not calibrated.results:
             return
         judged = True

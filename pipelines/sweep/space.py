@@ -156,6 +156,7 @@ class Space:
                 option.
             QatlineError: the config itself is wrong.
         """
+        # The base config alone comes first: its mistakes would appear under each value.
         check(self.config({}))
         seen: set[str] = set()
         for each in self.parameters:
