@@ -54,6 +54,7 @@ class Example:
                 "Expected example_input: a tensor, a tuple of tensors or a dict of tensors by the "
                 f"names of forward's arguments. Received: {type(example_input).__name__}."
             )
+        # All tensors get the batch size: torch.export compares the sizes of the arguments.
         sized = torch.utils._pytree.tree_map(
             lambda x: _of_batch(x, 2 if batch is None else batch) if is_tensor(x) else x,
             example_input,

@@ -60,6 +60,7 @@ def _foldable(model: nn.Module) -> list[tuple[TensorQuantizer, nn.Parameter]]:
         weight = quantizer.weight if quantizer.enabled else None
         if isinstance(weight, nn.Parameter):
             found.append((quantizer, weight))
+    # A shared weight is quantized once per reader, perhaps with another range: it is not folded.
     quantizers = Counter(id(weight) for _, weight in found)
     holders: Counter[int] = Counter()
     for module in model.modules():

@@ -48,6 +48,15 @@ _SIGNATURES = {
         ("max_pool1d", "max_pool2d", "max_pool3d"), ("input", "kernel_size", "stride", "padding")
     ),
     "hardtanh": ("input", "min_val", "max_val"),
+    "linear": ("input", "weight", "bias"),
+    **dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d"),
+        ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
+    ),
+    **dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"),
+    ),
     "mean": ("input", "dim", "keepdim"),
     "pad": ("input", "pad", "mode", "value"),
 }

@@ -66,7 +66,7 @@ for _row in TABLE:
         _OTHERS[_name] = _Known(roles=_row.roles, kind=_name, activation=None)
 _UNKNOWN = _Known(roles=frozenset(), kind="", activation=None)
 
-WEIGHT_OF_ITS_OWN = "its weight belongs to no module; use the module of torch.nn"
+OTHER_WEIGHT = "its weight is computed or shared; give it a parameter of its own"
 INPUT = Traits(class_name="placeholder", is_input=True, is_layer=False)
 
 
@@ -117,7 +117,7 @@ def function_traits(node: fx.Node, inputs: int, rank: int | None) -> Traits:
         activation=known.activation,
         is_layer=False,
         support=None if is_weighted else _inputs_support(known, roles),
-        obstacle=WEIGHT_OF_ITS_OWN if is_weighted else "",
+        obstacle=OTHER_WEIGHT if is_weighted else "",
     )
 
 

@@ -113,6 +113,7 @@ class ModuleReference:
             ExportError: the arrays do not fit the module.
         """
         tensors = [self._tensor(x) for x in inputs]
+        # The recorded example has the structure of the call; the tensors replace its own in order.
         given = (
             self._example.filled(tensors)
             if self._example

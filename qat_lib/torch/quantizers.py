@@ -101,6 +101,7 @@ class _Now:
         """Record the range for ``tensor``, a current weight or a range given as a list."""
         self.seen.add(quantizer)
         amax = quantizer.amax
+        # A stored range may have lost its axes of size 1; the exported scale needs them.
         if amax is not None and quantizer.range_policy != "current":
             shape = (
                 ()

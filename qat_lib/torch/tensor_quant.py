@@ -79,6 +79,7 @@ class QuantDescriptor:
         """Normalize the values, derive dependent ones, and check all."""
         if not isinstance(self.name, str | None):
             raise TypeError(f"name must be a string or None. Received: {self.name!r}.")
+        # JSON has no tuples.
         if isinstance(self.num_bits, list):
             object.__setattr__(self, "num_bits", tuple(self.num_bits))
         if isinstance(self.num_bits, tuple) and self.num_bits != FP8:

@@ -18,6 +18,7 @@ from qat_lib.graph.roles import other_layers
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.example_values import ExampleValues, KnownValue
 from qat_lib.torch.existing_quantizers import is_quantized
+from qat_lib.torch.functional_layers import functions_to_modules
 from qat_lib.torch.in_place import assigned, follow_in_place
 from qat_lib.torch.inference import in_inference
 
@@ -229,6 +230,7 @@ def trace_module(
         raise UnsupportedModelError(_untraceable(module, reason))
     follows = _follow_mode(traced, other)
     follow_in_place(traced)
+    functions_to_modules(traced)
     traced.recompile()
     traced.meta[TRACED] = True
     # In training, a comparison would change statistics.
@@ -335,6 +337,7 @@ def _traceable_part(module: nn.Module) -> str:
     for path, part in module.named_modules():
         if path and not isinstance(part, (nn.ModuleList, nn.ModuleDict)):
             sizes[path] = sum(parameter.numel() for parameter in part.parameters())
+    # The part with the most weights gains most from a quantization of its own.
     for path in sorted(sizes, key=sizes.__getitem__, reverse=True):
         if not sizes[path]:
             break

@@ -219,6 +219,7 @@ def batch_norms(module: nn.Module) -> list[_BatchNorm]:
 @contextmanager
 def _measuring(module: nn.Module, norms: list[_BatchNorm]) -> Iterator[None]:
     """Set running statistics to the mean over all batches within the block."""
+    # Per module: parts may be frozen in inference mode.
     modes = {part: part.training for part in module.modules()}
     momenta = [norm.momentum for norm in norms]
     module.train()

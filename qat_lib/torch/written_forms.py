@@ -75,6 +75,7 @@ def _write_taken_sizes(graph: ir.Graph, node: ir.Node) -> None:
     shape = dims(source.inputs[0]) if is_op(source, "Shape") else None
     if shape is None or place is None or source is None:
         return
+    # A Shape may return a slice of the dimensions (opset 15).
     part = shape[attribute(source, "start", 0) : attribute(source, "end", len(shape))]
     sizes = [part[index] for index in place.ravel()]
     if None not in sizes and not node.outputs[0].is_graph_output():
@@ -87,6 +88,7 @@ def _write_split(graph: ir.Graph, node: ir.Node) -> None:
     """Replace a sequence of the parts of a tensor by the outputs of one Split."""
     sizes = _part_sizes(node)
     places = {reader: constant(operand(reader, 1)) for reader in consumers(node.outputs[0])}
+    # Other readers need the sequence itself.
     known = all(is_op(reader, "SequenceAt") and places[reader] is not None for reader in places)
     if sizes is None or not known or not attribute(node, "keepdims", 1):
         return

@@ -65,6 +65,8 @@ def _weight_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
         }
         for entry in entries
     }
+    # Equal options are stored once, for all weights; the saved config is shorter and applies to any
+    # number of weights.
     options = list(each.values())
     return options[0] if options and all(o == options[0] for o in options) else each
 

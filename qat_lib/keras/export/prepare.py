@@ -125,6 +125,7 @@ def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
     if product is None or product.op != "Mul":
         return source, False
     for index, name in enumerate(product.input):
+        # The product has the sign of either factor.
         minus = by_name.get(node_of(name))
         if minus is not None and minus.op == "Neg":
             (negated,) = minus.input

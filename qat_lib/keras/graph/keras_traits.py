@@ -93,6 +93,7 @@ def _roles_in_table(core: Any) -> set[Role]:
         roles.update(_FUNCTIONS.get(activation, ()))
         roles.add("activation layer")
     elif is_layer:
+        # Subclasses have the roles of their bases.
         for base in type(core).__mro__:
             roles.update(_LAYERS.get(base, ()))
     else:

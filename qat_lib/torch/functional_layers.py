@@ -1,0 +1,97 @@
+"""Replace functions of weights by modules, since quantization wraps modules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx, nn
+
+from qat_lib.torch.functions import arguments, function_name
+
+_Transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_MODULES: dict[str, Any] = {
+    "linear": nn.Linear,
+    "conv1d": nn.Conv1d,
+    "conv2d": nn.Conv2d,
+    "conv3d": nn.Conv3d,
+    "conv_transpose1d": nn.ConvTranspose1d,
+    "conv_transpose2d": nn.ConvTranspose2d,
+    "conv_transpose3d": nn.ConvTranspose3d,
+}
+
+
+def functions_to_modules(traced: fx.GraphModule) -> None:
+    """Replace convolutions and matrix products with a parameter by the module of the same name.
+
+    ``F.linear(x, self.head.weight, self.head.bias)`` becomes the module ``head``, with the same
+    parameters under the same names. A weight with another name, such as ``self.kernel``, becomes
+    ``self.kernel.weight``. Functions of computed or shared weights are kept.
+
+    Args:
+        traced: the traced module, changed in place.
+    """
+    graph = traced.graph
+    reads = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
+
+    def is_own(node: Any) -> bool:
+        """Return whether a node is a parameter of this traced module, with one reader."""
+        if not isinstance(node, fx.Node) or node.op != "get_attr" or reads[str(node.target)] != 1:
+            return False
+        holder, name = _place(traced, node)
+        # torch.fx makes plain containers of parameters. Other modules are the user's own.
+        is_plain = holder is traced or type(holder) is nn.Module
+        return is_plain and isinstance(getattr(holder, name), nn.Parameter)
+
+    for node in list(graph.nodes):
+        kind = _MODULES.get(function_name(node)) if node.op == "call_function" else None
+        if kind is None:
+            continue
+        options = dict(arguments(node))
+        x, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
+        parameters = [weight] if bias is None else [weight, bias]
+        # Options of a module are constants, those of a function may be computed.
+        if set(node.all_input_nodes) > {x, *parameters} or not all(map(is_own, parameters)):
+            continue
+        path = _path(traced, parameters)
+        module = _module(kind, [getattr(*_place(traced, each)) for each in parameters], options)
+        for each in parameters:
+            delattr(*_place(traced, each))
+        traced.add_submodule(path, module.train(traced.training))
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(graph.call_module(path, (x,)))
+        for unread in (node, *parameters):
+            graph.erase_node(unread)
+
+
+def _place(traced: fx.GraphModule, node: fx.Node) -> tuple[nn.Module, str]:
+    """Return the container of a parameter, and its name there."""
+    path, _, name = str(node.target).rpartition(".")
+    return traced.get_submodule(path), name
+
+
+def _path(traced: fx.GraphModule, parameters: Sequence[fx.Node]) -> str:
+    """Return the path of a new module: the container of its parameters, if it has no others."""
+    target = str(parameters[0].target)
+    path = target.rpartition(".")[0]
+    holder = traced.get_submodule(path)
+    names = dict(zip(("weight", "bias"), parameters, strict=False))
+    is_whole = set(holder.state_dict()) == set(names) and next(holder.children(), None) is None
+    is_there = all(str(each.target) == f"{path}.{name}" for name, each in names.items())
+    return path if path and is_whole and is_there else target
+
+
+def _module(kind: Any, parameters: Sequence[nn.Parameter], options: dict[str, Any]) -> nn.Module:
+    """Return a module with these parameters, of a linear layer or a convolution."""
+    (first, second, *kernel), groups = parameters[0].shape, options.get("groups", 1)
+    sizes: list[Any] = [second, first]
+    if kernel:
+        is_transposed = issubclass(kind, _Transposed)
+        sizes = [first, second * groups] if is_transposed else [second * groups, first]
+        sizes.append(tuple(kernel))
+    # Without memory: the parameters are replaced.
+    module: nn.Module = kind(*sizes, bias=len(parameters) > 1, device="meta", **options)
+    for name, parameter in zip(("weight", "bias"), parameters, strict=False):
+        setattr(module, name, parameter)
+    return module

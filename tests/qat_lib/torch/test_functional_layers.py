@@ -1,0 +1,162 @@
+"""Functions of weights become modules in a traced module."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import qat_lib.torch
+from qat_lib.torch.tracing import trace_module
+
+X = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Calls(nn.Module):
+    """A function of the input and of own parameters."""
+
+    def __init__(self, function: Any, **shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.function = function
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.randn(shape)))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, x)
+
+
+class PaddedConv(nn.Conv2d):
+    """A convolution whose forward is not that of its base."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padded = functional.pad(x, (1, 0, 1, 0))
+        return functional.conv2d(padded, self.weight, self.bias, self.stride, groups=self.groups)
+
+
+def modules(traced: nn.Module) -> dict[str, str]:
+    return {path: type(part).__name__ for path, part in traced.named_modules() if path}
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (Calls(lambda m, x: functional.linear(x, m.w), w=(3, 8)), "Linear"),
+        (Calls(lambda m, x: functional.linear(x, bias=m.b, weight=m.w), w=(3, 8), b=(3,)), "Linear"),
+        (Calls(lambda m, x: functional.conv1d(x[:, 0], m.w, stride=2), w=(5, 8, 3)), "Conv1d"),
+        (
+            Calls(lambda m, x: functional.conv2d(x, m.w, m.b, padding="same", groups=2),
+                  w=(6, 2, 3, 3), b=(6,)),
+            "Conv2d",
+        ),
+        (
+            Calls(lambda m, x: torch.conv2d(x, m.w, None, (2, 1), (1, 0), dilation=2),
+                  w=(6, 4, 3, 3)),
+            "Conv2d",
+        ),
+        (Calls(lambda m, x: functional.conv3d(x[:, None], m.w), w=(2, 1, 3, 3, 3)), "Conv3d"),
+        (
+            Calls(lambda m, x: functional.conv_transpose1d(x[:, 0], m.w, stride=2), w=(8, 3, 2)),
+            "ConvTranspose1d",
+        ),
+        (
+            Calls(
+                lambda m, x: functional.conv_transpose2d(
+                    x, m.w, m.b, stride=2, output_padding=1, groups=2
+                ),
+                w=(4, 3, 3, 3), b=(6,),
+            ),
+            "ConvTranspose2d",
+        ),
+    ],
+    ids=["linear", "keywords", "conv1d", "same", "options", "conv3d", "transposed", "groups"],
+)  # fmt: skip
+def test_function_becomes_module(module: nn.Module, expected: str) -> None:
+    traced = trace_module(module)
+    assert modules(traced) == {"w": expected}
+    assert traced.w.weight is module.w
+    assert torch.equal(traced(X), module(X))
+    assert sum(p.numel() for p in traced.parameters()) == sum(
+        p.numel() for p in module.parameters()
+    )
+    again = pickle.loads(pickle.dumps(traced))  # noqa: S301
+    assert torch.equal(again(X), module(X))
+
+
+def test_overridden_forward_keeps_its_path() -> None:
+    module = nn.Sequential(PaddedConv(4, 8, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    expected = module(X)
+    names = list(module.state_dict())
+    traced = trace_module(module)
+    assert modules(traced)["0"] == "Conv2d"
+    assert sorted(traced.state_dict()) == sorted(names)
+    assert list(module.state_dict()) == names
+    assert type(module[0]) is PaddedConv
+    assert torch.equal(traced(X), expected)
+    quantized = qat_lib.torch.quantize_model(module, custom_qdq_cases="auto", example_input=X)
+    assert type(quantized.get_submodule("0")).__name__ == "QuantConv2d"
+
+
+def test_module_trains_in_the_mode_of_the_model() -> None:
+    module = Calls(lambda m, x: functional.linear(x, m.w), w=(3, 8)).eval()
+    traced = trace_module(module)
+    assert not traced.w.training
+    traced(X).sum().backward()
+    assert module.w.grad is not None
+
+
+class Tied(nn.Module):
+    """An embedding whose weight also is that of the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(self.table(x), self.table.weight)
+
+
+@pytest.mark.parametrize(
+    ("module", "x"),
+    [
+        (Calls(lambda m, x: functional.linear(functional.linear(x, m.w), m.w), w=(8, 8)), X),
+        (Calls(lambda m, x: functional.linear(x, m.w / m.w.norm()), w=(3, 8)), X),
+        (Calls(lambda m, x: functional.linear(x, x[0, 0]), w=(3, 8)), X),
+        (Tied(), torch.tensor([[0, 3], [1, 4]])),
+    ],
+    ids=["shared", "computed", "input", "tied"],
+)
+def test_other_weights_remain_functions(module: nn.Module, x: torch.Tensor) -> None:
+    expected, names = module(x), list(module.state_dict())
+    traced = trace_module(module)
+    assert set(modules(traced)) <= {"table"}
+    assert list(module.state_dict()) == names
+    assert torch.equal(traced(x), expected)
+
+
+def test_two_weights_in_one_container_get_their_own_modules() -> None:
+    module = nn.Sequential(
+        Calls(
+            lambda m, x: functional.linear(functional.linear(x, m.weight), m.second),
+            weight=(6, 8), second=(3, 6),
+        )
+    )  # fmt: skip
+    traced = trace_module(module)
+    assert modules(traced) == {"0": "Module", "0.weight": "Linear", "0.second": "Linear"}
+    assert torch.equal(traced(X), module(X))
+
+
+def test_functions_run_in_int8(tmp_path: Path) -> None:
+    module = nn.Sequential(
+        PaddedConv(4, 8, 2), nn.ReLU(), Calls(lambda m, x: functional.linear(x, m.w), w=(3, 8))
+    ).eval()
+    quantized = qat_lib.torch.quantize_model(module, custom_qdq_cases="auto", example_input=X)
+    qat_lib.torch.calibrate(quantized, [X])
+    path = tmp_path / "model.onnx"
+    qat_lib.torch.export_onnx(quantized, path, example_input=X)
+    report = qat_lib.analyze_onnx(path)
+    assert report.int8_layers == len(report.layers) == 2
