@@ -4,7 +4,8 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
 
 - Signed integers around a Concat, Squeeze or Unsqueeze: the low precision transformations treat
   the quantized tensors as real-valued, and round each value to a whole number. Unsigned integers
-  with the zero point 128 have the same steps and are correct.
+  with the zero point 128 have the same steps and are correct. With a Concat anywhere, also signed
+  integers that a convolution reads behind a Transpose or Reshape, as in SegFormer.
 - An INT8 convolution or product without a bias, read by both a quantizer and a floating-point
   operator: the quantizer reads it without its scale. With a Clip at the limits of float32 in
   between, both reads are correct.
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 _WEIGHTED = onnx_operators("weighted")
+_CONVOLUTIONS = onnx_operators("convolution")
+_LAYOUT = onnx_operators("layout")
 _CONCAT = "Concat"
 _MISREAD = {_CONCAT, "Squeeze", "Unsqueeze"}
 # Operators between a quantized tensor and a Concat.
 _THROUGH = (
-    onnx_operators("layout")
+    _LAYOUT
     | onnx_operators("activation")
     | {"MaxPool", "AveragePool", "Pad", "Resize", "Clip", "Identity", "Slice", "Split", _CONCAT}
 )
@@ -131,24 +134,43 @@ def keep_time_axes(model: Any) -> None:
 
 
 def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield the signed Q nodes in front of and behind each Concat, Squeeze and Unsqueeze."""
+    """Yield the signed Q nodes around each Concat, Squeeze and Unsqueeze, and with a Concat others.
+
+    The others are those of convolutions that read the quantized tensor in another layout.
+    """
+    has_concat = False
     for node in graph.nodes:
         if node.op not in _MISREAD or graph.is_constant(node.outputs[0]):
             continue
-        for found in (*_before(graph, node), *_behind(graph, node)):
-            if _is_signed(graph, found):
-                yield found
+        around = [*_before(graph, node), *_behind(graph, node)]
+        has_concat |= node.op == _CONCAT and bool(around)
+        yield from (found for found in around if _is_signed(graph, found))
+    for node in graph.nodes if has_concat else ():
+        if node.op in _CONVOLUTIONS:
+            quantize, passed = _source(graph, node.input(0))
+            if quantize is not None and passed & _LAYOUT and _is_signed(graph, quantize):
+                yield quantize
 
 
 def _before(graph: OnnxGraph, node: Node) -> Iterator[Node]:
     for tensor in node.inputs:
-        producer = graph.producer(tensor)
-        while producer is not None and producer.op in _THROUGH and producer.op != _CONCAT:
-            producer = graph.producer(producer.input(0))
-        if producer is not None and producer.op == "DequantizeLinear":
-            source = graph.producer(producer.input(0))
-            if source is not None and source.op == "QuantizeLinear":
-                yield source
+        quantize, _ = _source(graph, tensor)
+        if quantize is not None:
+            yield quantize
+
+
+def _source(graph: OnnxGraph, tensor: str) -> tuple[Node | None, set[str]]:
+    """Return the Q node of a tensor or None, and the operators between the pair and the tensor."""
+    passed = set()
+    producer = graph.producer(tensor)
+    while producer is not None and producer.op in _THROUGH and producer.op != _CONCAT:
+        passed.add(producer.op)
+        producer = graph.producer(producer.input(0))
+    if producer is None or producer.op != "DequantizeLinear":
+        return None, passed
+    source = graph.producer(producer.input(0))
+    is_pair = source is not None and source.op == "QuantizeLinear"
+    return (source if is_pair else None), passed
 
 
 def _behind(graph: OnnxGraph, node: Node) -> Iterator[Node]:

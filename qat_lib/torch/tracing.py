@@ -332,12 +332,13 @@ def _untraceable(module: nn.Module, reason: str) -> str:
 
 
 def _traceable_part(module: nn.Module) -> str:
-    """Return the path of the traceable submodule with the most parameters, or an empty string."""
+    """Return the path of the traceable submodule with the most quantizable weights, or ""."""
     sizes: dict[str, int] = {}
     for path, part in module.named_modules():
         if path and not isinstance(part, (nn.ModuleList, nn.ModuleDict)):
-            sizes[path] = sum(parameter.numel() for parameter in part.parameters())
-    # The part with the most weights gains most from a quantization of its own.
+            layers = [layer for layer in part.modules() if isinstance(layer, WHOLE)]
+            sizes[path] = sum(weight.numel() for each in layers for weight in each.parameters())
+    # Such a part gains most from a quantization of its own.
     for path in sorted(sizes, key=sizes.__getitem__, reverse=True):
         if not sizes[path]:
             break

@@ -128,6 +128,44 @@ def test_signed_concat_is_computed_as_the_graph_says(
     assert manifest.precision.int8_layers == manifest.precision.weighted_layers == 3
 
 
+MOVES: dict[str, Any] = {
+    "transpose": lambda graph, x: graph.node("Transpose", graph.pair(x), perm=[0, 1, 3, 2]),
+    "reshape": lambda graph, x: graph.node(
+        "Reshape",
+        graph.pair(graph.node("Flatten", x)),
+        graph.constant(np.array([-1, CHANNELS, 6, 6])),
+    ),
+    "activation": lambda graph, x: graph.node("Relu", MOVES["transpose"](graph, x)),
+}
+
+
+def far_concat(path: Path, move: str, *, joins: bool = True) -> Path:
+    """Write convolutions of a moved tensor, whose unsigned outputs a Concat or an Add joins."""
+    graph, zero = Graph(), np.uint8(0)
+    x = MOVES[move](graph, graph.conv(graph.pair("x"), CHANNELS, 0.3))
+    parts = [graph.node("Relu", graph.conv(x, CHANNELS, bias)) for bias in (0.1, -0.1)]
+    pairs = [graph.pair(part, zero) for part in parts]
+    y = graph.node("Concat", *pairs, axis=1) if joins else graph.node("Add", *pairs)
+    y = graph.pair(y, zero)
+    return graph.save(path, graph.conv(y, 2 * CHANNELS if joins else CHANNELS, 0.1))
+
+
+@pytest.mark.parametrize(("move", "int8"), [("transpose", 4), ("reshape", 4), ("activation", 2)])
+def test_moved_tensor_beside_a_concat_is_computed_as_the_graph_says(
+    tmp_path: Path, move: str, int8: int
+) -> None:
+    """A zero point does not pass a ReLU: the convolutions behind it then run in float."""
+    pytest.importorskip("openvino")
+    manifest = build(far_concat(tmp_path / "m.onnx", move))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == int8
+
+
+def test_moved_tensor_without_a_concat_remains_signed(tmp_path: Path) -> None:
+    path = far_concat(tmp_path / "m.onnx", "transpose", joins=False)
+    assert sound_form(path, "vnni") == SoundForm()
+
+
 @pytest.mark.parametrize("reader", ["output", "add", "sigmoid"])
 @pytest.mark.parametrize("bias", [None, 0.0])
 def test_kernel_read_twice_is_computed_as_the_graph_says(

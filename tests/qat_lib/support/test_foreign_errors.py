@@ -9,4 +9,8 @@ def test_describe_drops_colours_and_the_configuration() -> None:
     )
     assert describe_error(error) == "Bad value"
     assert describe_error(KeyError()) == "KeyError"
+    traced = RuntimeError(
+        "Cannot view it!\n\nWhile executing %view : [num_users=1]\nOriginal traceback:"
+    )
+    assert describe_error(traced) == "Cannot view it!"
     assert len(describe_error(ValueError("x" * 9_999))) < 2_010

@@ -268,3 +268,22 @@ def test_a_traced_module_is_not_traced_again() -> None:
     traced = trace_module(Residual())
     assert trace_module(traced) is traced
     assert type(traced).__name__ == "Residual"
+
+
+class TextClassifier(nn.Module):
+    """A branch on a value, a large embedding, and a small traceable body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1000, 8)
+        self.body = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(self.table(x))
+        return self.head(y if y.sum() > 0 else -y)
+
+
+def test_error_names_the_part_with_most_quantizable_weights() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"`model\.body = "):
+        trace_module(TextClassifier())
