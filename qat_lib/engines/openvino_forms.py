@@ -4,8 +4,8 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
 
 - Signed integers around a Concat, Squeeze or Unsqueeze: the low precision transformations treat
   the quantized tensors as real-valued, and round each value to a whole number. Unsigned integers
-  with the zero point 128 have the same steps and are correct. With a Concat anywhere, also signed
-  integers that a convolution reads behind a Transpose or Reshape, as in SegFormer.
+  with the zero point 128 have the same steps and are correct. With a Concat anywhere in the graph,
+  also signed integers that a convolution reads behind a Transpose, MaxPool, Resize or the like.
 - An INT8 convolution or product without a bias, read by both a quantizer and a floating-point
   operator: the quantizer reads it without its scale. With a Clip at the limits of float32 in
   between, both reads are correct.
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 _WEIGHTED = onnx_operators("weighted")
 _CONVOLUTIONS = onnx_operators("convolution")
-_LAYOUT = onnx_operators("layout")
 _CONCAT = "Concat"
 _MISREAD = {_CONCAT, "Squeeze", "Unsqueeze"}
+# Operators that the low precision transformations move a scale through.
+_MOVERS = onnx_operators("layout") | {
+    *("MaxPool", "AveragePool", "Pad", "Resize"),
+    *("Slice", "Split", "Gather", "Relu"),
+}
 # Operators between a quantized tensor and a Concat.
-_THROUGH = (
-    _LAYOUT
-    | onnx_operators("activation")
-    | {"MaxPool", "AveragePool", "Pad", "Resize", "Clip", "Identity", "Slice", "Split", _CONCAT}
-)
+_THROUGH = _MOVERS | onnx_operators("activation") | {"Clip", "Identity", _CONCAT}
 _LOOPS = onnx_operators("loop")
 _MIDDLE = 128
 _LIMIT = 3.0e38
@@ -134,21 +134,27 @@ def keep_time_axes(model: Any) -> None:
 
 
 def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield the signed Q nodes around each Concat, Squeeze and Unsqueeze, and with a Concat others.
+    """Yield the signed Q nodes around a Concat, Squeeze or Unsqueeze, and with a Concat others.
 
-    The others are those of convolutions that read the quantized tensor in another layout.
+    The others are those of convolutions that read the quantized tensor moved, pooled or cut.
     """
-    has_concat = False
+    misread = [
+        node
+        for node in graph.nodes
+        # Others join the sizes of a shape.
+        if node.op in _MISREAD and graph.dtype(node.outputs[0]) in ("", "float32", "float16")
+        if not graph.is_constant(node.outputs[0])
+    ]
+    for node in misread:
+        for found in (*_before(graph, node), *_behind(graph, node)):
+            if _is_signed(graph, found):
+                yield found
+    if not any(node.op == _CONCAT for node in misread):
+        return
     for node in graph.nodes:
-        if node.op not in _MISREAD or graph.is_constant(node.outputs[0]):
-            continue
-        around = [*_before(graph, node), *_behind(graph, node)]
-        has_concat |= node.op == _CONCAT and bool(around)
-        yield from (found for found in around if _is_signed(graph, found))
-    for node in graph.nodes if has_concat else ():
         if node.op in _CONVOLUTIONS:
             quantize, passed = _source(graph, node.input(0))
-            if quantize is not None and passed & _LAYOUT and _is_signed(graph, quantize):
+            if quantize is not None and passed & _MOVERS and _is_signed(graph, quantize):
                 yield quantize
 
 
