@@ -91,6 +91,7 @@ class GraphTracer(fx.Tracer):
         leaves: composite modules to treat as one operation.
         example: input tensors, as the source of lengths and of the branches that depend on sizes.
             Default: none; such code can't be traced.
+        buffers: whether buffers become traced values, like parameters, and not constants.
 
     Attributes:
         failed: innermost module with an error; None = the traced module.
@@ -102,8 +103,11 @@ class GraphTracer(fx.Tracer):
         inputs: int | None = None,
         leaves: Sequence[nn.Module] = (),
         example: Sequence[Any] = (),
+        *,
+        buffers: bool = False,
     ) -> None:
         super().__init__(autowrap_functions=FACTORIES)
+        self.proxy_buffer_attributes = buffers
         # FACTORIES are wrapped only where they are found as attributes of a searched namespace.
         self._autowrap_search.append(torch)
         self._inputs = inputs
@@ -116,6 +120,14 @@ class GraphTracer(fx.Tracer):
     def _is_computing(self) -> bool:
         """Whether code runs on the values of the example, and must not be traced."""
         return self.values is not None and self.values.is_computing
+
+    def _is_part(self, m: nn.Module) -> bool:
+        """Return whether ``m`` belongs to the model; forward may make others, as in nn.ReLU()(x)."""
+        try:
+            self.path_of_module(m)
+        except NameError:
+            return False
+        return True
 
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *options: Any, **named: Any
@@ -134,7 +146,7 @@ class GraphTracer(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         """Trace a call of a module, and record the innermost module that fails."""
-        if self._is_computing:
+        if self._is_computing or not self._is_part(m):
             return forward(*args, **kwargs)
         try:
             return super().call_module(m, forward, args, kwargs)
@@ -251,8 +263,9 @@ def _trace(
         The graph, and whether it takes the branches of the example.
     """
     guide: Sequence[Any] = ()
+    buffers = False
     while True:
-        tracer = GraphTracer(inputs, leaves, guide)
+        tracer = GraphTracer(inputs, leaves, guide, buffers=buffers)
         try:
             # Each attempt may add one leaf, so the loop ends with the number of submodules.
             graph = tracer.trace(module)
@@ -264,8 +277,11 @@ def _trace(
             if not (failed is None or has_weights or any(failed is leaf for leaf in leaves)):
                 leaves.append(failed)
             elif example and not guide:
-                # Last, because the branches of an example are right for similar inputs only.
+                # Later, because the branches of an example are right for similar inputs only.
                 guide = example
+            elif guide and not buffers:
+                # A constant tensor takes no traced size, as in self.positions.expand(x.shape[0]).
+                buffers = True
             else:
                 reason = describe_error(error)
                 if not example:

@@ -287,3 +287,44 @@ class TextClassifier(nn.Module):
 def test_error_names_the_part_with_most_quantizable_weights() -> None:
     with pytest.raises(UnsupportedModelError, match=r"`model\.body = "):
         trace_module(TextClassifier())
+
+
+class Positions(nn.Module):
+    """Positions in a buffer, repeated for each sample, as in BERT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("positions", torch.arange(6.0)[None])
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x + self.positions[:, : x.shape[1]].expand(x.shape[0], x.shape[1]))
+
+
+def test_buffers_take_traced_sizes_with_an_example() -> None:
+    module = Positions().eval()
+    x = torch.randn(3, 6)
+    with pytest.raises(UnsupportedModelError):
+        trace_module(module)
+    traced = trace_module(module, 1, (torch.randn(2, 6),))
+    assert torch.equal(traced(x), module(x))
+    module.positions.add_(1)
+    assert torch.equal(traced(x), module(x))
+
+
+class MadeInForward(nn.Module):
+    """An activation that forward makes, as in DistilBERT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(nn.ReLU()(x))
+
+
+def test_modules_made_in_forward_are_traced() -> None:
+    module, x = MadeInForward(), torch.randn(3, 6)
+    traced = trace_module(module)
+    assert [path for path, _ in traced.named_children()] == ["head"]
+    assert torch.equal(traced(x), module(x))
