@@ -3,8 +3,8 @@
     uv run python benchmarks/one_call.py                         # all models, about 3 minutes on two cores
     uv run python benchmarks/one_call.py --only resnet20 --json one_call.json
 
-With ``--only``, the rows of other models in the JSON file are kept: torchvision and
-Ultralytics need a build of PyTorch that may crash in one process with TensorFlow.
+With ``--only``, the rows of other models in the JSON file are kept: torchvision, Ultralytics, timm
+and Transformers need a build of PyTorch that may crash in one process with TensorFlow.
 Weights are random but for resnet20, which is trained on CIFAR-10 and measured on its test images,
 and keras_file, which has ImageNet's: of the others the line shows that the call works, what it runs
 in INT8, and how closely both engines agree. A model that can't be quantized must end with a
@@ -255,6 +255,63 @@ def ultralytics_yolov8n() -> Given:
     return _settled(YOLO("yolov8n.yaml").model, normal(16, 3, 320, 320))
 
 
+def timm_mobilenetv4() -> Given:
+    """Return timm's MobileNetV4, small."""
+    import timm
+
+    return _settled(timm.create_model("mobilenetv4_conv_small"), normal(16, 3, 224, 224))
+
+
+def timm_convnext() -> Given:
+    """Return timm's ConvNeXt of the smallest size."""
+    import timm
+
+    return _settled(timm.create_model("convnext_atto"), normal(16, 3, 224, 224))
+
+
+def transformers_vit() -> Given:
+    """Return a ViT-Tiny of Hugging Face."""
+    import transformers
+
+    sizes = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768}
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes))
+    return _settled(_with_logits(model), normal(16, 3, 224, 224))
+
+
+def transformers_segformer() -> Given:
+    """Return a SegFormer-B0 of Hugging Face, a segmenter."""
+    import transformers
+
+    config = transformers.SegformerConfig(num_labels=11)
+    model = transformers.SegformerForSemanticSegmentation(config)
+    return _settled(_with_logits(model), normal(16, 3, 192, 256))
+
+
+def transformers_bert() -> Given:
+    """Return a BERT of Hugging Face with four layers, a classifier of texts of 64 tokens."""
+    import transformers
+
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    config = transformers.BertConfig(**sizes, intermediate_size=1024)
+    model = transformers.BertForSequenceClassification(config)
+    return _settled(_with_logits(model), RANDOM.integers(0, config.vocab_size, (32, 64)))
+
+
+def _with_logits(model: Any) -> Any:
+    """Return a module that returns the logits alone."""
+    import torch
+
+    class Logits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            return self.model(x).logits
+
+    return Logits()
+
+
 def nothing_to_quantize() -> Given:
     """Return a model without a layer that INT8 would make faster."""
     import keras
@@ -281,6 +338,11 @@ MODELS: tuple[Callable[[], Given], ...] = (
     torchvision_lraspp,
     torchvision_deeplabv3,
     ultralytics_yolov8n,
+    timm_mobilenetv4,
+    timm_convnext,
+    transformers_vit,
+    transformers_segformer,
+    transformers_bert,
     nothing_to_quantize,
 )
 

@@ -290,6 +290,11 @@ MODELS = {
     "torchvision_lraspp": "torchvision's LR-ASPP, PyTorch",
     "torchvision_deeplabv3": "torchvision's DeepLabv3, PyTorch",
     "ultralytics_yolov8n": "Ultralytics' YOLOv8n, PyTorch",
+    "timm_mobilenetv4": "timm's MobileNetV4, PyTorch",
+    "timm_convnext": "timm's ConvNeXt-Atto, PyTorch",
+    "transformers_vit": "Hugging Face's ViT-Tiny, PyTorch",
+    "transformers_segformer": "Hugging Face's SegFormer-B0, PyTorch",
+    "transformers_bert": "Hugging Face's BERT with 4 layers, PyTorch",
     "nothing_to_quantize": "a softmax alone",
 }
 
@@ -324,8 +329,8 @@ def one_call() -> list[str]:
         """`qat_lib.optimize(model, data, folder)` with no other decision; for ResNet-20 also test images and
 labels. MobileNetV2 has ImageNet weights, and the weights of the others are random: their fidelity is measured
 (1 minus the error of the outputs as a share of their standard deviation). Deep networks with random weights amplify
-rounding, so their fidelity is low; YOLOv8n with trained weights follows below. The networks of torchvision and
-Ultralytics ran with PyTorch 2.14.1. The speedup is that of batch 1 over the
+rounding, so their fidelity is low; YOLOv8n with trained weights follows below. The networks of torchvision,
+Ultralytics, timm and Hugging Face ran with PyTorch 2.14.1. The speedup is that of batch 1 over the
 float engine, in turns. The time covers quantization, calibration, correction, both builds, the checks and the report,
 without the two seconds of measurement for each engine.
 """,

@@ -18,12 +18,13 @@ import onnx_ir as ir
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.record import C02
 from qat_lib.errors import VerificationError
-from qat_lib.export.comparing import ParityReference, compare_with
+from qat_lib.export.comparing import NOISE_BOUND, NUDGES, ParityReference, compare_with
 from qat_lib.export.graph import consumers, dims, is_op, operand, scalar
 from qat_lib.export.parity_report import ParityReport
 from qat_lib.export.passes.bounds import RANGES
 from qat_lib.graph.roles import onnx_operators
 from qat_lib.preprocessing import AnyPreprocessing, Preprocessing, PreprocessingByInput
+from qat_lib.support.answers import difference, nudged
 from qat_lib.support.foreign_errors import describe_error
 
 logger = logging.getLogger("qat_lib")
@@ -113,6 +114,7 @@ def _judge(source: Comparable, draft: Path, data: list[np.ndarray]) -> list[Find
             source.reference, draft, data, layers=layers, batch_size=SAMPLES, labels=False
         )
 
+    report = None
     try:
         report = compare(layers=False)
         problem = "" if report.passed else _describe(report)
@@ -124,6 +126,11 @@ def _judge(source: Comparable, draft: Path, data: list[np.ndarray]) -> list[Find
     # fault.
     if not _repeats(source, data):
         return [_not_compared(draft, "the model gives other outputs at each call")]
+    # In an untrained network, rounding may change the outputs as much as a fault.
+    if report is not None and report.allowed >= NOISE_BOUND:
+        noise = _noise(source, data)
+        if report.difference <= 2 * noise:
+            return [_not_compared(draft, f"rounding changes its outputs by {noise:.0%}")]
     raise VerificationError(
         f"The exported graph of {draft.name} computes other outputs than the model: {problem}"
         f"{_first_layer(compare)} No file was written. Replace the layer, or leave it out of the "
@@ -153,6 +160,13 @@ def _repeats(source: Comparable, data: list[np.ndarray]) -> bool:
     reference = source.reference([])
     first, second = reference.run(data), reference.run(data)
     return all(map(np.array_equal, map(np.nan_to_num, first), map(np.nan_to_num, second)))
+
+
+def _noise(source: Comparable, data: list[np.ndarray]) -> float:
+    """Return the largest change of an output by a small change of the inputs."""
+    reference = source.reference([])
+    first, second = reference.run(data), reference.run([nudged(x, NUDGES[-1]) for x in data])
+    return max(difference([x], [y]) for x, y in zip(second, first, strict=True))
 
 
 def _not_compared(draft: Path, reason: str) -> Finding:

@@ -1,4 +1,4 @@
-"""ONNX Runtime without optimizations, as the numeric reference.
+"""ONNX Runtime, by default without optimizations, as the numeric reference.
 
 Inputs are converted to the layout and type of the file.
 """
@@ -39,6 +39,7 @@ class ReferenceSession:
         extra_outputs: inner tensors to return, too.
         metadata: the file's ``qatline.*`` metadata: layout of the inputs, embedded preprocessing.
         layout: axis order of the images in the batches. Default ``"NHWC"``, as in Keras.
+        optimized: whether to apply ONNX Runtime's optimizations. Default False.
 
     Raises:
         ExportError: ONNX Runtime can't load the file.
@@ -51,11 +52,13 @@ class ReferenceSession:
         extra_outputs: tuple[str, ...] = (),
         metadata: Mapping[str, str],
         layout: str = "NHWC",
+        optimized: bool = False,
     ) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if not optimized:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4  # Logged errors are raised, too.
         self._extra = extra_outputs
         source: Any = str(path)

@@ -163,6 +163,50 @@ def test_random_model_is_not_compared(tmp_path: Path) -> None:
     assert "other outputs at each call" in finding.message
 
 
+class Chaotic(torch.nn.Module):
+    """Amplifies the rounding of its sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = torch.nn.Linear(4096, 32)
+
+    def forward(self, x: Any) -> Any:
+        return torch.sin(1e6 * self.sums(x))
+
+
+def test_model_that_follows_rounding_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    path, example = tmp_path / "model.onnx", torch.zeros(2, 4096)
+    (finding,) = qat_lib.torch.export_onnx(Chaotic(), path, example_input=example).findings
+    assert (finding.code, finding.severity) == ("C02", "warning")
+    assert "rounding changes its outputs by" in finding.message
+    # A difference beyond the noise remains an error.
+    monkeypatch.setattr(self_check, "_noise", lambda *_: 0.01)
+    with pytest.raises(VerificationError, match="computes other outputs"):
+        qat_lib.torch.export_onnx(Chaotic(), path, example_input=example)
+
+
+def test_noise_of_integer_inputs_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layers = [part for _ in range(8) for part in (torch.nn.Linear(64, 64), torch.nn.GELU())]
+    network = torch.nn.Sequential(torch.nn.Embedding(20, 64), *layers).eval()
+    tokens = torch.randint(0, 20, (16, 12))
+    quantized = qat_lib.torch.quantize_model(
+        network, custom_qdq_cases="auto", example_input=tokens[:2]
+    )
+    qat_lib.torch.calibrate(quantized, [tokens])
+    path = tmp_path / "model.onnx"
+    qat_lib.torch.export_onnx(quantized, path, example_input=tokens[:2])
+    monkeypatch.setattr(comparing, "QUANTIZED_BOUND", 1e-9)
+    monkeypatch.setattr(comparing, "FLOAT_BOUND", 1e-9)
+    report = qat_lib.torch.check_parity(quantized, path, tokens.numpy())
+    assert 1e-9 < report.allowed <= comparing.NOISE_BOUND
+
+
 def open_network() -> keras.Model:
     x = keras.Input((None, None, 3))
     return keras.Model(x, layers.Conv2D(4, 3, padding="same")(x))
