@@ -299,7 +299,7 @@ def _classes(
 
 
 def _is_text(values: Sequence[Any]) -> bool:
-    """Return whether most values are text other than numbers, so that one typo is no class."""
+    """Return whether most values are text other than numbers; a few may be typos in numbers."""
     texts = [value for value in values if isinstance(value, str) and value]
     count = 0
     for value in texts:

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from qat_lib.torch.functions import arguments, function_name
 
-_Transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _MODULES: dict[str, Any] = {
     "linear": nn.Linear,
     "conv1d": nn.Conv1d,
@@ -54,8 +54,11 @@ def functions_to_modules(traced: fx.GraphModule) -> None:
         # Options of a module are constants, those of a function may be computed.
         if set(node.all_input_nodes) > {x, *parameters} or not all(map(is_own, parameters)):
             continue
+        values = [getattr(*_place(traced, each)) for each in parameters]
+        if values[0].dim() < 2:
+            continue  # F.linear also takes a vector.
         path = _path(traced, parameters)
-        module = _module(kind, [getattr(*_place(traced, each)) for each in parameters], options)
+        module = _module(kind, values, options)
         for each in parameters:
             delattr(*_place(traced, each))
         traced.add_submodule(path, module.train(traced.training))
@@ -87,7 +90,7 @@ def _module(kind: Any, parameters: Sequence[nn.Parameter], options: dict[str, An
     (first, second, *kernel), groups = parameters[0].shape, options.get("groups", 1)
     sizes: list[Any] = [second, first]
     if kernel:
-        is_transposed = issubclass(kind, _Transposed)
+        is_transposed = issubclass(kind, _TRANSPOSED)
         sizes = [first, second * groups] if is_transposed else [second * groups, first]
         sizes.append(tuple(kernel))
     # Without memory: the parameters are replaced.

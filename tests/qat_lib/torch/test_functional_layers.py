@@ -126,9 +126,10 @@ class Tied(nn.Module):
         (Calls(lambda m, x: functional.linear(functional.linear(x, m.w), m.w), w=(8, 8)), X),
         (Calls(lambda m, x: functional.linear(x, m.w / m.w.norm()), w=(3, 8)), X),
         (Calls(lambda m, x: functional.linear(x, x[0, 0]), w=(3, 8)), X),
+        (Calls(lambda m, x: functional.linear(x, m.w), w=(8,)), X),
         (Tied(), torch.tensor([[0, 3], [1, 4]])),
     ],
-    ids=["shared", "computed", "input", "tied"],
+    ids=["shared", "computed", "input", "vector", "tied"],
 )
 def test_other_weights_remain_functions(module: nn.Module, x: torch.Tensor) -> None:
     expected, names = module(x), list(module.state_dict())
