@@ -50,10 +50,7 @@ _CONVOLUTIONS = onnx_operators("convolution")
 _CONCAT = "Concat"
 _MISREAD = {_CONCAT, "Squeeze", "Unsqueeze"}
 # Operators that the low precision transformations move a scale through.
-_MOVERS = onnx_operators("layout") | {
-    *("MaxPool", "AveragePool", "Pad", "Resize"),
-    *("Slice", "Split", "Gather", "Relu"),
-}
+_MOVERS = onnx_operators("range preserving") | {"AveragePool", "Relu"}
 # Operators between a quantized tensor and a Concat.
 _THROUGH = _MOVERS | onnx_operators("activation") | {"Clip", "Identity", _CONCAT}
 _LOOPS = onnx_operators("loop")

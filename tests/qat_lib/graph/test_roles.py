@@ -56,7 +56,6 @@ ALLOWED = {
         "qat_lib/keras/correction/equalization.py",
         "ZeroPadding2D",
     ): "what scaled channels pass unchanged",
-    ("qat_lib/engines/openvino_forms.py", "MaxPool"): "what a quantized tensor passes in OpenVINO",
     ("qat_lib/engines/layer_check.py", "Add"): "what a kernel applies before it writes",
     ("qat_lib/engines/layer_check.py", "QuantizeLinear"): "nodes without a tensor to compare",
 }
