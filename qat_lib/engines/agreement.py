@@ -21,6 +21,9 @@ averages out, and the error of a fault remains. Accepted are
   is the largest mean with random signs: without a fault, the copies' differences have no common
   sign.
 
+Integers, such as tokens, have no small change. The noise of models with no other inputs is the
+change of the reference's answers by the same dither of the lookup tables.
+
 Labels are the largest values of an output ``(samples, classes)``. On real inputs, the engine's
 labels may differ for 2 % of the samples, or for twice the share of labels that the dither changes
 in the reference. ``benchmarks/engine_faults.py`` measures the faults detected by these bounds.
@@ -156,6 +159,7 @@ class ComparedAnswers:
         manifest: the engine's manifest.
         half: whether parts of the ONNX graph are in float16 or bfloat16.
         run: returns the reference's answers to a request.
+        moved: the same, with dithered lookup tables.
         infer: returns the engine's answers to a request.
         requests: the requests.
         answers: the engine's outputs by name, one mapping per request.
@@ -165,6 +169,7 @@ class ComparedAnswers:
     manifest: EngineManifest
     half: bool
     run: Callable[[Answers], Answers]
+    moved: Callable[[Answers], Answers]
     infer: Callable[[Answers], Answers]
     requests: Sequence[Answers]
     answers: Sequence[Answers]
@@ -197,7 +202,9 @@ class ComparedAnswers:
 
     @cached_property
     def _noise(self) -> dict[str, Noise]:
-        return measure_noise(self.run, self.infer, self.requests, self.expected)
+        if any(value.dtype.kind == "f" for value in self.requests[0].values()):
+            return measure_noise(self.run, self.infer, self.requests, self.expected)
+        return noise_of_tables(list(map(self.moved, self.requests)), self.expected)
 
 
 def judge_outputs(
@@ -282,6 +289,21 @@ def measure_noise(
             if np.isfinite(size) and away[name]
             else 0.0,
         )
+    return found
+
+
+def noise_of_tables(moved: Sequence[Answers], expected: Sequence[Answers]) -> dict[str, Noise]:
+    """Return the noise of each output for requests of integers, which have no small change.
+
+    Args:
+        moved: the reference's answers with dithered lookup tables.
+        expected: the reference's answers.
+    """
+    found = {}
+    for name, size in differences(moved, expected).items():
+        pick = itemgetter(name)
+        labels = other_labels(list(map(pick, moved)), list(map(pick, expected)))
+        found[name] = Noise(size=size, labels=labels)
     return found
 
 

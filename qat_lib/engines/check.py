@@ -125,6 +125,7 @@ def check_engine(
                             manifest=manifest,
                             half=half,
                             run=reference.run,
+                            moved=reference.moved,
                             infer=engine.infer,
                             requests=part,
                             answers=found,

@@ -167,6 +167,7 @@ class _Probe:
                     manifest=self.manifest,
                     half=read_summary(self.onnx).half,
                     run=reference.run,
+                    moved=reference.moved,
                     infer=engine.infer,
                     requests=self.requests,
                     answers=list(map(engine.infer, self.requests)),

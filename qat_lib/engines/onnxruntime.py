@@ -14,11 +14,13 @@ import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qat_lib.engines.agreement import DITHER
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, EngineBackend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_refusal
@@ -37,6 +39,7 @@ from qat_lib.errors import (
     EngineError,
     EngineLoadError,
 )
+from qat_lib.onnx_view.lookup_tables import with_moved_tables
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.support.mappings import map_values
 
@@ -46,8 +49,13 @@ _MOST_PARALLEL = 8
 _MIDDLE = 128
 
 
-def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
+def reference_session(onnx: Path | str, *, threads: int = 0, moved: float = 0.0) -> Any:
     """Return a reference session that runs ``onnx`` node by node, without optimization.
+
+    Args:
+        onnx: the file.
+        threads: CPU threads; 0 for all.
+        moved: largest relative change of its lookup tables. Default 0: none.
 
     Raises:
         EngineBuildError: ONNX Runtime can't run the graph, or a tensor is too large.
@@ -57,8 +65,9 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
     options = _options(0, threads)
     # Idle threads that spin would slow down the engine under test.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    model = with_moved_tables(onnx, moved) if moved else str(onnx)
     try:
-        return runtime.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except _errors() as error:
         raise EngineBuildError(
             f"ONNX Runtime {runtime.__version__} can't run {onnx}: {describe_error(error)}."
@@ -83,10 +92,23 @@ class Reference:
         Raises:
             EngineBuildError: ONNX Runtime can't run this request.
         """
+        return self._answers(self._session, request)
+
+    def moved(self, request: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs by name, with dithered lookup tables.
+
+        Raises:
+            EngineBuildError: ONNX Runtime can't run this request.
+        """
+        return self._answers(self._dithered, request)
+
+    @cached_property
+    def _dithered(self) -> Any:
+        return reference_session(self._onnx, moved=DITHER)
+
+    def _answers(self, session: Any, request: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            return dict(
-                zip(self._names, self._session.run(self._names, dict(request)), strict=True)
-            )
+            return dict(zip(self._names, session.run(self._names, dict(request)), strict=True))
         except _errors() as error:
             raise EngineBuildError(
                 f"ONNX Runtime {self.version} can't run {self._onnx}: {describe_error(error)}."

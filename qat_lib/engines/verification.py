@@ -57,6 +57,7 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
         manifest=engine.manifest,
         half=half,
         run=reference.run,
+        moved=reference.moved,
         infer=engine.infer,
         requests=requests,
         answers=answers,

@@ -1,4 +1,4 @@
-"""ONNX Runtime, by default without optimizations, as the numeric reference.
+"""ONNX Runtime without optimizations, as the numeric reference.
 
 Inputs are converted to the layout and type of the file.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from qat_lib.errors import ExportError
 from qat_lib.files.text_files import parse_json
 from qat_lib.onnx_view.loading import load_onnx
+from qat_lib.onnx_view.lookup_tables import with_moved_tables
 from qat_lib.onnx_view.metadata import read_names
 from qat_lib.preprocessing import Preprocessing
 
@@ -39,7 +40,7 @@ class ReferenceSession:
         extra_outputs: inner tensors to return, too.
         metadata: the file's ``qatline.*`` metadata: layout of the inputs, embedded preprocessing.
         layout: axis order of the images in the batches. Default ``"NHWC"``, as in Keras.
-        optimized: whether to apply ONNX Runtime's optimizations. Default False.
+        moved: largest relative change of the lookup tables. Default 0: none.
 
     Raises:
         ExportError: ONNX Runtime can't load the file.
@@ -52,16 +53,15 @@ class ReferenceSession:
         extra_outputs: tuple[str, ...] = (),
         metadata: Mapping[str, str],
         layout: str = "NHWC",
-        optimized: bool = False,
+        moved: float = 0.0,
     ) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        if not optimized:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4  # Logged errors are raised, too.
         self._extra = extra_outputs
-        source: Any = str(path)
+        source: Any = with_moved_tables(path, moved) if moved else str(path)
         added: list[str] = []
         if extra_outputs:
             source, added = _with_outputs(path, extra_outputs)

@@ -178,6 +178,7 @@ def compare_labels(other: int, moved: int, *, quantized: bool = True) -> Any:
         manifest=SimpleNamespace(quantized=quantized),  # type: ignore[arg-type]
         half=False,
         run=lambda request: {"y": noise},
+        moved=lambda request: {"y": noise},
         infer=lambda request: {"y": answers},
         requests=[{"x": truth}],
         answers=[{"y": answers}],
@@ -193,6 +194,27 @@ def test_labels_may_differ_as_in_the_moved_reference(other: int, moved: int, agr
     found = compare_labels(other, moved)
     assert found.agrees is agrees
     assert found.other == other / 100
+
+
+@pytest.mark.parametrize(("size", "agrees"), [(0.05, True), (0.2, False)])
+def test_noise_of_integers_is_that_of_lookup_tables(size: float, agrees: bool) -> None:
+    random = np.random.default_rng(0)
+    truth = random.standard_normal((64, 10))
+    near = {"y": truth + 0.05 * random.standard_normal(truth.shape)}
+    answers = {"y": truth + size * random.standard_normal(truth.shape)}
+    compared = ComparedAnswers(
+        manifest=SimpleNamespace(quantized=True, spec={"float_precision": "fp32"}),  # type: ignore[arg-type]
+        half=False,
+        run=lambda request: {"y": truth},
+        moved=lambda request: near,
+        infer=lambda request: answers,
+        requests=[{"x": np.arange(64)}],
+        answers=[answers],
+        expected=[{"y": truth}],
+    )
+    found = compared.outputs["y"]
+    assert found.bound == pytest.approx(1.5 * 0.05, rel=0.1)
+    assert found.agrees is agrees
 
 
 def test_labels_of_float_engines_have_no_noise() -> None:
