@@ -8,7 +8,7 @@ import numpy as np
 
 
 def with_moved_tables(path: str | os.PathLike[str], size: float) -> bytes:
-    """Return an ONNX file with random relative changes of the tables that a Gather reads.
+    """Return the content of an ONNX file, with random changes of the tables that a Gather reads.
 
     Tokens and other integers have no small change, but the vectors that they select have one.
 

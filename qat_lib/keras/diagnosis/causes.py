@@ -189,7 +189,6 @@ def _lost_channels(evidence: Evidence) -> Diagnosed | None:
     """Find channels with a signal smaller than half a step, so that all values round to zero."""
     if evidence.is_per_channel:
         return None
-    # Values below half a step round to 0.
     step = float(np.max(evidence.quantizer.amax)) / _high(evidence)
     lost = np.flatnonzero(evidence.live & (evidence.sums.peaks < step / 2))
     if not len(lost):
