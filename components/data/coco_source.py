@@ -15,7 +15,7 @@ from qat_lib.files.text_files import read_json
 from qatline.components.data.array_checks import Array
 from qatline.components.data.file_source import CheckedImages, FileSource, check_images
 from qatline.components.data.folder_listing import PART_NAMES
-from qatline.components.data.folder_source import make_source
+from qatline.components.data.folder_source import limited, make_source
 from qatline.components.settings import DataSettings
 from qatline.components.support.events import Progress
 
@@ -79,12 +79,7 @@ def read_coco(
         found = found[:head]
         images += found
         sizes[part] = len(found)
-    # Images left out here need not be decoded. Several parts are reduced later, each by the same
-    # share.
-    if settings.limit and len(sizes) == 1:
-        chosen = np.random.default_rng(0).permutation(len(images))[: settings.limit]
-        images = [images[index] for index in np.sort(chosen)]
-        sizes["train"] = len(images)
+    images = limited(images, sizes, settings.limit)
     paths = [image.path for image in images]
     checked = check_images(root, paths, settings, progress)
     kept = [images[index] for index in checked.kept]

@@ -122,12 +122,7 @@ def read_masks(
         found = found if head is None else _spread(found, head)
         pairs += found
         sizes[name] = len(found)
-    # Images left out here need not be decoded. Several parts are reduced later, each by the same
-    # share.
-    if settings.limit and len(sizes) == 1:
-        chosen = np.random.default_rng(0).permutation(len(pairs))[: settings.limit]
-        pairs = [pairs[index] for index in np.sort(chosen)]
-        sizes["train"] = len(pairs)
+    pairs = limited(pairs, sizes, settings.limit)
     checked = check_images(root, [image for image, _ in pairs], settings, progress)
     masks = _read_masks(root, [pairs[index][1] for index in checked.kept], checked, scratch)
     return make_source(
@@ -205,6 +200,18 @@ def _read_masks(root: Path, paths: Sequence[str], checked: CheckedImages, scratc
             for mask in pool.map(read, items[start : start + 64]):
                 stream.write(mask.tobytes())
     return np.memmap(file, np.uint8, mode="r", shape=(len(paths), *size))
+
+
+def limited(items: list[_T], sizes: dict[str, int], limit: int | None) -> list[_T]:
+    """Return at most ``limit`` items of a single part, and change its size in place.
+
+    Images left out need not be decoded. Several parts are reduced later, each by the same share.
+    """
+    if not limit or len(sizes) > 1:
+        return items
+    chosen = np.random.default_rng(0).permutation(len(items))[:limit]
+    sizes["train"] = len(chosen)
+    return [items[index] for index in np.sort(chosen)]
 
 
 def make_source(

@@ -32,7 +32,7 @@ Columns = Mapping[str, Array | Sequence[bytes]]
 
 
 class RecordParts:
-    """Collects the records of each part; a context, which closes the files.
+    """Context manager that collects the records of each part, and closes the files.
 
     Args:
         settings: target columns, and color and size of images.

@@ -248,7 +248,7 @@ def _gain(comparison: ChampionComparison, settings: ChampionSettings) -> Reason:
     if p_better is not None and p_better <= settings.level:
         gains.append(f"significantly better (p={_p(p_better)})")
     ours, theirs = comparison.candidate, comparison.champion
-    # Latency and throughput are independent, but both must improve: the smaller gain counts.
+    # If both latency and throughput were measured, the smaller gain counts.
     speeds = []
     if ours.latency_ms_p50 and theirs.latency_ms_p50:
         speeds.append(ours.latency_ms_p50 / theirs.latency_ms_p50)

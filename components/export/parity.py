@@ -54,7 +54,7 @@ def compare_with_model(
                 f"{framework.layer_check}"
             )
         return parity
-    # Rounding to FP16 hides mistakes of the conversion. The same graph in FP32 must agree exactly.
+    # FP16 has wide bounds, which hide mistakes of the conversion. In FP32 the graph has narrow ones.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         twin = Path(folder) / path.name
         export_in_fp32(twin)

@@ -100,8 +100,7 @@ def quantize_model_step(
         freeze=policy == "frozen",
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
-    # Before the correction: its shifts would count as errors of the layers that the diagnosis runs
-    # in float.
+    # Before the correction, whose shifts would also change the float reference of the diagnosis.
     costs = None
     if quantization.diagnose_layers and framework.traits.supports("diagnosis"):
         costs = layer_costs(quantized, calibration_data(), quantization.diagnose_layers)

@@ -330,7 +330,8 @@ def one_call() -> list[str]:
 labels. MobileNetV2 has ImageNet weights, and the weights of the others are random: their fidelity is measured
 (1 minus the error of the outputs as a share of their standard deviation). Deep networks with random weights amplify
 rounding, so their fidelity is low; YOLOv8n with trained weights follows below. The networks of torchvision,
-Ultralytics, timm and Hugging Face ran with PyTorch 2.14.1. The speedup is that of batch 1 over the
+Ultralytics, timm and Hugging Face ran with PyTorch 2.14.1;
+the rows before timm's are of 2026-11-27. The speedup is that of batch 1 over the
 float engine, in turns. The time covers quantization, calibration, correction, both builds, the checks and the report,
 without the two seconds of measurement for each engine.
 """,

@@ -126,7 +126,7 @@ def quantize(
     if output is not None:
         quantized = recipe.apply(network, found)
         report = recipe.calibrate(quantized, inputs)
-        # AdaRound takes minutes to hours; its finished layers survive an interruption.
+        # AdaRound is slow: its finished layers survive an interruption.
         state = output.with_name(f".{output.name}.rounding.npz")
         corrected = recipe.correct(quantized, inputs, state=state, on_layer=told)
         for layer, reason in corrected.skipped.items() if told else ():

@@ -127,7 +127,7 @@ def remove(removal: Removal, output: Path) -> None:
         StorageError: a run was started or resumed meanwhile, or a folder cannot be removed.
     """
     try:
-        # Rests of a killed removal, renamed but not yet removed.
+        # Leftovers of a killed removal, renamed but not yet removed.
         for left in [*output.glob(f".*{_REMOVED}"), *output.glob(f"store/*/.*{_REMOVED}")]:
             shutil.rmtree(left)
         for run in removal.runs:

@@ -182,7 +182,7 @@ class Space:
 
 
 def trial_config(config: RunConfig) -> RunConfig:
-    """Return a config whose run registers, packages and publishes no model and is never skipped.
+    """Return a config without registration, packaging and publication, for a run that is not skipped.
 
     A champion of one trial would change the inputs of the next.
 

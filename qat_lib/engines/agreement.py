@@ -21,8 +21,8 @@ averages out, and the error of a fault remains. Accepted are
   is the largest mean with random signs: without a fault, the copies' differences have no common
   sign.
 
-Integers, such as tokens, have no small change. The noise of models with no other inputs is the
-change of the reference's answers by the same dither of the lookup tables.
+Integers, such as tokens, can't be dithered. For models without other inputs, the lookup tables of
+the reference are dithered instead, and only the first bound applies.
 
 Labels are the largest values of an output ``(samples, classes)``. On real inputs, the engine's
 labels may differ for 2 % of the samples, or for twice the share of labels that the dither changes
@@ -293,7 +293,7 @@ def measure_noise(
 
 
 def noise_of_tables(moved: Sequence[Answers], expected: Sequence[Answers]) -> dict[str, Noise]:
-    """Return the noise of each output for requests of integers, which have no small change.
+    """Return the rounding noise of each output for requests of integers, such as tokens.
 
     Args:
         moved: the reference's answers with dithered lookup tables.

@@ -51,7 +51,7 @@ _CONCAT = "Concat"
 _MISREAD = {_CONCAT, "Squeeze", "Unsqueeze"}
 # Operators that the low precision transformations move a scale through.
 _MOVERS = onnx_operators("range preserving") | {"AveragePool", "Relu"}
-# Operators between a quantized tensor and a Concat.
+# Operators between a quantized tensor and a Concat or a convolution.
 _THROUGH = _MOVERS | onnx_operators("activation") | {"Clip", "Identity", _CONCAT}
 _LOOPS = onnx_operators("loop")
 _MIDDLE = 128
@@ -131,9 +131,9 @@ def keep_time_axes(model: Any) -> None:
 
 
 def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:
-    """Yield the signed Q nodes around a Concat, Squeeze or Unsqueeze, and with a Concat others.
+    """Yield the signed Q nodes around each Concat, Squeeze and Unsqueeze.
 
-    The others are those of convolutions that read the quantized tensor moved, pooled or cut.
+    In a graph with a Concat, also those of tensors that a convolution reads moved, pooled or cut.
     """
     misread = [
         node

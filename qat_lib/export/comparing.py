@@ -41,6 +41,8 @@ QUANTIZED_BOUND = 5e-2
 Float rounding moves single values across a boundary between two integers: up to 0.03 in ResNet-50,
 MobileNetV2 and DenseNet with random weights. Networks that amplify such changes have a wider bound:
 twice the change of their own outputs for an input change by the largest of ``NUDGES``."""
+NOISE_FACTOR = 2
+"""Ratio of the wider bound to this change."""
 NOISE_BOUND = 0.5
 """Upper limit of the wider bound."""
 NUDGES = (2.0**-20, 2.0**-17, 2.0**-14)
@@ -165,7 +167,7 @@ def _differences(received: list[np.ndarray], expected: list[np.ndarray]) -> list
 
 def _widened(bound: float, noise: float) -> float:
     """Return the bound of an output, widened by its noise."""
-    return max(bound, min(2 * noise, NOISE_BOUND)) if np.isfinite(noise) else bound
+    return max(bound, min(NOISE_FACTOR * noise, NOISE_BOUND)) if np.isfinite(noise) else bound
 
 
 def batches(

@@ -18,7 +18,13 @@ import onnx_ir as ir
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.record import C02
 from qat_lib.errors import VerificationError
-from qat_lib.export.comparing import NOISE_BOUND, NUDGES, ParityReference, compare_with
+from qat_lib.export.comparing import (
+    NOISE_BOUND,
+    NOISE_FACTOR,
+    NUDGES,
+    ParityReference,
+    compare_with,
+)
 from qat_lib.export.graph import consumers, dims, is_op, operand, scalar
 from qat_lib.export.parity_report import ParityReport
 from qat_lib.export.passes.bounds import RANGES
@@ -129,7 +135,7 @@ def _judge(source: Comparable, draft: Path, data: list[np.ndarray]) -> list[Find
     # In an untrained network, rounding may change the outputs as much as a fault.
     if report is not None and report.allowed >= NOISE_BOUND:
         noise = _noise(source, data)
-        if report.difference <= 2 * noise:
+        if report.difference <= NOISE_FACTOR * noise:
             return [_not_compared(draft, f"rounding changes its outputs by {noise:.0%}")]
     raise VerificationError(
         f"The exported graph of {draft.name} computes other outputs than the model: {problem}"

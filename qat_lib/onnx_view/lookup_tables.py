@@ -1,4 +1,4 @@
-"""Change the lookup tables of a graph a little, to measure rounding noise behind integers."""
+"""Change the lookup tables of a graph a little, to measure rounding noise with integer inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 def with_moved_tables(path: str | os.PathLike[str], size: float) -> bytes:
     """Return the content of an ONNX file, with random changes of the tables that a Gather reads.
 
-    Tokens and other integers have no small change, but the vectors that they select have one.
+    Tokens and other integers have no small change; the vectors that they select do.
 
     Args:
         path: the file.
