@@ -6,6 +6,7 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   the quantized tensors as real-valued, and round each value to a whole number. Unsigned integers
   with the zero point 128 have the same steps and are correct. With a Concat anywhere in the graph,
   also signed integers that a convolution reads behind a Transpose, MaxPool, Resize or the like.
+  Kernels for AMX read both correctly, but a served model may run on a CPU without AMX.
 - An INT8 convolution or product without a bias, read by both a quantizer and a floating-point
   operator: the quantizer reads it without its scale. With a Clip at the limits of float32 in
   between, both reads are correct.

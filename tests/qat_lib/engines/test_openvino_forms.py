@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from reference_networks import ResidualNetwork, write_network
 import qat_lib
 from qat_lib.engines import BuildSpec, build_engine, load_engine
 from qat_lib.engines import openvino as openvino_backend
+from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.openvino_forms import SoundForm, sound_form
 from qat_lib.errors import EngineBuildError
@@ -200,6 +202,11 @@ def test_global_maximum_is_computed_as_the_graph_says(tmp_path: Path, zero: Any)
     assert manifest.precision.int8_layers == manifest.precision.weighted_layers == 2
 
 
+def kernels_use_amx() -> bool:
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "AMX")
+    return "amx_int8" in cpu_device()["flags"] and "AMX" in limit.upper()
+
+
 FORMS = {
     "concat": lambda path: concat(path, "before"),
     "torn": lambda path: torn(path, "add"),
@@ -212,6 +219,8 @@ def test_the_forms_are_needed(tmp_path: Path, form: str, monkeypatch: pytest.Mon
     openvino = pytest.importorskip("openvino")
     if not openvino.get_version().startswith(WRONG_IN):
         pytest.skip(f"known of OpenVINO {WRONG_IN}; this is {openvino.get_version()}")
+    if form == "concat" and kernels_use_amx():
+        pytest.skip("kernels for AMX read signed integers correctly")
     monkeypatch.setattr(openvino_backend, "sound_form", lambda *_: SoundForm())
     written = FORMS[form](tmp_path / "m.onnx")
     with pytest.raises(EngineBuildError, match="does not answer as its ONNX graph does"):
