@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnxscript
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qat_lib.errors import ExportError
 from qat_lib.export.conversion import change_opset, insert_pairs
@@ -77,7 +78,9 @@ def _run_exporter(program: Any) -> ir.Model:
     """Run PyTorch's exporter without its optimizer, which the lowering passes replace."""
     translation = {torch.ops.qatline.quantizer.default: _marker_operator()}
     try:
-        with silent():
+        # Fused kernels of attention with a mask return other strides than the exporter's
+        # decomposition, in which a recorded view of the output is then impossible.
+        with silent(), sdpa_kernel(SDPBackend.MATH):
             exported = torch.onnx.export(
                 program,
                 (),

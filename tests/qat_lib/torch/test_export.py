@@ -360,6 +360,31 @@ def test_export_trusts_no_trace_that_answers_otherwise(export: Any, run_onnx: An
     assert received.tolist() == [[0, 2]]
 
 
+class WindowAttention(nn.Module):
+    """Attention within windows of 2 x 2 elements, with relative positions, as in Swin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.positions = nn.Parameter(torch.randn(1, 2, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        windows = x.view(-1, 4, 2, 4, 2, 8).transpose(2, 3).reshape(-1, 2, 2, 8)
+        heads = self.qkv(windows).view(windows.shape[0], 4, 2, 12).transpose(1, 2)
+        # Computed without gradients: a parameter as the mask excludes the fused kernels.
+        y = functional.scaled_dot_product_attention(
+            *heads.chunk(3, dim=3), attn_mask=2 * self.positions
+        )
+        return y.transpose(1, 2).reshape(*windows.shape[:3], 8)
+
+
+def test_export_takes_attention_within_windows(export: Any, run_onnx: Any) -> None:
+    torch.manual_seed(0)
+    module, x = WindowAttention().eval(), torch.randn(3, 8, 8, 8)
+    (received,) = run_onnx(export(module, x[:2]), x.numpy())
+    np.testing.assert_allclose(received, module(x).detach().numpy(), atol=1e-5)
+
+
 @pytest.mark.matrix
 def test_recurrent_export_leaves_batch_open(export: Any) -> None:
     class Last(nn.Module):
