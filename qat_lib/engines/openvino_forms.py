@@ -10,8 +10,11 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
 - An INT8 convolution or product without a bias, read by both a quantizer and a floating-point
   operator: the quantizer reads it without its scale. With a Clip at the limits of float32 in
   between, both reads are correct.
-- A maximum without keepdims, such as global max pooling, in front of a quantizer: the kernel with
-  integer output is wrong. A maximum with keepdims and a Squeeze behind it are correct.
+- An INT8 product with weights, multiplied by constants that differ along another axis than the last,
+  such as those of a LayerScale on transposed tensors. A Clip in between, as above.
+- A maximum in front of a quantizer, and a mean of values with factors or summands by channel, such
+  as the scales of INT8 weights: a kernel that reduces and also rescales or quantizes is often wrong.
+  With keepdims and a Squeeze in between, all are correct.
 - On CPUs without VNNI, INT8 weights with sums of two that exceed 16 bits
   (``qat_lib.engines.pair_sums``). The weights of such layers are stored in float32. Graphs planned
   for the CPU contain none.
@@ -31,6 +34,7 @@ The rewritten graph is equivalent; the reference is ONNX Runtime on the original
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +58,8 @@ _MISREAD = {_CONCAT, "Squeeze", "Unsqueeze"}
 _MOVERS = onnx_operators("range preserving") | {"AveragePool", "Relu"}
 # Operators between a quantized tensor and a Concat or a convolution.
 _THROUGH = _MOVERS | onnx_operators("activation") | {"Clip", "Identity", _CONCAT}
+_REDUCTIONS = onnx_operators("reduction")
+_ARITHMETIC = onnx_operators("arithmetic")
 _LOOPS = onnx_operators("loop")
 _MIDDLE = 128
 _LIMIT = 3.0e38
@@ -90,8 +96,8 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
 
     graph = OnnxGraph.load(path)
     shifted = list(dict.fromkeys(_misread_pairs(graph)))
-    torn = list(_torn_tensors(graph)) if graph.opset >= _CLIP_OPSET else []
-    reduced = list(_reduced_maxima(graph)) if graph.opset >= _SQUEEZE_OPSET else []
+    torn = [*_torn_tensors(graph), *_rescaled_rows(graph)] if graph.opset >= _CLIP_OPSET else []
+    reduced = list(_misread_reductions(graph)) if graph.opset >= _SQUEEZE_OPSET else []
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
     skipping = {node.name for node in _skipping(graph)} if cpu == "avx2" else set()
     repeated = {node.outputs[0] for node in _repeated(graph)}
@@ -275,18 +281,56 @@ def _torn_tensors(graph: OnnxGraph) -> Iterator[str]:
             yield node.outputs[0]
 
 
-def _reduced_maxima(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
-    """Yield output and axes of each maximum without keepdims in a quantized graph."""
+def _rescaled_rows(graph: OnnxGraph) -> Iterator[str]:
+    """Yield outputs of INT8 products with weights, multiplied by a constant for each row."""
+    for node in graph.nodes:
+        if node.op not in ("Mul", "Div"):
+            continue
+        for tensor, other in (node.inputs, node.inputs[::-1]):
+            factor = graph.weights(other)
+            if factor is None or math.prod(factor.shape[:-1]) == 1:
+                continue
+            product = graph.producer(tensor)
+            if product is not None and product.op == "Add":  # of the bias
+                summands = [each for each in product.inputs if not graph.is_constant(each)]
+                product = graph.producer(summands[0]) if len(summands) == 1 else None
+            if product is None or product.op != "MatMul":
+                continue
+            weights = graph.producer(product.input(1))
+            if weights is not None and weights.op == "DequantizeLinear":
+                yield tensor
+
+
+def _misread_reductions(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
+    """Yield output and axes of each reduction that a factor or a quantizer may be fused with."""
     if not any(node.op == "QuantizeLinear" for node in graph.nodes):
         return
     for node in graph.nodes:
-        if node.op not in ("ReduceMax", "ReduceMin") or node.attributes.get("keepdims", 1):
+        if node.op not in _REDUCTIONS:
+            continue
+        is_extreme = node.op in ("ReduceMax", "ReduceMin")
+        if not (is_extreme or _is_rescaled(graph, node.input(0))):
             continue
         axes = node.attributes.get("axes")
         if axes is None and node.input(1):
             axes = graph.value(node.input(1))
         if axes is not None and len(axes):
             yield node.outputs[0], [int(axis) for axis in axes]
+
+
+def _is_rescaled(graph: OnnxGraph, tensor: str) -> bool:
+    """Return whether a tensor has factors or summands by channel that OpenVINO moves behind it."""
+    node = graph.producer(tensor)
+    while node is not None and node.op not in _WEIGHTED:
+        variable = [each for each in node.inputs if not graph.is_constant(each)]
+        if node.op in _ARITHMETIC and len(variable) == 1:
+            constants = (graph.weights(each) for each in node.inputs if each not in variable)
+            if any(constant is not None and constant.size > 1 for constant in constants):
+                return True
+        elif node.op != "Transpose":
+            return False
+        node = graph.producer(variable[0])
+    return node is not None
 
 
 def _skipping(graph: OnnxGraph) -> Iterator[Node]:
@@ -387,7 +431,10 @@ def _clip(model: Any, tensors: list[str]) -> None:
 
 
 def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
-    """Set keepdims of reducing nodes and insert a Squeeze behind them, in place."""
+    """Set keepdims of reducing nodes and insert a Squeeze behind them, in place.
+
+    With keepdims already set, a Clip and an Unsqueeze follow: the plugin joins the two otherwise.
+    """
     import onnx
 
     if not reduced:
@@ -398,15 +445,24 @@ def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
         tensor = node.output[0] if node.output else ""
         if tensor not in reduced:
             continue
-        kept = [each for each in node.attribute if each.name != "keepdims"]
+        keepdims = [each for each in node.attribute if each.name == "keepdims"]
+        others = [each for each in node.attribute if each.name != "keepdims"]
         del node.attribute[:]
-        node.attribute.extend([*kept, onnx.helper.make_attribute("keepdims", 1)])
+        node.attribute.extend([*others, onnx.helper.make_attribute("keepdims", 1)])
         node.output[0] = f"{tensor}/kept"
         axes = onnx.numpy_helper.from_array(np.array(reduced[tensor], np.int64), f"{tensor}/axes")
         model.graph.initializer.append(axes)
+        is_kept = not keepdims or keepdims[0].i
+        squeezed = f"{tensor}/squeezed" if is_kept else tensor
         inputs = [node.output[0], axes.name]
-        nodes.append(onnx.helper.make_node("Squeeze", inputs, [tensor], name=f"{tensor}/squeeze"))
+        nodes.append(onnx.helper.make_node("Squeeze", inputs, [squeezed], name=f"{tensor}/squeeze"))
+        if is_kept:
+            inputs = [squeezed, axes.name]
+            nodes.append(
+                onnx.helper.make_node("Unsqueeze", inputs, [tensor], name=f"{tensor}/unsqueeze")
+            )
     _keep(model, nodes)
+    _clip(model, [f"{tensor}/squeezed" for tensor in reduced])
 
 
 def _select(model: Any, names: set[str]) -> None:

@@ -69,8 +69,8 @@ class Graph:
             more.append(self.constant(np.full(CHANNELS, bias, np.float32)))
         return self.node("Conv", tensor, weights, *more, **attributes)
 
-    def save(self, path: Path, *outputs: str, rank: int = 4) -> Path:
-        shape = ["b", CHANNELS, 6, 6][:rank]
+    def save(self, path: Path, *outputs: str, rank: int = 4, size: int = 6) -> Path:
+        shape = ["b", CHANNELS, size, size][:rank]
         values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs]
         given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", CHANNELS, 6, 6])
         graph = helper.make_graph(self.nodes, "g", [given], values, self.tensors)
@@ -112,6 +112,35 @@ def reduced(path: Path, zero: Any = SIGNED) -> Path:
     zeros = graph.constant(np.zeros(CHANNELS, np.int8))
     weights = graph.node("DequantizeLinear", graph.constant(integers), scale, zeros, axis=0)
     return graph.save(path, graph.node("Gemm", x, weights, transB=1), rank=2)
+
+
+def pooled(path: Path, keepdims: int, op: str = "ReduceMean", activation: str = "") -> Path:
+    """Write a convolution of a sequence, and a reduction over its length."""
+    graph = Graph()
+    x = graph.node("Reshape", "x", graph.constant(np.array([0, CHANNELS, 36])))
+    integers = graph.random.integers(-SAFE, SAFE + 1, (CHANNELS, CHANNELS, 1)).astype(np.int8)
+    scale = graph.constant(graph.random.uniform(0.004, 0.02, CHANNELS).astype(np.float32))
+    zero = graph.constant(np.zeros(CHANNELS, np.int8))
+    weights = graph.node("DequantizeLinear", graph.constant(integers), scale, zero, axis=0)
+    y = graph.node("Conv", graph.pair(x), weights)
+    if activation:
+        y = graph.node(activation, y)
+    y = graph.node(op, y, axes=[2], keepdims=keepdims)
+    return graph.save(path, y, rank=2 + keepdims, size=1)
+
+
+def rescaled(path: Path, factors: tuple[int, ...], bias: bool = True) -> Path:
+    """Write a product with weights, multiplied by constants of the given shape."""
+    graph = Graph()
+    integers = graph.constant(graph.random.integers(-SAFE, SAFE + 1, (6, 6)).astype(np.int8))
+    scale = graph.constant(np.full(6, 0.007, np.float32))
+    zeros = graph.constant(np.zeros(6, np.int8))
+    weights = graph.node("DequantizeLinear", integers, scale, zeros, axis=1)
+    y = graph.node("MatMul", graph.pair("x"), weights)
+    if bias:
+        y = graph.node("Add", y, graph.constant(graph.random.normal(size=6).astype(np.float32)))
+    values = graph.random.uniform(0.5, 1.5, factors).astype(np.float32)
+    return graph.save(path, graph.node("Mul", y, graph.constant(values)))
 
 
 def build(path: Path) -> Any:
@@ -194,12 +223,42 @@ def test_kernel_read_twice_is_computed_as_the_graph_says(
     assert manifest.precision.int8_layers == 2
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("factors", [(6, 1), (6, 6), (CHANNELS, 1, 6)])
+def test_product_with_factors_of_rows_is_computed_as_the_graph_says(
+    tmp_path: Path, factors: tuple[int, ...], bias: bool
+) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(rescaled(tmp_path / "m.onnx", factors, bias))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == 1
+
+
+def test_product_with_factors_of_columns_remains(tmp_path: Path) -> None:
+    assert sound_form(rescaled(tmp_path / "m.onnx", (1, 1, 6)), "vnni") == SoundForm()
+
+
 @pytest.mark.parametrize("zero", [SIGNED, np.uint8(0)])
 def test_global_maximum_is_computed_as_the_graph_says(tmp_path: Path, zero: Any) -> None:
     pytest.importorskip("openvino")
     manifest = build(reduced(tmp_path / "m.onnx", zero))
     assert max(manifest.verification["differences"].values()) < 0.02
     assert manifest.precision.int8_layers == manifest.precision.weighted_layers == 2
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceMax"])
+def test_reduced_convolution_is_computed_as_the_graph_says(
+    tmp_path: Path, op: str, keepdims: int
+) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(pooled(tmp_path / "m.onnx", keepdims, op))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == 1
+
+
+def test_mean_behind_an_activation_remains(tmp_path: Path) -> None:
+    assert sound_form(pooled(tmp_path / "m.onnx", 1, activation="Relu"), "vnni") == SoundForm()
 
 
 def kernels_use_amx() -> bool:
@@ -211,6 +270,8 @@ FORMS = {
     "concat": lambda path: concat(path, "before"),
     "torn": lambda path: torn(path, "add"),
     "reduced": reduced,
+    "pooled": lambda path: pooled(path, 1),
+    "rescaled": lambda path: rescaled(path, (6, 1)),
 }
 
 
