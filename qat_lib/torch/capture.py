@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.overrides import TorchFunctionMode
 
 from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.export.conversion import quiet
@@ -107,7 +108,14 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
     bound = bind_example(module, example)
     named = _with_named_functions(module, bound)
     shapes = None if batch is not None else _open_batch(bound.arguments)
-    with unchanged(named), in_inference(named), export_mode(), silent(), torch.no_grad():
+    with (
+        unchanged(named),
+        in_inference(named),
+        export_mode(),
+        silent(),
+        torch.no_grad(),
+        _AttentionOfFourDimensions(),
+    ):
         try:
             return torch.export.export(
                 named, bound.args, bound.kwargs, dynamic_shapes=shapes, strict=False
@@ -186,6 +194,37 @@ class _Function(nn.Module):
         if isinstance(self.target, str):
             return getattr(args[0], self.target)(*args[1:], **kwargs)
         return self.target(*args, **kwargs)
+
+
+class _AttentionOfFourDimensions(TorchFunctionMode):
+    """Mode that calls attention with four dimensions, the number that torch.onnx converts."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_attention = func is nn.functional.scaled_dot_product_attention
+        return (_attention if is_attention else func)(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    *args: Any,
+    **options: Any,
+) -> torch.Tensor:
+    """Return PyTorch's attention, computed with all leading dimensions as one."""
+    compute = nn.functional.scaled_dot_product_attention
+    lead = query.shape[:-3]
+    if query.ndim in (2, 4) or not lead == key.shape[:-3] == value.shape[:-3]:
+        return compute(query, key, value, attn_mask, *args, **options)
+
+    def joined(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, *x.shape[-3:])
+
+    if attn_mask is not None and attn_mask.ndim > 3:
+        attn_mask = joined(attn_mask.expand(*lead, *attn_mask.shape[-3:]))
+    y = compute(joined(query), joined(key), joined(value), attn_mask, *args, **options)
+    return y.reshape(*lead, *y.shape[-3:])
 
 
 @contextmanager

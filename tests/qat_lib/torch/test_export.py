@@ -385,6 +385,36 @@ def test_export_takes_attention_within_windows(export: Any, run_onnx: Any) -> No
     np.testing.assert_allclose(received, module(x).detach().numpy(), atol=1e-5)
 
 
+class AttentionOfWindows(nn.Module):
+    """Attention of windows beside the heads, with or without a mask for each window."""
+
+    def __init__(self, mask: tuple[int, ...] | None) -> None:
+        super().__init__()
+        self.mask = None if mask is None else nn.Parameter(torch.randn(mask))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(x, x + 1, x - 1, self.mask)
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask"),
+    [
+        ((3, 4, 8), None),
+        ((5, 2, 3, 4, 8), None),
+        ((5, 2, 3, 4, 8), (3, 4, 4)),
+        ((5, 2, 3, 4, 8), (2, 3, 4, 4)),
+        ((5, 2, 3, 4, 8), (1, 2, 3, 4, 4)),
+    ],
+)
+def test_export_takes_attention_of_any_rank(
+    shape: tuple[int, ...], mask: tuple[int, ...] | None, export: Any, run_onnx: Any
+) -> None:
+    torch.manual_seed(0)
+    module, x = AttentionOfWindows(mask), torch.randn(shape)
+    (received,) = run_onnx(export(module, x[:2]), x.numpy())
+    np.testing.assert_allclose(received, module(x).detach().numpy(), atol=1e-5)
+
+
 @pytest.mark.matrix
 def test_recurrent_export_leaves_batch_open(export: Any) -> None:
     class Last(nn.Module):
