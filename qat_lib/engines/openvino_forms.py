@@ -15,6 +15,8 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
 - A maximum in front of a quantizer, and a mean of values with factors or summands by channel, such
   as the scales of INT8 weights: a kernel that reduces and also rescales or quantizes is often wrong.
   With keepdims and a Squeeze in between, all are correct.
+- A sum or product with constants by channel as the *first* input, in front of a quantizer: the
+  plugin fuses both and takes the constant of the first channel for all. The inputs are exchanged.
 - On CPUs without VNNI, INT8 weights with sums of two that exceed 16 bits
   (``qat_lib.engines.pair_sums``). The weights of such layers are stored in float32. Graphs planned
   for the CPU contain none.
@@ -60,6 +62,7 @@ _MOVERS = onnx_operators("range preserving") | {"AveragePool", "Relu"}
 _THROUGH = _MOVERS | onnx_operators("activation") | {"Clip", "Identity", _CONCAT}
 _REDUCTIONS = onnx_operators("reduction")
 _ARITHMETIC = onnx_operators("arithmetic")
+_COMMUTATIVE = onnx_operators("merge", "arithmetic")
 _LOOPS = onnx_operators("loop")
 _MIDDLE = 128
 _LIMIT = 3.0e38
@@ -101,7 +104,8 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
     skipping = {node.name for node in _skipping(graph)} if cpu == "avx2" else set()
     repeated = {node.outputs[0] for node in _repeated(graph)}
-    if not (shifted or torn or reduced or overflowing or skipping or repeated):
+    turned = {node.outputs[0] for node in graph.nodes if _starts_with_constants(graph, node)}
+    if not (shifted or torn or reduced or overflowing or skipping or repeated or turned):
         return SoundForm()
     model: Any = onnx.load(str(path))  # with its weights, wherever they are
     _shift(model, {node.name for node in shifted}, graph)
@@ -109,6 +113,9 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     _clip(model, torn)
     _squeeze(model, dict(reduced))
     _select(model, skipping)
+    for node in model.graph.node:
+        if turned.intersection(node.output):
+            node.input[:] = node.input[::-1]
     # Last: the other changes find unnamed nodes by their position.
     _leave_out(model, repeated)
     return SoundForm(
@@ -316,6 +323,14 @@ def _misread_reductions(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
             axes = graph.value(node.input(1))
         if axes is not None and len(axes):
             yield node.outputs[0], [int(axis) for axis in axes]
+
+
+def _starts_with_constants(graph: OnnxGraph, node: Node) -> bool:
+    """Return whether a node multiplies or adds several constants, and they are its first input."""
+    if node.op not in _COMMUTATIVE or len(node.inputs) != 2 or graph.is_constant(node.input(1)):
+        return False
+    constant = graph.weights(node.input(0))
+    return constant is not None and constant.size > 1
 
 
 def _is_rescaled(graph: OnnxGraph, tensor: str) -> bool:

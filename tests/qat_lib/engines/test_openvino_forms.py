@@ -129,6 +129,14 @@ def pooled(path: Path, keepdims: int, op: str = "ReduceMean", activation: str = 
     return graph.save(path, y, rank=2 + keepdims, size=1)
 
 
+def scaled(path: Path, op: str = "Mul") -> Path:
+    """Write a convolution of channels, each multiplied by a constant."""
+    graph = Graph()
+    values = graph.random.uniform(0.5, 1.5, (1, CHANNELS, 1, 1)).astype(np.float32)
+    y = graph.node(op, graph.constant(values), "x")
+    return graph.save(path, graph.conv(graph.pair(y), CHANNELS))
+
+
 def rescaled(path: Path, factors: tuple[int, ...], bias: bool = True) -> Path:
     """Write a product with weights, multiplied by constants of the given shape."""
     graph = Graph()
@@ -257,6 +265,13 @@ def test_reduced_convolution_is_computed_as_the_graph_says(
     assert manifest.precision.int8_layers == 1
 
 
+@pytest.mark.parametrize("op", ["Mul", "Add"])
+def test_constants_as_first_input_are_computed_as_the_graph_says(tmp_path: Path, op: str) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(scaled(tmp_path / "m.onnx", op))
+    assert max(manifest.verification["differences"].values()) < 0.02
+
+
 def test_mean_behind_an_activation_remains(tmp_path: Path) -> None:
     assert sound_form(pooled(tmp_path / "m.onnx", 1, activation="Relu"), "vnni") == SoundForm()
 
@@ -270,6 +285,7 @@ FORMS = {
     "concat": lambda path: concat(path, "before"),
     "torn": lambda path: torn(path, "add"),
     "reduced": reduced,
+    "scaled": scaled,
     "pooled": lambda path: pooled(path, 1),
     "rescaled": lambda path: rescaled(path, (6, 1)),
 }
