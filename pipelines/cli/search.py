@@ -86,7 +86,7 @@ def search_file(
     """Find the layers to keep in float for a bounded loss of accuracy.
 
     Ends with exit code 1 where no placement is within the bound, or INT8 is not at least
-    1.02 times as fast as FP16 or FP32. An interrupted search resumes where it stopped.
+    1.02 times as fast as the fastest float engine. An interrupted search resumes where it stopped.
     """
     from qatline.pipelines.cli.quiet_import import import_tensorflow
 

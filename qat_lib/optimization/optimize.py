@@ -61,22 +61,22 @@ class Optimized:
 
     Attributes:
         model: name of the model.
-        verdict: ``"int8"``; or ``"keep fp32"`` or ``"keep fp16"`` where the drop is above
-            ``max_drop``, or the INT8 engine is not at least 1.02 times as fast.
+        verdict: ``"int8"``; or ``"keep fp32"``, ``"keep fp16"`` or ``"keep bf16"`` where the drop is
+            above ``max_drop``, or the INT8 engine is not at least 1.02 times as fast.
         reason: why the float engine is the better choice; empty for ``"int8"``.
         onnx: the INT8 graph, ``model.onnx``.
         engine: the INT8 engine, ``model.engine``.
-        float_engine: the engine of the float model, ``float.engine``.
+        float_engine: the fastest engine of the float model, ``float.engine``.
         backend: backend of the engines.
         plan: the quantization plan.
         metric: name of the metric; greater is better.
         samples: number of samples of the metric.
-        float_value: metric of the float engine.
+        float_value: metric of the float model, in the most precise engine of the backend.
         value: metric of the INT8 engine.
         max_drop: largest accepted drop; None for any.
         int8_layers: layers with weights that the backend runs in INT8.
         weighted_layers: all layers with weights.
-        float_precision: ``"fp32"``, or ``"fp16"`` where the backend supports it.
+        float_precision: precision of ``float_engine``: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
         float_ms: median latency of the float engine at batch 1, in milliseconds.
         int8_ms: median latency of the INT8 engine.
         attempts: what was tried, the last one is the result.
@@ -255,8 +255,8 @@ def optimize(
         report=on_progress or _quiet,
     )
     run.report("float engine", 0, 1)
-    float_engine = trial.build_float(model)
-    run.reference = run.outputs(float_engine)
+    built = trial.build_float(model)
+    run.reference = run.outputs(built)
     run.name, run.metric = _metric(metric, run.reference, labels)
     run.float_value = run.metric(run.reference, run.reference)
 
@@ -269,7 +269,10 @@ def optimize(
         run.train(quantized, train)
 
     run.report("latency", 0, 1)
-    times = trial.compare({"float": float_engine, "int8": run.artifact.path})
+    float_engine = trial.fastest_float(
+        built, lambda path: max_drop is None or run.float_value - run.value(path) <= max_drop
+    )
+    times = trial.compare({"float": float_engine.path, "int8": run.artifact.path})
     last = run.attempts[-1]
     manifest = run.artifact.manifest
     reason = ""
@@ -279,11 +282,11 @@ def optimize(
         reason = f"INT8 is not at least {LEAST_RATIO} times as fast"
     found = Optimized(
         model=run.plan.model,
-        verdict=f"keep {trial.float_precision}" if reason else "int8",
+        verdict=f"keep {float_engine.precision}" if reason else "int8",
         reason=reason,
         onnx=folder / "model.onnx",
         engine=run.artifact.path,
-        float_engine=float_engine,
+        float_engine=float_engine.path,
         backend=manifest.backend,
         plan=run.plan,
         metric=run.name,
@@ -293,11 +296,11 @@ def optimize(
         max_drop=max_drop,
         int8_layers=manifest.precision.int8_layers,
         weighted_layers=manifest.precision.weighted_layers,
-        float_precision=trial.float_precision,
+        float_precision=float_engine.precision,
         float_ms=times["float"],
         int8_ms=times["int8"],
         attempts=tuple(run.attempts),
-        warnings=run.artifact.warnings,
+        warnings=(*run.artifact.warnings, *float_engine.warnings),
         seconds=round(time.perf_counter() - began, 3),
     )
     write_text(folder / "plan.json", run.plan.to_json())
@@ -341,6 +344,10 @@ class _Run:
             outputs = [info.name for info in loaded.outputs]
         return [_joined([part[name] for part in parts], name) for name in outputs]
 
+    def value(self, engine: Path) -> float:
+        """Return the metric of an engine."""
+        return self.metric(self.outputs(engine), self.reference)
+
     def attempt(self, method: Method, model: Any, spec: QuantizationSpec | None) -> Any:
         """Quantize, calibrate and correct a float model, and build and measure its engine."""
         began = time.perf_counter()
@@ -366,7 +373,7 @@ class _Run:
         self.artifact = self.trial.build_int8(
             quantized, "model", backend=self.recipe.backend, **self.export
         )
-        value = self.metric(self.outputs(self.artifact.path), self.reference)
+        value = self.value(self.artifact.path)
         self.attempts.append(
             Attempt(
                 method=method,

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,28 @@ from qat_lib.engines import (
 )
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnx_graph import read_model, summarize_graph
+from qat_lib.errors import EngineBuildError
 from qat_lib.options import Backend, BackendChoice
 from qat_lib.ptq import front_end_of
 
 LEAST_RATIO = 1.02
 """Minimum speedup of INT8 over the float engine to be chosen."""
 _ROUNDS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatEngine:
+    """The fastest float engine of a model.
+
+    Attributes:
+        path: its file.
+        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
+        warnings: precisions without an engine, each with the reason.
+    """
+
+    path: Path
+    precision: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,25 +85,49 @@ class EngineTrial:
             seconds=seconds,
         )
 
-    @property
-    def float_precision(self) -> str:
-        """``"fp16"`` if the backend supports it, else ``"fp32"``."""
-        backend = get_backend(self.backend)
-        typed = backend.supports("typed_graphs")
-        return "fp16" if typed or "fp16" in backend.float_precisions() else "fp32"
-
     def build_float(self, model: Any) -> Path:
-        """Build the engine of a float model in the best float precision."""
-        # Backends with typed graphs read FP16 from the ONNX file; others convert during the build.
-        own_graph = get_backend(self.backend).supports("typed_graphs")
-        precision: Any = "fp16" if own_graph else "fp32"
+        """Build the engine of a float model in FP32, or FP16 if the graph decides the precision."""
+        typed = get_backend(self.backend).supports("typed_graphs")
         onnx = self.folder / "float.onnx"
-        options = {"target": self.backend, "float_precision": precision}
+        options = {"target": self.backend, "float_precision": "fp16" if typed else "fp32"}
         front_end_of(model).export_like(model, onnx, self.example, **options)
-        spec = self._spec(onnx)
-        if self.float_precision == "fp16" and not own_graph:
-            spec = replace(spec, float_precision="fp16")
-        return build_engine(onnx, spec).path
+        return build_engine(onnx, self._spec(onnx)).path
+
+    def fastest_float(
+        self, path: Path, accepts: Callable[[Path], bool] = lambda _: True
+    ) -> FloatEngine:
+        """Replace the engine of ``build_float`` by one in FP16 or BF16 if that is faster.
+
+        A supported precision may be slower than FP32, such as FP16 on many CPUs with AMX.
+
+        Args:
+            path: the engine.
+            accepts: whether the quality of another engine suffices.
+        """
+        backend = get_backend(self.backend)
+        if backend.supports("typed_graphs"):
+            return FloatEngine(path=path, precision="fp16")
+        onnx, warnings, engines = path.with_suffix(".onnx"), [], {"fp32": path}
+        with TemporaryDirectory(dir=self.folder) as folder:
+            for precision in backend.float_precisions():
+                if precision == "fp32":
+                    continue
+                changed: Any = {"float_precision": precision}
+                spec = replace(self._spec(onnx), **changed)
+                try:
+                    other = build_engine(onnx, spec, output=Path(folder) / f"{precision}.engine")
+                except EngineBuildError as error:  # for example an overflow of FP16
+                    warnings.append(f"No {precision.upper()} engine: {error}")
+                else:
+                    if accepts(other.path):
+                        engines[precision] = other.path
+            times = self.compare(engines) if len(engines) > 1 else {"fp32": 0.0}
+            best = min(times, key=times.__getitem__)
+            if best != "fp32":
+                # The engine with its manifest, layers and log.
+                for file in Path(folder).glob(f"{best}.*"):
+                    file.replace(path.parent / f"{path.stem}{file.name.removeprefix(best)}")
+        return FloatEngine(path=path, precision=best, warnings=tuple(warnings))
 
     def build_int8(
         self, quantized: Any, name: str, *, backend: BackendChoice | None = None, **options: Any

@@ -39,7 +39,7 @@ class SpeedComparison:
     Attributes:
         backend: backend of the engines.
         batch_size: number of samples per request.
-        float_precision: precision of the float engine: ``"fp16"`` if the backend supports it.
+        float_precision: precision of the fastest float engine: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
         float_ms: median latency of the float engine in milliseconds.
         int8_ms: median latency of the chosen placement in milliseconds.
         all_int8_ms: median latency with every layer in INT8, in milliseconds.
@@ -71,8 +71,8 @@ class PlacementResult:
 
     Attributes:
         model: name of the model.
-        verdict: ``"int8"``; or ``"keep fp16"`` or ``"keep fp32"`` if no placement is within the
-            bound, or the best placement is not fast enough.
+        verdict: ``"int8"``; or ``"keep fp32"``, ``"keep fp16"`` or ``"keep bf16"`` if no placement
+            is within the bound, or the best placement is not fast enough.
         spec: the placement, for ``quantize_model``, the command line and the pipeline; empty if
             every layer is quantized.
         plan: the plan of the placement.

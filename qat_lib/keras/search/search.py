@@ -51,9 +51,9 @@ def search(
 
     Each placement is planned from its spec, quantized, calibrated and measured like the final
     result, so ``quantize_model`` and ``qatline quantize`` reproduce it exactly from the spec. The
-    search then builds engines of the result and of the float model (in FP16 if the backend supports
-    it) and times them in turns. If INT8 is not at least 1.02 times as fast, the verdict is to keep
-    the float engine.
+    search then builds engines of the result and of the float model (in each float precision of the
+    backend) and times them in turns. If INT8 is not at least 1.02 times as fast as the fastest one,
+    the verdict is to keep that.
 
     Args:
         model: a Functional or Sequential float Keras model with one input; it is not modified.
@@ -213,8 +213,9 @@ class _Search:
     def compared(self, floats: Floats, trial: EngineTrial) -> SpeedComparison:
         """Return the latencies of a placement, of every layer in INT8, and of the float engine."""
         self.report("latency", 0, 1)
+        float_engine = trial.fastest_float(trial.build_float(self.candidates.model))
         paths = {
-            "float": trial.build_float(self.candidates.model),
+            "float": float_engine.path,
             "int8": trial.build_int8(self.candidates.quantized(floats), "int8").path,
         }
         if floats:
@@ -224,7 +225,7 @@ class _Search:
         return SpeedComparison(
             backend=trial.backend,
             batch_size=trial.batch_size,
-            float_precision=trial.float_precision,
+            float_precision=float_engine.precision,
             float_ms=found["float"],
             int8_ms=found["int8"],
             all_int8_ms=found.get("all", found["int8"]),

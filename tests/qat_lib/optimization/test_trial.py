@@ -1,0 +1,78 @@
+"""The float engine that INT8 is compared with: the fastest with sufficient quality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qat_lib.engines import BuildSpec
+from qat_lib.engines.backend import get_backend
+from qat_lib.errors import EngineBuildError
+from qat_lib.optimization import trial as module
+from qat_lib.optimization.trial import EngineTrial
+
+SUFFIXES = (".engine", ".engine.json", ".layers.json")
+
+
+class Builds:
+    """Engines that state their precision, in place of OpenVINO's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, **times: float) -> None:
+        self.trial = EngineTrial(folder=folder, backend="openvino")
+        self.path = folder / "float.engine"
+        self._times = times
+        backend = type(get_backend("openvino"))
+        monkeypatch.setattr(backend, "float_precisions", lambda _: tuple(times))
+        monkeypatch.setattr(module, "build_engine", self.build)
+        monkeypatch.setattr(EngineTrial, "_spec", lambda *_: BuildSpec(backend="openvino"))
+        monkeypatch.setattr(EngineTrial, "compare", self.compare)
+        self.build(folder / "float.onnx", BuildSpec(backend="openvino"), output=self.path)
+
+    def build(self, onnx: Path, spec: BuildSpec, *, output: Path) -> Any:
+        precision = spec.float_precision
+        if self._times[precision] == float("inf"):
+            raise EngineBuildError(f"{precision} of {onnx.name} overflows")
+        for suffix in SUFFIXES:
+            output.with_suffix(suffix).write_text(precision)
+        return SimpleNamespace(path=output)
+
+    def compare(self, engines: Mapping[str, Path]) -> dict[str, float]:
+        return {name: self._times[path.read_text()] for name, path in engines.items()}
+
+    def left(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in self.path.parent.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("times", "best"),
+    [
+        ({"fp32": 1.0}, "fp32"),
+        ({"fp32": 1.0, "fp16": 1.2}, "fp32"),
+        ({"fp32": 1.0, "fp16": 0.8, "bf16": 0.9}, "fp16"),
+        ({"fp32": 1.0, "fp16": float("inf"), "bf16": 0.3}, "bf16"),
+    ],
+)
+def test_fastest_float_engine_replaces_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: dict[str, float], best: str
+) -> None:
+    builds = Builds(monkeypatch, tmp_path, **times)
+    found = builds.trial.fastest_float(builds.path)
+    assert (found.path, found.precision) == (builds.path, best)
+    assert builds.left() == {f"float{suffix}": best for suffix in SUFFIXES}
+    failed = [name for name, time in times.items() if time == float("inf")]
+    assert found.warnings == tuple(
+        f"No {name.upper()} engine: {name} of float.onnx overflows" for name in failed
+    )
+
+
+def test_float_engine_of_low_quality_is_not_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = Builds(monkeypatch, tmp_path, fp32=1.0, bf16=0.1)
+    found = builds.trial.fastest_float(builds.path, lambda path: path.read_text() != "bf16")
+    assert found.precision == "fp32"
+    assert set(builds.left().values()) == {"fp32"}
