@@ -17,6 +17,8 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   With keepdims and a Squeeze in between, all are correct.
 - A sum or product with constants by channel as the *first* input, in front of a quantizer: the
   plugin fuses both and takes the constant of the first channel for all. The inputs are exchanged.
+- On CPUs with AMX, INT8 convolutions of fewer than 64 channels with windows such as 4 x 4 or 8 x 8
+  (``_misread_windows``): SegFormer, PVT, convolutions of signals. A column of zeros is added.
 - On CPUs without VNNI, INT8 weights with sums of two that exceed 16 bits
   (``qat_lib.engines.pair_sums``). The weights of such layers are stored in float32. Graphs planned
   for the CPU contain none.
@@ -65,6 +67,8 @@ _ARITHMETIC = onnx_operators("arithmetic")
 _COMMUTATIVE = onnx_operators("merge", "arithmetic")
 _LOOPS = onnx_operators("loop")
 _MIDDLE = 128
+# Bytes in a row of AMX's tiles.
+_TILE = 64
 _LIMIT = 3.0e38
 # OpenVINO's recurrent operations, the translations of ONNX's LSTM, GRU and RNN.
 _RECURRENT = {"LSTMSequence", "GRUSequence", "RNNSequence"}
@@ -103,9 +107,11 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     reduced = list(_misread_reductions(graph)) if graph.opset >= _SQUEEZE_OPSET else []
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
     skipping = {node.name for node in _skipping(graph)} if cpu == "avx2" else set()
+    misread = dict(_misread_windows(graph)) if cpu == "vnni" else {}
     repeated = {node.outputs[0] for node in _repeated(graph)}
     turned = {node.outputs[0] for node in graph.nodes if _starts_with_constants(graph, node)}
-    if not (shifted or torn or reduced or overflowing or skipping or repeated or turned):
+    changes = (shifted, torn, reduced, overflowing, skipping, misread, repeated, turned)
+    if not any(changes):
         return SoundForm()
     model: Any = onnx.load(str(path))  # with its weights, wherever they are
     _shift(model, {node.name for node in shifted}, graph)
@@ -113,6 +119,7 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     _clip(model, torn)
     _squeeze(model, dict(reduced))
     _select(model, skipping)
+    _widen(model, misread)
     for node in model.graph.node:
         if turned.intersection(node.output):
             node.input[:] = node.input[::-1]
@@ -348,19 +355,39 @@ def _is_rescaled(graph: OnnxGraph, tensor: str) -> bool:
     return node is not None
 
 
+def _int8_convolutions(graph: OnnxGraph) -> Iterator[tuple[Node, np.ndarray[Any, Any]]]:
+    """Yield the convolutions with quantized weights, and their integers."""
+    for node in graph.nodes:
+        weights = graph.producer(node.input(1)) if node.op == "Conv" else None
+        if weights is not None and weights.op == "DequantizeLinear":
+            integers = graph.weights(weights.input(0))
+            if integers is not None:
+                yield node, integers
+
+
 def _skipping(graph: OnnxGraph) -> Iterator[Node]:
     """Yield the convolutions of a quantized tensor that read single elements at a distance."""
-    for node in graph.nodes:
-        if node.op != "Conv" or max(node.attributes.get("strides", [1])) == 1:
-            continue
-        weights = graph.producer(node.input(1))
-        if weights is None or weights.op != "DequantizeLinear":
-            continue
-        integers = graph.weights(weights.input(0))
-        if integers is None or any(node.attributes.get("pads", ())):
-            continue
-        if integers[0, 0].size == 1:
+    for node, integers in _int8_convolutions(graph):
+        is_apart = max(node.attributes.get("strides", [1])) > 1
+        if is_apart and integers[0, 0].size == 1 and not any(node.attributes.get("pads", ())):
             yield node
+
+
+def _misread_windows(graph: OnnxGraph) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield weights that kernels for AMX misread, as the tensor of the integers and their values.
+
+    Their rows of channels and window fill whole tiles of 64 bytes, two or more, with fewer than 64
+    channels; found by trying 2 to 32 elements and 4 to 192 channels.
+    """
+    for node, integers in _int8_convolutions(graph):
+        channels, width = integers.shape[1], integers.shape[-1]
+        if channels >= _TILE or channels * width == _TILE or channels * width % _TILE:
+            continue
+        is_explicit = node.attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
+        # Another reader would see the added column.
+        is_alone = len(graph.consumers(node.input(1))) == 1
+        if is_explicit and is_alone and integers.dtype == np.int8:
+            yield node.input(1), integers
 
 
 def _has_bias(graph: OnnxGraph, node: Node) -> bool:
@@ -478,6 +505,27 @@ def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
             )
     _keep(model, nodes)
     _clip(model, [f"{tensor}/squeezed" for tensor in reduced])
+
+
+def _widen(model: Any, misread: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Add a column of zeros to the windows of convolutions, and a padding for it, in place."""
+    import onnx
+
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear" and node.output[0] in misread:
+            integers = misread[node.output[0]]
+            wide = np.pad(integers, [*[(0, 0)] * (integers.ndim - 1), (0, 1)])
+            name = f"{node.output[0]}/wide"
+            model.graph.initializer.append(onnx.numpy_helper.from_array(wide, name))
+            node.input[0] = name
+        elif node.op_type == "Conv" and node.input[1] in misread:
+            rank = misread[node.input[1]].ndim - 2
+            given = {each.name: list(each.ints) for each in node.attribute}
+            pads = given.get("pads", [0] * (2 * rank))
+            pads[-1] += given.get("dilations", [1])[-1]
+            left = [each for each in node.attribute if each.name not in ("pads", "kernel_shape")]
+            del node.attribute[:]
+            node.attribute.extend([*left, onnx.helper.make_attribute("pads", pads)])
 
 
 def _select(model: Any, names: set[str]) -> None:

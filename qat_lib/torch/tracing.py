@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -302,7 +302,8 @@ def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) 
     """Return whether a traced module has the same outputs as the module.
 
     A forward that branches on the type of its arguments, or records calls of its submodules, takes
-    another path under torch.fx.
+    another path under torch.fx. Other mappings, such as the outputs of Hugging Face's models, become
+    a ``dict``.
     """
     random = torch.Generator().manual_seed(0)
 
@@ -313,7 +314,7 @@ def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) 
 
     filled = torch.utils._pytree.tree_map(fill, tuple(example))
     with unchanged(module), in_inference(module), in_inference(traced), torch.no_grad():
-        expected, form = torch.utils._pytree.tree_flatten(module(*filled))
+        expected, form = torch.utils._pytree.tree_flatten(_as_traced(module(*filled)))
         try:
             found, other = torch.utils._pytree.tree_flatten(traced(*filled))
         # Wrong shapes raise errors of many types.
@@ -321,6 +322,10 @@ def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) 
             return False
     # Structures first: map would ignore missing outputs.
     return form == other and all(map(_equal, expected, found))
+
+
+def _as_traced(outputs: Any) -> Any:
+    return dict(outputs) if isinstance(outputs, Mapping) else outputs
 
 
 def _equal(x: Any, y: Any) -> bool:
