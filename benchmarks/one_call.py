@@ -275,7 +275,7 @@ def transformers_vit() -> Given:
 
     sizes = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768}
     model = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes))
-    return _settled(_with_logits(model), normal(16, 3, 224, 224))
+    return _settled(model, normal(16, 3, 224, 224))
 
 
 def transformers_segformer() -> Given:
@@ -284,7 +284,7 @@ def transformers_segformer() -> Given:
 
     config = transformers.SegformerConfig(num_labels=11)
     model = transformers.SegformerForSemanticSegmentation(config)
-    return _settled(_with_logits(model), normal(16, 3, 192, 256))
+    return _settled(model, normal(16, 3, 192, 256))
 
 
 def transformers_bert() -> Given:
@@ -294,22 +294,7 @@ def transformers_bert() -> Given:
     sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
     config = transformers.BertConfig(**sizes, intermediate_size=1024)
     model = transformers.BertForSequenceClassification(config)
-    return _settled(_with_logits(model), RANDOM.integers(0, config.vocab_size, (32, 64)))
-
-
-def _with_logits(model: Any) -> Any:
-    """Return a module that returns the logits alone."""
-    import torch
-
-    class Logits(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, x: Any) -> Any:
-            return self.model(x).logits
-
-    return Logits()
+    return _settled(model, RANDOM.integers(0, config.vocab_size, (32, 64)))
 
 
 def nothing_to_quantize() -> Given:

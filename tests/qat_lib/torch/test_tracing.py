@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import qat_lib.torch
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.torch import TensorQuantizer
 from qat_lib.torch import nn as quant_nn
-from qat_lib.torch.tracing import FLAG, trace_module
+from qat_lib.torch.tracing import FLAG, answers_alike, trace_module
 
 
 def targets(module: nn.Module, **options: Any) -> list[str]:
@@ -97,6 +98,27 @@ def test_modes_of_parts_stay_as_they_are() -> None:
     before = [part.training for part in module.modules()]
     trace_module(module)
     assert [part.training for part in module.modules()] == before
+
+
+class Fields(OrderedDict[str, Any]):
+    """Outputs with names, as those of Hugging Face's models."""
+
+
+class WithFields(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, x: Any) -> Any:
+        return Fields(logits=self.head(x))
+
+
+def test_outputs_with_names_become_a_dict() -> None:
+    module, x = WithFields().eval(), torch.ones(4, 2)
+    traced = trace_module(module, example=(x,))
+    assert type(traced(x)) is dict
+    assert torch.equal(traced(x)["logits"], module(x)["logits"])
+    assert answers_alike(module, traced, (x,))
 
 
 class Optional(nn.Module):
