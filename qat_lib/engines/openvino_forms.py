@@ -104,12 +104,14 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     graph = OnnxGraph.load(path)
     shifted = list(dict.fromkeys(_misread_pairs(graph)))
     torn = [*_torn_tensors(graph), *_rescaled_rows(graph)] if graph.opset >= _CLIP_OPSET else []
-    reduced = list(_misread_reductions(graph)) if graph.opset >= _SQUEEZE_OPSET else []
+    is_quantized = any(node.op == "QuantizeLinear" for node in graph.nodes)
+    can_squeeze = graph.opset >= _SQUEEZE_OPSET
+    reduced = list(_misread_reductions(graph)) if is_quantized and can_squeeze else []
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
     skipping = {node.name for node in _skipping(graph)} if cpu == "avx2" else set()
     misread = dict(_misread_windows(graph)) if cpu == "vnni" else {}
     repeated = {node.outputs[0] for node in _repeated(graph)}
-    turned = {node.outputs[0] for node in graph.nodes if _starts_with_constants(graph, node)}
+    turned = set(_led_by_constants(graph)) if is_quantized else set()
     changes = (shifted, torn, reduced, overflowing, skipping, misread, repeated, turned)
     if not any(changes):
         return SoundForm()
@@ -317,8 +319,6 @@ def _rescaled_rows(graph: OnnxGraph) -> Iterator[str]:
 
 def _misread_reductions(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
     """Yield output and axes of each reduction that a factor or a quantizer may be fused with."""
-    if not any(node.op == "QuantizeLinear" for node in graph.nodes):
-        return
     for node in graph.nodes:
         if node.op not in _REDUCTIONS:
             continue
@@ -332,12 +332,13 @@ def _misread_reductions(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
             yield node.outputs[0], [int(axis) for axis in axes]
 
 
-def _starts_with_constants(graph: OnnxGraph, node: Node) -> bool:
-    """Return whether a node multiplies or adds several constants, and they are its first input."""
-    if node.op not in _COMMUTATIVE or len(node.inputs) != 2 or graph.is_constant(node.input(1)):
-        return False
-    constant = graph.weights(node.input(0))
-    return constant is not None and constant.size > 1
+def _led_by_constants(graph: OnnxGraph) -> Iterator[str]:
+    """Yield outputs of sums and products with several constants as the first input."""
+    for node in graph.nodes:
+        if node.op in _COMMUTATIVE and not graph.is_constant(node.input(1)):
+            constant = graph.weights(node.input(0))
+            if constant is not None and constant.size > 1:
+                yield node.outputs[0]
 
 
 def _is_rescaled(graph: OnnxGraph, tensor: str) -> bool:
@@ -481,7 +482,7 @@ def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
 
     if not reduced:
         return
-    nodes = []
+    nodes, opened = [], []
     for node in model.graph.node:
         nodes.append(node)
         tensor = node.output[0] if node.output else ""
@@ -499,12 +500,13 @@ def _squeeze(model: Any, reduced: Mapping[str, Sequence[int]]) -> None:
         inputs = [node.output[0], axes.name]
         nodes.append(onnx.helper.make_node("Squeeze", inputs, [squeezed], name=f"{tensor}/squeeze"))
         if is_kept:
+            opened.append(squeezed)
             inputs = [squeezed, axes.name]
             nodes.append(
                 onnx.helper.make_node("Unsqueeze", inputs, [tensor], name=f"{tensor}/unsqueeze")
             )
     _keep(model, nodes)
-    _clip(model, [f"{tensor}/squeezed" for tensor in reduced])
+    _clip(model, opened)
 
 
 def _widen(model: Any, misread: Mapping[str, np.ndarray[Any, Any]]) -> None:
