@@ -93,7 +93,7 @@ class OpenVINOBackend(EngineBackend):
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
             # The file may need changes; an unchanged file is read by path, with external weights.
-            form = sound_form(request.onnx, cpu_kind())
+            form = sound_form(request.onnx, cpu_kind(), request.spec.float_precision)
             model = core.read_model(form.data or str(request.onnx))
             keep_time_axes(model)
             model.reshape(map_values(_partial_shape, request.spec.shapes))

@@ -17,7 +17,7 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   With keepdims and a Squeeze in between, all are correct.
 - A sum or product with constants by channel as the *first* input, in front of a quantizer: the
   plugin fuses both and takes the constant of the first channel for all. The inputs are exchanged.
-- On CPUs with AMX, INT8 convolutions of fewer than 64 channels with windows such as 4 x 4 or 8 x 8
+- On CPUs with AMX, convolutions of few channels with windows such as 4 x 4 or 8 x 8, in INT8 and BF16
   (``_misread_windows``): SegFormer, PVT, convolutions of signals. A column of zeros is added.
 - On CPUs without VNNI, INT8 weights with sums of two that exceed 16 bits
   (``qat_lib.engines.pair_sums``). The weights of such layers are stored in float32. Graphs planned
@@ -49,7 +49,7 @@ import numpy as np
 from qat_lib.engines.pair_sums import overflowing_nodes
 from qat_lib.errors import ExportError
 from qat_lib.graph.roles import onnx_operators
-from qat_lib.options import Cpu
+from qat_lib.options import Cpu, EnginePrecision
 
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import Node, OnnxGraph
@@ -91,8 +91,13 @@ class SoundForm:
     floats: tuple[str, ...] = ()
 
 
-def sound_form(path: Path, cpu: Cpu) -> SoundForm:
-    """Return an ONNX file in a form that OpenVINO computes correctly on a kind of CPU.
+def sound_form(path: Path, cpu: Cpu, precision: EnginePrecision = "fp32") -> SoundForm:
+    """Return an ONNX file in a form that OpenVINO computes correctly.
+
+    Args:
+        path: the file.
+        cpu: kind of CPU.
+        precision: precision of the layers that are not in INT8.
 
     Raises:
         ExportError: the file can't be read.
@@ -109,7 +114,8 @@ def sound_form(path: Path, cpu: Cpu) -> SoundForm:
     reduced = list(_misread_reductions(graph)) if is_quantized and can_squeeze else []
     overflowing = list(overflowing_nodes(graph)) if cpu == "avx2" else []
     skipping = {node.name for node in _skipping(graph)} if cpu == "avx2" else set()
-    misread = dict(_misread_windows(graph)) if cpu == "vnni" else {}
+    is_bf16 = precision == "bf16"
+    misread = dict(_misread_windows(graph, floats=is_bf16)) if cpu == "vnni" else {}
     repeated = {node.outputs[0] for node in _repeated(graph)}
     turned = set(_led_by_constants(graph)) if is_quantized else set()
     changes = (shifted, torn, reduced, overflowing, skipping, misread, repeated, turned)
@@ -356,39 +362,52 @@ def _is_rescaled(graph: OnnxGraph, tensor: str) -> bool:
     return node is not None
 
 
-def _int8_convolutions(graph: OnnxGraph) -> Iterator[tuple[Node, np.ndarray[Any, Any]]]:
-    """Yield the convolutions with quantized weights, and their integers."""
+def _convolutions(
+    graph: OnnxGraph, *, floats: bool = False
+) -> Iterator[tuple[Node, np.ndarray[Any, Any]]]:
+    """Yield the convolutions with quantized weights and their integers, and with ``floats`` all."""
     for node in graph.nodes:
-        weights = graph.producer(node.input(1)) if node.op == "Conv" else None
-        if weights is not None and weights.op == "DequantizeLinear":
-            integers = graph.weights(weights.input(0))
-            if integers is not None:
-                yield node, integers
+        if node.op != "Conv":
+            continue
+        producer = graph.producer(node.input(1))
+        is_quantized = producer is not None and producer.op == "DequantizeLinear"
+        if not (is_quantized or floats):
+            continue
+        weights = graph.weights(producer.input(0) if producer is not None else node.input(1))
+        if weights is not None:
+            yield node, weights
 
 
 def _skipping(graph: OnnxGraph) -> Iterator[Node]:
     """Yield the convolutions of a quantized tensor that read single elements at a distance."""
-    for node, integers in _int8_convolutions(graph):
+    for node, integers in _convolutions(graph):
         is_apart = max(node.attributes.get("strides", [1])) > 1
         if is_apart and integers[0, 0].size == 1 and not any(node.attributes.get("pads", ())):
             yield node
 
 
-def _misread_windows(graph: OnnxGraph) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield weights that kernels for AMX misread, as the tensor of the integers and their values.
+def _misread_windows(
+    graph: OnnxGraph, *, floats: bool
+) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield weights that kernels for AMX misread, as tensors and the stored values.
 
-    Their rows of channels and window fill whole tiles of 64 bytes, two or more, with fewer than 64
-    channels; found by trying 2 to 32 elements and 4 to 192 channels.
+    Their rows of channels and window fill whole tiles, two or more, but the channels alone fill
+    none. Found by trying windows of 2 to 32 elements with 3 to 192 channels.
+
+    Args:
+        graph: the graph.
+        floats: whether its floating-point weights are computed in BF16.
     """
-    for node, integers in _int8_convolutions(graph):
-        channels, width = integers.shape[1], integers.shape[-1]
-        if channels >= _TILE or channels * width == _TILE or channels * width % _TILE:
+    for node, weights in _convolutions(graph, floats=floats):
+        channels, width = weights.shape[1], weights.shape[-1]
+        tile = _TILE if weights.dtype == np.int8 else _TILE // 2
+        if channels >= tile or channels * width == tile or channels * width % tile:
             continue
         is_explicit = node.attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
         # Another reader would see the added column.
         is_alone = len(graph.consumers(node.input(1))) == 1
-        if is_explicit and is_alone and integers.dtype == np.int8:
-            yield node.input(1), integers
+        if is_explicit and is_alone and weights.dtype in (np.int8, np.float32):
+            yield node.input(1), weights
 
 
 def _has_bias(graph: OnnxGraph, node: Node) -> bool:
@@ -513,13 +532,14 @@ def _widen(model: Any, misread: Mapping[str, np.ndarray[Any, Any]]) -> None:
     """Add a column of zeros to the windows of convolutions, and a padding for it, in place."""
     import onnx
 
+    for tensor, weights in misread.items():
+        wide = np.pad(weights, [*[(0, 0)] * (weights.ndim - 1), (0, 1)])
+        model.graph.initializer.append(onnx.numpy_helper.from_array(wide, f"{tensor}/wide"))
+    dequantized = set()
     for node in model.graph.node:
         if node.op_type == "DequantizeLinear" and node.output[0] in misread:
-            integers = misread[node.output[0]]
-            wide = np.pad(integers, [*[(0, 0)] * (integers.ndim - 1), (0, 1)])
-            name = f"{node.output[0]}/wide"
-            model.graph.initializer.append(onnx.numpy_helper.from_array(wide, name))
-            node.input[0] = name
+            dequantized.add(node.output[0])
+            node.input[0] = f"{node.output[0]}/wide"
         elif node.op_type == "Conv" and node.input[1] in misread:
             rank = misread[node.input[1]].ndim - 2
             given = {each.name: list(each.ints) for each in node.attribute}
@@ -528,6 +548,8 @@ def _widen(model: Any, misread: Mapping[str, np.ndarray[Any, Any]]) -> None:
             left = [each for each in node.attribute if each.name not in ("pads", "kernel_shape")]
             del node.attribute[:]
             node.attribute.extend([*left, onnx.helper.make_attribute("pads", pads)])
+            if node.input[1] not in dequantized:
+                node.input[1] = f"{node.input[1]}/wide"
 
 
 def _select(model: Any, names: set[str]) -> None:

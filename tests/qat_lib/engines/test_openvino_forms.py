@@ -130,7 +130,14 @@ def pooled(path: Path, keepdims: int, op: str = "ReduceMean", activation: str = 
 
 
 def windowed(
-    path: Path, channels: int, width: int, *, rank: int = 4, group: int = 1, **attributes: Any
+    path: Path,
+    channels: int,
+    width: int,
+    *,
+    rank: int = 4,
+    group: int = 1,
+    quantized: bool = True,
+    **attributes: Any,
 ) -> Path:
     """Write a convolution with windows of a width, without an overlap."""
     graph = Graph()
@@ -140,7 +147,10 @@ def windowed(
     scale = graph.constant(graph.random.uniform(0.004, 0.02, 32).astype(np.float32))
     zeros = graph.constant(np.zeros(32, np.int8))
     weights = graph.node("DequantizeLinear", graph.constant(integers), scale, zeros, axis=0)
-    y = graph.node("Conv", graph.pair("x"), weights, group=group, strides=windows, **attributes)
+    if not quantized:
+        weights = graph.constant(graph.random.normal(size=shape).astype(np.float32))
+    x = graph.pair("x") if quantized else "x"
+    y = graph.node("Conv", x, weights, group=group, strides=windows, **attributes)
     given = ["b", channels, *[4 * width] * (rank - 2)]
     return graph.save(path, y, given=given, shape=["b", 32, *[4] * (rank - 2)])
 
@@ -167,8 +177,8 @@ def rescaled(path: Path, factors: tuple[int, ...], bias: bool = True) -> Path:
     return graph.save(path, graph.node("Mul", y, graph.constant(values)))
 
 
-def build(path: Path) -> Any:
-    spec = BuildSpec(backend="openvino", max_batch_size=4)
+def build(path: Path, **options: Any) -> Any:
+    spec = BuildSpec(backend="openvino", max_batch_size=4, **options)
     return build_engine(path, spec, output=path.with_suffix(".engine")).manifest
 
 
@@ -311,6 +321,20 @@ def test_wide_windows_are_computed_as_the_graph_says(
     (pads,) = (list(each.ints) for each in conv.attribute if each.name == "pads")
     given = more.get("pads", [0] * len(pads))
     assert pads == [*given[:-1], given[-1] + more.get("dilations", [1])[-1]]
+
+
+@pytest.mark.parametrize(("channels", "width"), [(8, 8), (12, 8), (16, 8)])
+def test_wide_windows_in_bf16_are_computed_as_the_graph_says(
+    tmp_path: Path, channels: int, width: int
+) -> None:
+    pytest.importorskip("openvino")
+    path = windowed(tmp_path / "m.onnx", channels, width, quantized=False)
+    assert sound_form(path, "vnni") == SoundForm()
+    assert sound_form(path, "vnni", "bf16") != SoundForm()
+    if "bf16" not in openvino_backend.float_hints():
+        pytest.skip("this CPU does not compute in BF16")
+    manifest = build(path, float_precision="bf16")
+    assert max(manifest.verification["differences"].values()) < 0.02
 
 
 @pytest.mark.parametrize(("channels", "width"), [(16, 4), (16, 5), (64, 4), (3, 16)])
