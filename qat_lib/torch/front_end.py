@@ -15,9 +15,11 @@ from qat_lib.export.finish import ExportReport
 from qat_lib.lockstep.bias import EqualizationChoice
 from qat_lib.torch.apply import apply_plan
 from qat_lib.torch.calibration import calibrate
+from qat_lib.torch.convert import WRITTEN_OPSET
 from qat_lib.torch.correction import correct_bias
 from qat_lib.torch.export import export_onnx
 from qat_lib.torch.lockstep import first_samples
+from qat_lib.torch.older_opset import NewerOperatorError
 from qat_lib.torch.planner import module_graph
 from qat_lib.torch.tracing import required_arguments
 
@@ -47,11 +49,17 @@ def prepare(
 def export_like(
     module: nn.Module, path: Path, example: Sequence[np.ndarray], **options: Any
 ) -> ExportReport:
-    """Export a module with the shapes of a batch of its inputs."""
+    """Export a module with the shapes of a batch of its inputs.
+
+    The operator set is the default one, or PyTorch's own if the module needs its operators.
+    """
     parameter = next(module.parameters(), None)
     device = None if parameter is None else parameter.device
     tensors = tuple(torch.tensor(array[:2], device=device) for array in example)
-    return export_onnx(module, path, example_input=tensors, **options)
+    try:
+        return export_onnx(module, path, example_input=tensors, **options)
+    except NewerOperatorError:
+        return export_onnx(module, path, example_input=tensors, opset=WRITTEN_OPSET, **options)
 
 
 def input_names(module: nn.Module) -> list[str]:

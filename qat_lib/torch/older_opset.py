@@ -42,11 +42,15 @@ AS_BEFORE = {
 """New attribute -> its value that is equivalent to the older operator."""
 
 
+class NewerOperatorError(ExportError):
+    """A graph needs an operator that its operator set lacks."""
+
+
 def lower_opset(model: ir.Model, opset: int) -> None:
     """Rewrite a model's nodes in place for ``opset`` (13 to 17).
 
     Raises:
-        ExportError: the operator set lacks an operator or a requested option.
+        NewerOperatorError: the operator set lacks an operator or a requested option.
     """
     graph = model.graph
     for node in list(graph):
@@ -74,8 +78,8 @@ def lower_opset(model: ir.Model, opset: int) -> None:
     graph.opset_imports[""] = opset
 
 
-def _missing(what: str, opset: int) -> ExportError:
-    return ExportError(
+def _missing(what: str, opset: int) -> NewerOperatorError:
+    return NewerOperatorError(
         f"Expected operators of ONNX operator set {opset}. The module needs {what}, which a newer "
         "one has. Export with opset=18, or another up to 21."
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import onnx
 import pytest
 from keras import layers
 from planted_faults import scale_channel
@@ -182,6 +183,23 @@ def test_optimize_takes_modules(tmp_path: Path) -> None:
     found = optimize(Residual().eval(), data, tmp_path, **QUICK)
     assert found.int8_layers == len(found.plan.by_kind("weight")) > 0
     assert found.value > 0.9
+
+
+def test_optimize_takes_modules_with_newer_operators(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Folding(torch.nn.Module):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(5, 16, 2, stride=2)
+
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.fold(self.conv(x).flatten(2), (8, 8), 2, stride=2)
+
+    images = IMAGES.transpose(0, 3, 1, 2)
+    found = optimize(Folding(), images, tmp_path, **QUICK)
+    assert found.int8_layers == found.weighted_layers == 1
+    assert onnx.load(found.onnx).opset_import[0].version == 18
 
 
 def test_optimize_refuses(tmp_path: Path) -> None:
