@@ -12,9 +12,9 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   between, both reads are correct.
 - An INT8 product with weights, multiplied by constants that differ along another axis than the last,
   such as those of a LayerScale on transposed tensors. A Clip in between, as above.
-- A maximum in front of a quantizer, and a mean of values with factors or summands by channel, such
-  as the scales of INT8 weights: a kernel that reduces and also rescales or quantizes is often wrong.
-  With keepdims and a Squeeze in between, all are correct.
+- A maximum in front of a quantizer, and a mean without keepdims or of values with factors or summands
+  by channel, such as the scales of INT8 weights: a kernel that reduces and also rescales or quantizes
+  is often wrong. With keepdims and a Squeeze behind it, all are correct.
 - A sum or product with constants by channel as the *first* input, in front of a quantizer: the
   plugin fuses both and takes the constant of the first channel for all. The inputs are exchanged.
 - On CPUs with AMX, convolutions of few channels with windows such as 4 x 4 or 8 x 8, in INT8 and BF16
@@ -329,7 +329,8 @@ def _misread_reductions(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
         if node.op not in _REDUCTIONS:
             continue
         is_extreme = node.op in ("ReduceMax", "ReduceMin")
-        if not (is_extreme or _is_rescaled(graph, node.input(0))):
+        is_kept = node.attributes.get("keepdims", 1)
+        if is_kept and not (is_extreme or _is_rescaled(graph, node.input(0))):
             continue
         axes = node.attributes.get("axes")
         if axes is None and node.input(1):

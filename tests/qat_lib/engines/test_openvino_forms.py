@@ -129,6 +129,15 @@ def pooled(path: Path, keepdims: int, op: str = "ReduceMean", activation: str = 
     return graph.save(path, y, shape=["b", CHANNELS, 1][: 2 + keepdims])
 
 
+def averaged(path: Path) -> Path:
+    """Write the mean of a sequence, quantized, with a factor for each channel behind it."""
+    graph = Graph()
+    y = graph.pair(graph.node("ReduceMean", "x", axes=[1], keepdims=0), scale=0.01)
+    values = graph.random.uniform(0.5, 1.5, 24).astype(np.float32)
+    y = graph.pair(graph.node("Mul", y, graph.constant(values)), scale=0.01)
+    return graph.save(path, y, given=["b", 2, 24], shape=["b", 24])
+
+
 def windowed(
     path: Path,
     channels: int,
@@ -342,6 +351,12 @@ def test_other_windows_remain(tmp_path: Path, channels: int, width: int) -> None
     assert sound_form(windowed(tmp_path / "m.onnx", channels, width), "vnni") == SoundForm()
 
 
+def test_factors_behind_a_mean_are_computed_as_the_graph_says(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(averaged(tmp_path / "m.onnx"))
+    assert max(manifest.verification["differences"].values()) < 0.02
+
+
 def test_mean_behind_an_activation_remains(tmp_path: Path) -> None:
     assert sound_form(pooled(tmp_path / "m.onnx", 1, activation="Relu"), "vnni") == SoundForm()
 
@@ -357,6 +372,7 @@ FORMS = {
     "reduced": reduced,
     "windowed": lambda path: windowed(path, 32, 4),
     "scaled": scaled,
+    "averaged": averaged,
     "pooled": lambda path: pooled(path, 1),
     "rescaled": lambda path: rescaled(path, (6, 1)),
 }
