@@ -10,6 +10,7 @@
     │   └── ShapeChangedError         a calibrator's tensors changed their channels (torch.calib)
     ├── DataError                     a data set is missing, broken or inconsistent
     ├── ExportError                   the ONNX export failed, or an ONNX file can't be used
+    │   ├── NewerOperatorError        the operator set lacks an operator of the module (torch.older_opset)
     │   └── VerificationError         the exported graph deviates from the plan
     ├── EngineError                   anything about engines
     │   ├── BackendUnavailableError   the backend's library, driver or device is not there
