@@ -59,13 +59,13 @@ def wrong_graphs(
         yield f"scale of activation x 1.2, {number}", graph.with_input(node, 1, scale * 1.2)
 
 
-def planted(wrong: ModelProto) -> Callable[[Path, Any], SoundForm]:
+def planted(wrong: ModelProto) -> Callable[..., SoundForm]:
     """Return a replacement of ``openvino.sound_form`` with which engines compute a wrong graph."""
 
-    def form(file: Path, cpu: Any) -> SoundForm:
+    def form(file: Path, *target: Any) -> SoundForm:
         copied = file.with_name("wrong.onnx")
         copied.write_bytes(wrong.SerializeToString())
-        found = sound_form(copied, cpu)
+        found = sound_form(copied, *target)
         return found if found.data else SoundForm(data=wrong.SerializeToString())
 
     return form
