@@ -306,7 +306,7 @@ def _torn_tensors(graph: OnnxGraph) -> Iterator[str]:
 def _rescaled_rows(graph: OnnxGraph) -> Iterator[str]:
     """Yield outputs of INT8 products with weights, multiplied by a constant for each row."""
     for node in graph.nodes:
-        if node.op not in ("Mul", "Div"):
+        if node.op not in ("Mul", "Div") or graph.dtype(node.outputs[0]) != "float32":
             continue
         for tensor, other in (node.inputs, node.inputs[::-1]):
             factor = graph.weights(other)
@@ -326,7 +326,8 @@ def _rescaled_rows(graph: OnnxGraph) -> Iterator[str]:
 def _misread_reductions(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:
     """Yield output and axes of each reduction that a factor or a quantizer may be fused with."""
     for node in graph.nodes:
-        if node.op not in _REDUCTIONS:
+        # Others compute shapes, or are in FP16.
+        if node.op not in _REDUCTIONS or graph.dtype(node.outputs[0]) != "float32":
             continue
         is_extreme = node.op in ("ReduceMax", "ReduceMin")
         is_kept = node.attributes.get("keepdims", 1)
@@ -370,11 +371,13 @@ def _convolutions(
     for node in graph.nodes:
         if node.op != "Conv":
             continue
-        producer = graph.producer(node.input(1))
-        is_quantized = producer is not None and producer.op == "DequantizeLinear"
-        if not (is_quantized or floats):
+        source = node.input(1)
+        producer = graph.producer(source)
+        if producer is not None and producer.op == "DequantizeLinear":
+            source = producer.input(0)
+        elif not floats:
             continue
-        weights = graph.weights(producer.input(0) if producer is not None else node.input(1))
+        weights = graph.weights(source)
         if weights is not None:
             yield node, weights
 

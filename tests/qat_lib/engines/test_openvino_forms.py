@@ -357,6 +357,14 @@ def test_factors_behind_a_mean_are_computed_as_the_graph_says(tmp_path: Path) ->
     assert max(manifest.verification["differences"].values()) < 0.02
 
 
+def test_reduction_of_integers_remains(tmp_path: Path) -> None:
+    graph = Graph()
+    sizes = graph.node("ReduceMax", graph.node("Shape", "x"), axes=[0], keepdims=1)
+    factor = graph.node("Cast", sizes, to=TensorProto.FLOAT)
+    y = graph.conv(graph.pair(graph.node("Mul", "x", factor)), CHANNELS)
+    assert sound_form(graph.save(tmp_path / "m.onnx", y), "vnni") == SoundForm()
+
+
 def test_mean_behind_an_activation_remains(tmp_path: Path) -> None:
     assert sound_form(pooled(tmp_path / "m.onnx", 1, activation="Relu"), "vnni") == SoundForm()
 

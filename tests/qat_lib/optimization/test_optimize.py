@@ -188,7 +188,7 @@ def test_optimize_takes_modules(tmp_path: Path) -> None:
 def test_optimize_takes_modules_with_newer_operators(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 
-    class Folding(torch.nn.Module):  # type: ignore[name-defined]
+    class Folding(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv = torch.nn.Conv2d(5, 16, 2, stride=2)
