@@ -23,8 +23,7 @@ from qatline.components.artifacts import (
     Promotion,
     Quantized,
 )
-from qatline.components.artifacts.rows import CANDIDATE
-from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.artifacts.variants import CANDIDATE, CANDIDATE_VARIANT
 
 
 @dataclass(frozen=True, kw_only=True)

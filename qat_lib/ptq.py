@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-from qat_lib.calibrators.report import CalibrationReport
+from qat_lib.calibrators.calibration import CalibrationReport
 from qat_lib.core.deployment import Deployment
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.core.spec import QuantizationSpec

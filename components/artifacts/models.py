@@ -12,8 +12,7 @@ from pydantic import AliasChoices, ConfigDict, Field
 from qat_lib.errors import DataError, PlanError
 from qat_lib.options import Framework
 from qatline.components.artifacts.folder import StepFolder
-from qatline.components.artifacts.layer_costs import LayerCosts
-from qatline.components.artifacts.record import Measured, Record
+from qatline.components.artifacts.record import Measured, Record, Text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +20,28 @@ if TYPE_CHECKING:
     from qat_lib.core.plan import QuantizationPlan
 
     Outputs = np.ndarray | Mapping[str, np.ndarray]
+
+
+class LayerCost(Record):
+    """Effect on the outputs of quantizing a single layer, separately for weights and inputs.
+
+    ``cause`` is the cause, if one was found.
+    """
+
+    layer: Text = ""
+    weights: Measured = None
+    inputs: Measured = None
+    cause: Text = ""
+
+
+class LayerCosts(Record):
+    """The short form of a diagnosis; see ``qat_lib.Diagnosis``."""
+
+    measure: Text = ""
+    total: Measured = None
+    samples: Measured = None
+    layers: Sequence[LayerCost] = ()
+
 
 TEST, VALIDATION = "test", "validation"
 # Samples of predictions that are checked at once.

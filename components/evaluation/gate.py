@@ -13,7 +13,7 @@ from qatline.components.artifacts.evaluation import FileCheck, GroupQuality, Res
 from qatline.components.artifacts.exported import FindingRecord
 from qatline.components.artifacts.metric import ACCURACY, Metric
 from qatline.components.artifacts.promotion import Reason, Verdict
-from qatline.components.artifacts.rows import (
+from qatline.components.artifacts.variants import (
     CANDIDATE,
     FLOAT_ENGINES,
     FP32_ENGINE,

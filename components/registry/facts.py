@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from qat_lib.engines import get_backend
 from qat_lib.engines.spec import BACKENDS
-from qatline.components.artifacts.gate_advice import describe_verdict
 from qatline.components.artifacts.metric import Metric, read_metric
-from qatline.components.artifacts.promotion import Verdict
+from qatline.components.artifacts.promotion import Verdict, describe_verdict
 from qatline.components.artifacts.result_row import ResultRow
 from qatline.components.registry.registry import CHANCE, EVALUATION, INPUTS, RUN, VERDICT
 from qatline.components.store.step_store import RUN_VARIABLE, this_process

@@ -13,8 +13,7 @@ from qatline.components.artifacts import Baseline, Dataset, Exported
 from qatline.components.artifacts.evaluation import Measurements
 from qatline.components.artifacts.models import ModelInfo
 from qatline.components.artifacts.promotion import PromotionOutcome, Verdict
-from qatline.components.artifacts.rows import CANDIDATE
-from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.artifacts.variants import CANDIDATE, CANDIDATE_VARIANT
 from qatline.components.registry.facts import ModelFacts, this_run
 from qatline.components.registry.package import write_package
 from qatline.components.registry.promotion import Candidate, PromotionOptions, submit_candidate

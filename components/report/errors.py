@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from qat_lib.pages import html, numbers
 from qatline.components.artifacts.evaluation import WorstSample
-from qatline.components.artifacts.rows import CANDIDATE, REFERENCE
+from qatline.components.artifacts.variants import CANDIDATE, REFERENCE
 from qatline.components.report.plot import Plot
 from qatline.components.report.sources import RunData
 

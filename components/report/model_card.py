@@ -9,8 +9,13 @@ from collections.abc import Iterable, Sequence
 
 from qat_lib.pages import numbers
 from qat_lib.pages.numbers import DASH
-from qatline.components.artifacts.rows import CANDIDATE, REFERENCE, in_order, row_title
-from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.artifacts.variants import (
+    CANDIDATE,
+    CANDIDATE_VARIANT,
+    REFERENCE,
+    in_order,
+    row_title,
+)
 from qatline.components.report.results import quality
 from qatline.components.report.sources import RunData
 

@@ -14,13 +14,13 @@ from qat_lib.pages import numbers
 from qat_lib.pages.graph import GraphView, draw_graph
 from qat_lib.pages.html import render_page
 from qatline.components.artifacts import Verdict
-from qatline.components.artifacts.rows import (
+from qatline.components.artifacts.variants import (
+    CANDIDATE_VARIANT,
     REFERENCE,
     in_order,
     reference_title,
     row_title,
 )
-from qatline.components.artifacts.variants import CANDIDATE_VARIANT
 from qatline.components.report import (
     checks,
     curves,

@@ -9,7 +9,13 @@ from qat_lib.pages import numbers
 from qat_lib.pages.numbers import DASH
 from qatline.components.artifacts import ResultRow
 from qatline.components.artifacts.metric import Metric
-from qatline.components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE, in_order, row_title
+from qatline.components.artifacts.variants import (
+    CANDIDATE,
+    FP32_ENGINE,
+    REFERENCE,
+    in_order,
+    row_title,
+)
 from qatline.components.evaluation.gate import speedup
 from qatline.components.report.sources import RunData
 

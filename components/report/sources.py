@@ -19,10 +19,10 @@ from qatline.components.artifacts.engines import EngineInfo
 from qatline.components.artifacts.evaluation import Measurements
 from qatline.components.artifacts.exported import Analysis, ExportRecord
 from qatline.components.artifacts.folder import StepFolder
-from qatline.components.artifacts.layer_costs import LayerCosts
 from qatline.components.artifacts.models import (
     Epoch,
     FineTuned,
+    LayerCosts,
     ModelInfo,
     Quantized,
     QuantizerRange,

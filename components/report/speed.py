@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qat_lib.pages import numbers
 from qatline.components.artifacts.evaluation import BatchTiming, ResultRow
-from qatline.components.artifacts.rows import in_order, row_title
+from qatline.components.artifacts.variants import in_order, row_title
 from qatline.components.report.sources import RunData
 
 MIB = 2**20

@@ -33,16 +33,18 @@ from qatline.components.artifacts.evaluation import (
     row_metrics,
 )
 from qatline.components.artifacts.models import Control, ModelFolder
-from qatline.components.artifacts.rows import (
+from qatline.components.artifacts.variants import (
     CANDIDATE,
+    CANDIDATE_VARIANT,
     CHAMPION,
     CONTROL,
     FLOAT_ENGINES,
     FP32_ENGINE,
+    HALF,
     REFERENCE,
+    REQUIRED,
     row_title,
 )
-from qatline.components.artifacts.variants import CANDIDATE_VARIANT, HALF, REQUIRED
 from qatline.components.data.reader import numpy_batches
 from qatline.components.evaluation.against_champion import compare_with_current
 from qatline.components.evaluation.inference import EngineRunner

@@ -15,8 +15,12 @@ from qatline.components.artifacts.evaluation import Measurements
 from qatline.components.artifacts.exported import Analysis, ExportRecord
 from qatline.components.artifacts.models import ModelInfo
 from qatline.components.artifacts.promotion import PromotionOutcome
-from qatline.components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE
-from qatline.components.artifacts.variants import CANDIDATE_VARIANT
+from qatline.components.artifacts.variants import (
+    CANDIDATE,
+    CANDIDATE_VARIANT,
+    FP32_ENGINE,
+    REFERENCE,
+)
 from qatline.components.evaluation.against_champion import compare_with_version
 from qatline.components.evaluation.gate import judge, speedup
 from qatline.components.registry.access import run_registry

@@ -8,7 +8,7 @@ from typing import Any
 
 from qat_lib.lockstep.bias import RoundingReport
 from qatline.components.artifacts import Baseline, Dataset, Quantized
-from qatline.components.artifacts.layer_costs import LayerCost, LayerCosts
+from qatline.components.artifacts.models import LayerCost, LayerCosts
 from qatline.components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qatline.components.support.events import Progress
 

@@ -22,7 +22,7 @@ from qatline.components.artifacts.evaluation import (
     primary_metric,
     row_metrics,
 )
-from qatline.components.artifacts.gate_advice import describe_verdict
+from qatline.components.artifacts.promotion import describe_verdict
 from qatline.components.settings import Settings
 from qatline.components.step_table import STEP_BY_NAME, TrackedOutputs
 from qatline.components.store.directories import Manifest

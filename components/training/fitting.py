@@ -33,8 +33,7 @@ from qatline.components.training.keras_loop import (
     has_own_step,
     named_outputs,
 )
-from qatline.components.training.keras_optimizer import optimizer_of
-from qatline.components.training.keras_recipe import KerasRecipe
+from qatline.components.training.keras_recipe import KerasRecipe, optimizer_of
 from qatline.components.training.model_source import last_activation
 from qatline.components.training.prepared_data import open_data
 from qatline.components.training.recipe import losses_of, recipe_of, reestimation_batches

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.pages import numbers
-from qatline.components.artifacts.rows import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS
+from qatline.components.artifacts.variants import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

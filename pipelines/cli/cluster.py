@@ -134,7 +134,7 @@ def runtime(
 ) -> None:
     """Print the runtime and role for training.workers, for kubectl apply."""
     from qatline.pipelines.cli.model_views import write_file
-    from qatline.pipelines.cluster.runtime import runtime_manifests
+    from qatline.pipelines.cluster.train_jobs import runtime_manifests
 
     loaded = choice.load()
     text = runtime_manifests(loaded.cluster, namespace=namespace, account=service_account)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from string import Template
 from typing import Any
 
 from qat_lib.errors import ConfigError
@@ -13,6 +14,7 @@ from qatline.components.trainjob.task import TEMPLATE_VARIABLE, JobTemplate, to_
 from qatline.components.workers.worker_config import TF_CONFIG_VARIABLE
 from qatline.pipelines.cluster.run_identity import has_server, name_run, tracking_environment
 from qatline.pipelines.cluster.tasks import launched_steps, request, toleration_operator, workers_of
+from qatline.pipelines.config.cluster_settings import ClusterSettings
 from qatline.pipelines.config.pod_settings import StepResources
 from qatline.pipelines.config.run_config import RunConfig
 
@@ -181,3 +183,29 @@ def _pod_problems(config: RunConfig, step: str) -> Iterator[str]:
 def _is_mounted(folder: str, pod: StepResources) -> bool:
     volumes = pod.volumes or ()
     return any(PurePosixPath(folder).is_relative_to(volume.path) for volume in volumes)
+
+
+_MANIFESTS = Path(__file__).with_name("manifests") / "runtime.yaml"
+
+
+def runtime_manifests(
+    cluster: ClusterSettings, *, namespace: str = "kubeflow", account: str = ""
+) -> str:
+    """Return the training runtime and the role of the launchers as YAML text.
+
+    Args:
+        cluster: name and kind of the runtime, image and service account.
+        namespace: namespace of the pipeline runs.
+        account: service account of the pipeline runs. Default: that of the section, else
+            ``pipeline-runner``, the account of a single-user Kubeflow Pipelines server.
+    """
+    job = cluster.train_job
+    namespaced = job.runtime_kind == "TrainingRuntime"
+    return Template(_MANIFESTS.read_text(encoding="utf-8")).substitute(
+        kind=job.runtime_kind,
+        runtime=job.runtime,
+        place=f"\n  namespace: {namespace}" if namespaced else "",
+        image=cluster.images.train or IMAGE,
+        namespace=namespace,
+        account=account or cluster.service_account or "pipeline-runner",
+    )

@@ -11,8 +11,7 @@ from qat_lib.pages import html
 from qat_lib.pages.numbers import significant
 from qatline.components.artifacts.evaluation import primary_metric
 from qatline.components.artifacts.metric import Metric
-from qatline.components.artifacts.rows import FP32_ENGINE, ROWS
-from qatline.components.artifacts.variants import CANDIDATE_VARIANT, Variant
+from qatline.components.artifacts.variants import CANDIDATE_VARIANT, FP32_ENGINE, ROWS, Variant
 from qatline.components.report.plot import Plot
 from qatline.pipelines.comparison.tracked_runs import TrackedRun
 

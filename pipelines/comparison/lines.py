@@ -16,7 +16,7 @@ from rich.text import Text
 
 from qat_lib.pages import numbers
 from qatline.components.artifacts.evaluation import primary_metric
-from qatline.components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, reference_title
+from qatline.components.artifacts.variants import CANDIDATE, REFERENCE, ROWS, reference_title
 from qatline.pipelines.comparison.find_runs import RunChoice, find_runs
 from qatline.pipelines.comparison.tracked_runs import TrackedRun, differing_params
 

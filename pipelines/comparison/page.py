@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qat_lib.pages.html import render_page
 from qatline.components.artifacts.evaluation import primary_metric
-from qatline.components.artifacts.rows import CANDIDATE, ROWS
+from qatline.components.artifacts.variants import CANDIDATE, ROWS
 from qatline.components.support.credentials import mask_values
 from qatline.pipelines.comparison.charts import SHAPES, color_of, cost_pictures, curve_pictures
 from qatline.pipelines.comparison.lines import comparison_lines, differing_settings

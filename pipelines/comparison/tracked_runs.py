@@ -13,7 +13,7 @@ from qat_lib.errors import PlanError
 from qatline.components.artifacts import Quantized, ResultRow
 from qatline.components.artifacts.evaluation import METRIC_TAG, rows_of_metrics
 from qatline.components.artifacts.metric import Metric, read_metric
-from qatline.components.artifacts.rows import CANDIDATE
+from qatline.components.artifacts.variants import CANDIDATE
 from qatline.components.step_table import STEPS
 from qatline.components.support.credentials import scrub
 from qatline.components.tracking.store import translated

@@ -11,7 +11,7 @@ from typing import Any
 from qat_lib.files.whole_files import unfinished_name, written_beside
 from qatline.components.artifacts import Evaluation, Promotion, ResultRow
 from qatline.components.artifacts.promotion import PromotionOutcome
-from qatline.components.artifacts.rows import ROWS
+from qatline.components.artifacts.variants import ROWS
 from qatline.components.tracking.tracker import StepTimes
 from qatline.pipelines.run.event_tail import EventTail
 from qatline.pipelines.run.folder import RunFolder

@@ -10,7 +10,7 @@ from typing import Any
 
 from qat_lib.errors import StorageError
 from qatline.components.artifacts.evaluation import ResultRow
-from qatline.components.artifacts.rows import CANDIDATE
+from qatline.components.artifacts.variants import CANDIDATE
 from qatline.pipelines.config.run_config import RunConfig
 from qatline.pipelines.run.event_tail import EventTail
 from qatline.pipelines.run.folder import RunFolder, flatten_config, run_folders

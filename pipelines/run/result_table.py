@@ -18,8 +18,8 @@ from rich.text import Text
 from qat_lib.pages import numbers
 from qatline.components.artifacts import Engines, ResultRow
 from qatline.components.artifacts.evaluation import primary_metric
-from qatline.components.artifacts.gate_advice import failed_first, next_command
-from qatline.components.artifacts.rows import CANDIDATE, REFERENCE, ROWS, row_title
+from qatline.components.artifacts.promotion import failed_first, next_command
+from qatline.components.artifacts.variants import CANDIDATE, REFERENCE, ROWS, row_title
 from qatline.pipelines.run.folder import RunFolder
 from qatline.pipelines.run.result import GateResult, RunResult
 from qatline.pipelines.steps import STEP_ARTIFACTS

@@ -13,7 +13,7 @@ from qat_lib.errors import ConfigError
 from qatline.components.artifacts.evaluation import ResultRow
 from qatline.components.artifacts.metric import ACCURACY, Metric
 from qatline.components.artifacts.record import Record
-from qatline.components.artifacts.rows import CANDIDATE, REFERENCE
+from qatline.components.artifacts.variants import CANDIDATE, REFERENCE
 
 Goal: TypeAlias = Literal["quality", "latency", "size"]
 

@@ -17,9 +17,34 @@ from qat_lib.calibrators.collecting import collecting
 from qat_lib.calibrators.gains import Gains
 from qat_lib.calibrators.histogram import MagnitudeHistogram
 from qat_lib.calibrators.methods import AUTO, range_from_histogram
-from qat_lib.calibrators.report import CalibrationReport, TensorStatistics
 from qat_lib.calibrators.sampling import IN_ALL, PER_SAMPLE, along, count_array
 from qat_lib.errors import CalibrationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorStatistics:
+    """Statistics of one tensor and its calibrated range."""
+
+    amax: float
+    observed_max: float
+    method: str
+    values: int
+    counts: np.ndarray | None = field(default=None, repr=False)
+    edges: np.ndarray | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CalibrationReport:
+    """Statistics of every calibrated quantizer, by name."""
+
+    tensors: dict[str, TensorStatistics]
+    batches: int
+    samples: int
+
+    def __repr__(self) -> str:
+        """Return a one-line summary."""
+        return f"<CalibrationReport: {len(self.tensors)} tensors, {self.samples} samples>"
+
 
 logger = logging.getLogger("qat_lib")
 

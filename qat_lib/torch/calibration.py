@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from qat_lib.calibrators.batches import BatchReader
-from qat_lib.calibrators.calibration import Calibration, Histograms, SeenTensor
+from qat_lib.calibrators.calibration import Calibration, CalibrationReport, Histograms, SeenTensor
 from qat_lib.calibrators.gains import Gains, GroupedWeights, Readings, reader_gains
 from qat_lib.calibrators.methods import chosen_method
-from qat_lib.calibrators.report import CalibrationReport
 from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.torch.graph import ModuleCall, ModuleGraph
 from qat_lib.torch.histogram import Histogram

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx, nn
+from torch.nn import modules as float_nn
 
 from qat_lib.graph.call_graph import CallGraph, Composite, GraphCall
 from qat_lib.graph.roles import torch_functions
 from qat_lib.graph.traits import Traits
-from qat_lib.torch.catalog import ModuleCatalog
 from qat_lib.torch.existing_quantizers import refuse_other_tools
 from qat_lib.torch.functions import function_name
-from qat_lib.torch.module_traits import INPUT, function_traits, module_traits
+from qat_lib.torch.module_traits import INPUT, function_traits, is_known, known_names, module_traits
 from qat_lib.torch.shapes import dtype_of, gives_several, shape_of
 from qat_lib.torch.tracing import trace_module
 
@@ -197,3 +197,37 @@ class _Reader:
 
 def _is_numbered(node: fx.Node) -> bool:
     return function_name(node) == "getitem" and isinstance(node.args[1], int)
+
+
+class ModuleCatalog:
+    """Quantizable module classes and functions; a ``qat_lib.graph.catalog.Catalog``.
+
+    Args:
+        own: names of the classes and functions in the model.
+    """
+
+    noun = "quantized module"
+
+    def __init__(self, own: Iterable[str] = ()) -> None:
+        self._own = frozenset(own)
+
+    def class_named(self, name: str) -> Any:
+        """Return the torch.nn class of a name, the name of another known class, or None."""
+        if is_known(name):
+            return getattr(float_nn, name, name)
+        return name if name in self._own else None
+
+    def class_names(self) -> list[str]:
+        """Return the sorted names of all quantizable classes and functions."""
+        return sorted(self._own.union(known_names()))
+
+    def remedy(self, name: str) -> str:
+        """Return a short hint on supporting a class."""
+        return f"write Quant{name} with qat_lib.torch.nn.QuantMixin"
+
+    def advice(self, name: str) -> str:
+        """Return a full sentence on supporting a class."""
+        return (
+            f"To quantize it, write a module Quant{name} with qat_lib.torch.nn.QuantMixin or "
+            "QuantInputMixin and use it in the model."
+        )

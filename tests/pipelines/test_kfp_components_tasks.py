@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qatline.components.artifacts import Evaluation
-from qatline.components.artifacts.rows import CANDIDATE, REFERENCE
+from qatline.components.artifacts.variants import CANDIDATE, REFERENCE
 from qatline.components.runtime.steps import load_step
 from qatline.components.step_table import STEPS
 from qatline.pipelines.config.run_config import load_config

@@ -11,10 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.calibrators.batches import BatchReader
-from qat_lib.calibrators.calibration import Calibration
+from qat_lib.calibrators.calibration import Calibration, CalibrationReport
 from qat_lib.calibrators.gains import Gains, GroupedWeights, Readings, reader_gains
 from qat_lib.calibrators.methods import chosen_method
-from qat_lib.calibrators.report import CalibrationReport
 from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.keras.calibration.observing import ModelCalls, TensorHistograms
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sample_run import write_sample_run
 
-from qatline.components.artifacts.rows import CANDIDATE
+from qatline.components.artifacts.variants import CANDIDATE
 from qatline.components.report.model_card import model_card
 from qatline.components.report.sources import read_run
 

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 import qat_lib
+from qat_lib.errors import ConfigError
 from qat_lib.keras.training import FreezeBatchNorm, FreezeRanges, WeightAverage, WeightOscillation
 from qatline.components.data.labelled import Labelled
-from qatline.components.settings import QATSettings
+from qatline.components.settings import QATSettings, TrainingSettings
 from qatline.components.support.events import NullProgress
 from qatline.components.tasks import task_for
 from qatline.components.training import fitting
 from qatline.components.training.array_data import ArrayData
 from qatline.components.training.framework import Oscillation
-from qatline.components.training.keras_recipe import KerasRecipe
+from qatline.components.training.keras_recipe import KerasRecipe, RateTable, optimizer_of
 from qatline.components.training.recipe import Recipe
 
 GENERATOR = np.random.default_rng(5)
@@ -103,3 +104,26 @@ def test_fit_ends_with_the_weights_that_were_judged(asked: dict[str, Any]) -> No
     loss = -logits[np.arange(128), Y[32:]].mean()
     assert loss == pytest.approx(kept.val_loss, rel=1e-4)
     assert kept.epoch > 0
+
+
+def sgd(learning_rate: Any, momentum: float = 0.0) -> Any:
+    return keras.optimizers.SGD(learning_rate, momentum=momentum)
+
+
+def test_factory_gets_rate_and_options() -> None:
+    code = {"name": f"{__name__}:sgd", "options": {"momentum": 0.5}}
+    found = optimizer_of(TrainingSettings(optimizer=code, learning_rate=0.2), 10)
+    assert (type(found), found.momentum) == (keras.optimizers.SGD, 0.5)
+    assert isinstance(found._learning_rate, keras.optimizers.schedules.CosineDecay)
+    lion = optimizer_of(TrainingSettings(optimizer="keras.optimizers:Lion"), 10)
+    assert type(lion) is keras.optimizers.Lion
+
+
+def test_factory_of_something_else_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"training.optimizer: 'builtins:dict' returned a dict"):
+        optimizer_of(TrainingSettings(optimizer="builtins:dict"), 10)
+
+
+def test_rate_table_keeps_the_last_rate() -> None:
+    table = RateTable.from_config(RateTable([0.5, 0.25]).get_config())
+    assert [float(table(step)) for step in (0, 1, 7)] == [0.5, 0.25, 0.25]

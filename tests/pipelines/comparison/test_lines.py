@@ -10,7 +10,7 @@ from rich.console import Console
 
 from qat_lib.errors import ConfigError
 from qatline.components.artifacts import ResultRow
-from qatline.components.artifacts.rows import ROWS
+from qatline.components.artifacts.variants import ROWS
 from qatline.pipelines.comparison.lines import compare_runs, comparison_view
 from qatline.pipelines.comparison.tracked_runs import TrackedRun
 

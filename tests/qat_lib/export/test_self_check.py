@@ -16,7 +16,7 @@ import qat_lib
 import qat_lib.torch
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export import comparing, finish, self_check
-from qat_lib.export.lowering import lower
+from qat_lib.export.finish import lower
 
 IMAGE = (8, 8, 3)
 

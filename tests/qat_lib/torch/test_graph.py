@@ -12,7 +12,7 @@ from torch_twins import Residual, Reused
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.reading import is_module, read_graph
 from qat_lib.torch import quantize_model
-from qat_lib.torch.graph import ModuleGraph
+from qat_lib.torch.graph import ModuleCatalog, ModuleGraph
 
 
 def test_read_graph_takes_modules() -> None:
@@ -123,3 +123,19 @@ def test_pytorchs_own_quantized_modules_are_refused() -> None:
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match=r"Expected a torch.nn.Module. Received: str"):
         quantize_model("model")  # type: ignore[arg-type]
+
+
+def test_catalog_knows_classes_functions_and_models_own() -> None:
+    catalog = ModuleCatalog(["Mine"])
+    assert catalog.class_named("Conv2d") is nn.Conv2d
+    assert catalog.class_named("add") == "add"
+    assert catalog.class_named("Mine") == "Mine"
+    assert catalog.class_named("Conv2D") is None
+    assert {"Mine", "Linear", "cat"} <= set(catalog.class_names())
+    assert catalog.class_names() == sorted(catalog.class_names())
+
+
+def test_catalog_says_what_to_do() -> None:
+    catalog = ModuleCatalog()
+    assert catalog.remedy("Mine") == "write QuantMine with qat_lib.torch.nn.QuantMixin"
+    assert "QuantMine with qat_lib.torch.nn.QuantMixin" in catalog.advice("Mine")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder, image
 
+from qat_lib.analysis.analyze import find_islands
 from qat_lib.analysis.engine import PredictedEngine, predict_engine
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.islands import find_islands
 from qat_lib.analysis.rules.borders import check_borders
 from qat_lib.analysis.rules.scales import check_scales
 

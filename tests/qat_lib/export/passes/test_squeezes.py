@@ -9,7 +9,7 @@ import pytest
 from graph_text import assert_same, build, check_rewrite, floats, ints
 
 import qat_lib
-from qat_lib.export import lowering
+from qat_lib.export import finish
 from qat_lib.export.options import PASSES
 from qat_lib.export.passes import sink_squeezes
 
@@ -190,7 +190,7 @@ def test_residuals_of_wavenet_fuse(tmp_path, monkeypatch):
     assert operators["Unsqueeze"] == operators["Squeeze"] == operators["Pad"] == 1
 
     kept = [each for each in PASSES if each.function != "sink_squeezes"]
-    monkeypatch.setattr(lowering, "PASSES", kept)
+    monkeypatch.setattr(finish, "PASSES", kept)
     np.testing.assert_array_equal(received, answers())
     assert qat_lib.analyze_onnx(path).summary()["fused_adds"] == 0
 

@@ -20,7 +20,7 @@ from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export import finish, passes
-from qat_lib.export.lowering import lower
+from qat_lib.export.finish import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.preprocessing import Preprocessing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qatline.components.artifacts.rows import in_order, reference_title, row_title
+from qatline.components.artifacts.variants import in_order, reference_title, row_title
 
 
 @pytest.mark.parametrize(
