@@ -10,7 +10,7 @@ import numpy as np
 
 PER_SAMPLE = 4096
 """Approximate number of counted elements of each sample of a tensor, for many samples."""
-IN_ALL = 2**20
+IN_ALL = 2**18
 """Least number of counted elements of a tensor, if the number of samples is known beforehand."""
 TAIL = 0.999
 """Share of a tensor's elements covered by sampling; larger magnitudes are all counted."""

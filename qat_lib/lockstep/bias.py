@@ -256,13 +256,11 @@ def _mean_error(pair: BothForms, bias: ChannelBias) -> tuple[np.ndarray, np.ndar
     for in_float, quantized in zip(pair.float, pair.quantized, strict=True):
         values.append(_sampled(bias.rows(in_float), len(pair.float)))
         errors.append(_sampled(bias.rows(quantized), len(pair.float)) - values[-1])
-    error = np.concatenate(errors)
-    cut = int(len(error) * TRIM)
-    if cut:
-        last = len(error) - cut
-        # Partial sorting suffices: the trimmed mean does not depend on the order of the rest.
-        error = np.partition(error, (cut, last - 1), axis=0)[cut:last]
-    return error.mean(axis=0), np.concatenate(values).std(axis=0)
+    # A whole sort of contiguous channels takes half the time of a partial sort along the first axis.
+    error = np.sort(np.ascontiguousarray(np.concatenate(errors).T), axis=1)
+    cut = int(error.shape[1] * TRIM)
+    trimmed = error[:, cut : error.shape[1] - cut]
+    return trimmed.mean(axis=1), np.concatenate(values).std(axis=0)
 
 
 def _sampled(rows: np.ndarray, batches: int) -> np.ndarray:
