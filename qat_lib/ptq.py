@@ -24,7 +24,7 @@ _SAMPLES_OF_CHOICE = 8
 """Samples of the bias correction of both models in the choice of equalization.
 
 The final correction takes more: MobileNetV2's divergence from FP32 grows by a tenth with 13 instead
-of 27 samples. The choice and its errors are the same with 6 as with 27."""
+of 27 samples. With 6, the choice is the same as with 27."""
 
 
 class FrontEnd(Protocol):

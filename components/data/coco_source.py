@@ -13,9 +13,10 @@ import numpy as np
 from qat_lib.errors import DataError
 from qat_lib.files.text_files import read_json
 from qatline.components.data.array_checks import Array
-from qatline.components.data.file_source import CheckedImages, FileSource, check_images
+from qatline.components.data.file_source import FileSource, check_images
 from qatline.components.data.folder_listing import PART_NAMES
 from qatline.components.data.folder_source import limited, make_source
+from qatline.components.data.source import LeftOut
 from qatline.components.settings import DataSettings
 from qatline.components.support.events import Progress
 
@@ -51,9 +52,9 @@ def read_coco(
     """Read images and the boxes of COCO files.
 
     The files are those of ``data.annotations``, or the JSON files in ``root`` and
-    ``root/annotations``: one for each part, recognized by its name, or a single one. Images lie
-    beside their file, in ``root``, ``root/images``, or a folder there named like the file without
-    ``instances_``.
+    ``root/annotations``: one for each part, recognized by its name, or a single one; or the one in
+    each folder of a part, such as ``root/train``. Images lie beside their file, in ``root``,
+    ``root/images``, or a folder there named like the file without ``instances_``.
 
     Targets are float32 ``(images, boxes, 6)``: x1, y1, x2, y2 in pixels of the resized image, class
     and crowd. Missing boxes have class -1. Images without boxes are kept.
@@ -67,7 +68,7 @@ def read_coco(
     Raises:
         DataError: a file or image is missing or damaged, or an annotation is wrong; the message
             names the file and the annotation. With ``skip_broken``, broken images and wrong boxes
-            are left out instead.
+            are left out instead, and boxes that extend beyond their image are clipped.
     """
     classes: tuple[str, ...] | None = None
     images: list[_Image] = []
@@ -81,9 +82,10 @@ def read_coco(
         sizes[part] = len(found)
     images = limited(images, sizes, settings.limit)
     paths = [image.path for image in images]
-    checked = check_images(root, paths, settings, progress)
+    annotated = [image.size for image in images]
+    checked = check_images(root, paths, settings, progress, annotated)
     kept = [images[index] for index in checked.kept]
-    targets = _targets(root, kept, checked)
+    targets = _targets(kept, checked.shape)
     return make_source(root, paths, targets, classes or (), checked, settings, sizes=sizes)
 
 
@@ -102,19 +104,22 @@ def find_annotations(root: Path, given: str | Mapping[Any, str] | None) -> dict[
     )
     if len(found) == 1:
         return {"train": found[0]}
-    # Several files: their names contain the parts, such as instances_train2017.json.
+    # Several files: their names contain the parts, such as instances_train2017.json. Without any,
+    # the names of the folders do, such as train/_annotations.coco.json.
+    named = [(path, path.stem.removeprefix("instances_").rstrip("0123456789")) for path in found]
+    if not found:
+        named = [(path, path.parent.name) for path in sorted(root.glob("*/*.json"))]
     parts: dict[str, Path] = {}
-    for path in found:
-        name = path.stem.removeprefix("instances_").rstrip("0123456789")
+    for path, name in named:
         if (part := PART_NAMES.get(name)) is None:
             continue  # COCO has files of captions and key points, too
         if (other := parts.setdefault(part, path)) != path:
             raise DataError(f"{other} and {path} are the same part. Set data.annotations.")
     if "train" not in parts:
         raise DataError(
-            f"{root}: expected one JSON file of annotations, or train.json and instances_train*.json "
-            "next to those of the other parts; received "
-            f"{', '.join(p.name for p in found) or 'none'}. "
+            f"{root}: expected one JSON file of annotations, or train.json, instances_train*.json "
+            "or a JSON file in the folder train, and those of the other parts; received "
+            f"{', '.join(str(path.relative_to(root)) for path, _ in named) or 'none'}. "
             "Set data.annotations."
         )
     return parts
@@ -133,6 +138,7 @@ class _CocoFile:
     def __init__(self, root: Path, path: Path, settings: DataSettings, progress: Progress) -> None:
         self._root, self._path, self._progress = root, path, progress
         self._wanted, self._skip = settings.classes, settings.skip_broken
+        self._clipped = LeftOut(progress, "clipped")
         content = read_json(
             path, what="annotations of COCO", error=DataError, limit=_BYTES, unique=False
         )
@@ -166,16 +172,21 @@ class _CocoFile:
                 f"{', '.join(known)}"
             )
         images = self._images()
+        left_out = LeftOut(self._progress)
         for row in self._content["annotations"]:
             try:
                 box = self._box(row, names, classes, images)
             except DataError as error:
                 if not self._skip:
-                    raise
-                self._progress.warn(f"left out: {error}")
+                    raise DataError(
+                        f"{error}. Correct the box, or set data.skip_broken=true."
+                    ) from error
+                left_out.add(error)
                 continue
             if box is not None:
                 images[row["image_id"]].boxes.append(box)
+        left_out.tell_rest()
+        self._clipped.tell_rest()
         return classes, list(images.values())
 
     def _categories(self) -> dict[Any, str]:
@@ -259,11 +270,16 @@ class _CocoFile:
             raise DataError(f"{where}: expected a bbox with width and height, received {box}")
         rows, columns = images[image].size
         beyond = max(-x, -y, x + width - columns, y + height - rows)
+        problem = (
+            f"{where}: the bbox {box} extends {beyond:g} pixels beyond the image "
+            f"{images[image].path}, {columns:g}x{rows:g}"
+        )
+        if beyond > _OVERHANG and not self._skip:
+            raise DataError(problem)
+        if min(x + width, columns) <= max(x, 0) or min(y + height, rows) <= max(y, 0):
+            raise DataError(f"{where}: the bbox {box} is empty within its image")
         if beyond > _OVERHANG:
-            raise DataError(
-                f"{where}: the bbox {box} extends {beyond:g} pixels beyond the image "
-                f"{images[image].path}, {columns:g}x{rows:g}"
-            )
+            self._clipped.add(problem)
         # After the checks: a wrong box is an error even if its class is left out.
         if names[category] not in classes:
             return None
@@ -278,18 +294,13 @@ def _is_number(value: Any) -> bool:
     return is_number and math.isfinite(value)
 
 
-def _targets(root: Path, images: Sequence[_Image], checked: CheckedImages) -> Array:
+def _targets(images: Sequence[_Image], shape: tuple[int, int, int]) -> Array:
     """Return the boxes in pixels of the resized images."""
     most = max(1, max(len(image.boxes) for image in images))
     targets = np.zeros((len(images), most, 6), np.float32)
     targets[..., 4] = -1
-    height, width = checked.shape[:2]
-    for row, image, size in zip(targets, images, checked.sizes, strict=True):
-        if size != image.size:
-            raise DataError(
-                f"the image {root / image.path} is {size[1]}x{size[0]}, its annotations are for "
-                f"{image.size[1]:g}x{image.size[0]:g}"
-            )
+    height, width, _ = shape
+    for row, image in zip(targets, images, strict=True):
         for index, values in enumerate(_scaled(image, height, width)):
             row[index] = values
     return targets

@@ -22,7 +22,7 @@ from qatline.components.artifacts.data_info import InputInfo
 from qatline.components.data.array_checks import ONLY_INPUT, Array, chunks
 from qatline.components.data.image_split import write_shards
 from qatline.components.data.images import decode_image, read_image, room_for_file
-from qatline.components.data.source import Samples
+from qatline.components.data.source import LeftOut, Samples
 from qatline.components.data.splits import Indices
 from qatline.components.settings import DataSettings
 from qatline.components.support.events import Progress
@@ -173,9 +173,21 @@ class CheckedImages:
 
 
 def check_images(
-    root: Path, paths: Sequence[str], settings: DataSettings, progress: Progress
+    root: Path,
+    paths: Sequence[str],
+    settings: DataSettings,
+    progress: Progress,
+    annotated: Sequence[tuple[float, float]] | None = None,
 ) -> CheckedImages:
     """Decode each image to find broken ones, and compare their sizes.
+
+    Args:
+        root: base of the paths.
+        paths: the images.
+        settings: size and colors of the images, and whether broken ones are left out.
+        progress: receives the images, and warnings.
+        annotated: ``(height, width)`` of each by its annotations; an image of another size is
+            broken. Default None.
 
     Raises:
         DataError: an image is broken (unless ``skip_broken``), or sizes differ without
@@ -185,14 +197,15 @@ def check_images(
     sizes: list[tuple[int, int]] = []
     digests: list[bytes] = []
     shape: tuple[int, int, int] | None = None
-    broken = 0
+    left_out = LeftOut(progress)
     for index, result in enumerate(_decode_all(root, paths, settings)):
         progress.update("checking images", index + 1, len(paths))
+        if annotated is not None and not isinstance(result, DataError):
+            result = _of_size(result, annotated[index], root / paths[index])
         if isinstance(result, DataError):
             if not settings.skip_broken:
                 raise result
-            broken += 1
-            progress.warn(f"left out: {result}")
+            left_out.add(result)
             continue
         (height, width, channels), digest = result
         found = (*(settings.image_size or (height, width)), channels)
@@ -205,14 +218,34 @@ def check_images(
         kept.append(index)
         sizes.append((height, width))
         digests.append(digest)
+    left_out.tell_rest()
     if shape is None:
         raise DataError(f"{root}: no readable image is left")
     return CheckedImages(
-        kept=np.asarray(kept, np.int64), sizes=sizes, digests=digests, shape=shape, broken=broken
+        kept=np.asarray(kept, np.int64),
+        sizes=sizes,
+        digests=digests,
+        shape=shape,
+        broken=left_out.count,
     )
 
 
-_Checked = tuple[tuple[int, int, int], bytes] | DataError
+def _of_size(result: _Decoded, annotated: tuple[float, float], path: Path) -> _Checked:
+    """Return the result, or an error if an image has another size than its annotations say."""
+    height, width = result[0][:2]
+    if (height, width) == annotated:
+        return result
+    problem = f"the image {path} is {width}x{height}"
+    if (width, height) == annotated:
+        problem += " if turned as its EXIF tag says"
+    return DataError(
+        f"{problem}, its annotations are for {annotated[1]:g}x{annotated[0]:g}. Correct them, or "
+        "set data.skip_broken=true."
+    )
+
+
+_Decoded = tuple[tuple[int, int, int], bytes]
+_Checked = _Decoded | DataError
 
 
 def _decode_all(root: Path, paths: Sequence[str], settings: DataSettings) -> Iterator[_Checked]:

@@ -17,6 +17,7 @@ from qat_lib.errors import DataError
 from qatline.components.data.array_checks import Array, Part, check_part, check_together
 from qatline.components.data.array_source import ArraySource
 from qatline.components.data.images import Pixels, decode_image, decode_mask, upright_size
+from qatline.components.data.source import LeftOut
 from qatline.components.data.streamed_arrays import ArrayWriter, Origins
 from qatline.components.settings import DataSettings
 from qatline.components.support.events import Progress
@@ -48,6 +49,7 @@ class RecordParts:
         self._resized: set[str] = set()
         self._first: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._broken = 0
+        self._left_out = LeftOut(progress)
         self._pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
 
     def __enter__(self) -> Self:
@@ -110,6 +112,7 @@ class RecordParts:
         Raises:
             DataError: a part has no record, or the parts differ in shape or type.
         """
+        self._left_out.tell_rest()
         parts: dict[str, Part] = {}
         for name in names:
             if name not in self._writers:
@@ -151,7 +154,7 @@ class RecordParts:
             if isinstance(image, DataError):
                 if not self._settings.skip_broken:
                     raise image
-                self._progress.warn(f"left out: {image}")
+                self._left_out.add(image)
                 images.append(None)
                 continue
             name = f"{file}, record {first + place}"

@@ -24,6 +24,35 @@ class Samples:
     indices: Indices
 
 
+class LeftOut:
+    """Warnings of left out samples or boxes: one for each of the first, one for the rest.
+
+    Args:
+        progress: receives the warnings.
+        done: what was done with them. Default: "left out".
+
+    Attributes:
+        count: number of all.
+    """
+
+    SHOWN = 5
+
+    def __init__(self, progress: Progress, done: str = "left out") -> None:
+        self._progress, self._done = progress, done
+        self.count = 0
+
+    def add(self, problem: object) -> None:
+        """Count one, and warn of it unless there were many."""
+        self.count += 1
+        if self.count <= self.SHOWN:
+            self._progress.warn(f"{self._done}: {problem}")
+
+    def tell_rest(self) -> None:
+        """Warn of the number without a warning of their own."""
+        if self.count > self.SHOWN:
+            self._progress.warn(f"{self._done}: {self.count - self.SHOWN} more like these")
+
+
 class Source(Protocol):
     """A checked source with the part ``train`` and optionally ``validation`` and ``test``."""
 

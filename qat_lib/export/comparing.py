@@ -119,11 +119,10 @@ def compare_with(
     session = ReferenceSession(
         path, extra_outputs=extra, metadata=metadata, layout=reference.layout
     )
-    comparison = _Comparison(framework=reference.framework, labels=labels)
     recorded = Recorded()
     if "quantizers" in metadata:
         recorded = Recorded.from_json(metadata["quantizers"])
-    is_quantized = bool(recorded.activations)
+    comparison = _Comparison(framework=reference.framework, labels=labels, recorded=recorded)
     fixed = session.fixed_batch
     # A file with a fixed batch size can't run an incomplete last batch.
     for batch in batches(reference, data, fixed or batch_size, whole=fixed is not None):
@@ -135,18 +134,16 @@ def compare_with(
         if rows.size:
             differing = [y[rows] for y in expected]
             # Only samples with another label need the noise: it decides about ties.
-            for size in NUDGES if is_quantized else NUDGES[:1]:
+            for size in NUDGES if comparison.is_quantized else NUDGES[:1]:
                 moved = reference.run([nudged(x[rows], size) for x in inputs])
                 comparison.add_noise(differing, moved)
                 if comparison.noise > size / 2 * comparison.largest_logit:
                     break
-        half = HALF_BOUND if comparison.half or recorded.half else FLOAT_BOUND
-        base = max(half, QUANTIZED_BOUND) if is_quantized else half
         found = _differences(received, expected[:outputs])
         noises = [0.0] * outputs
         # A second run of the model is expensive, so the noise is measured only beyond the plain
-        # bound.
-        if max(found, default=0.0) > base:
+        # limits.
+        if comparison.exceeds(found):
             if any(x.dtype.kind == "f" for x in inputs):
                 moved = reference.run([nudged(x, NUDGES[-1]) for x in inputs])
                 noises = _differences(moved[:outputs], expected[:outputs])
@@ -155,10 +152,10 @@ def compare_with(
                     path, metadata=metadata, layout=reference.layout, moved=NUDGES[-1]
                 )
                 noises = _differences(moved_tables.run(batch), received)
-        comparison.add_differences(found, [_widened(base, noise) for noise in noises])
+        comparison.add_differences(found, noises)
         for layer, value in zip(reference.layers, expected[outputs:], strict=True):
             comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
-    return comparison.report(recorded)
+    return comparison.report()
 
 
 def _differences(received: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
@@ -239,12 +236,41 @@ class _Comparison:
     layers: dict[str, tuple[str, _Difference]] = field(default_factory=dict)
     framework: str = "Keras"
     labels: bool = True
+    recorded: Recorded = field(default_factory=Recorded)
     difference: float = 0.0
     bound: float = 1.0
+    widening: float = 1.0
 
-    def add_differences(self, found: list[float], bounds: list[float]) -> None:
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the file has quantizers."""
+        return bool(self.recorded.activations)
+
+    @property
+    def plain_bound(self) -> float:
+        """The bound of an output without noise."""
+        half = HALF_BOUND if self.half or self.recorded.half else FLOAT_BOUND
+        return max(half, QUANTIZED_BOUND) if self.is_quantized else half
+
+    @property
+    def tolerance(self) -> float | None:
+        """Limit of single values relative to the largest, widened like the bound; None = none."""
+        if not self.is_quantized:
+            half = self.half or self.recorded.half
+            return self.widening * (HALF_TOLERANCE if half else FLOAT_TOLERANCE)
+        return self.widening * HALF_BOUND if self.recorded.half and self.labels else None
+
+    def exceeds(self, found: list[float]) -> bool:
+        """Return whether a difference or a single value is beyond its limit without noise."""
+        tolerance = self.tolerance
+        far = tolerance is not None and self.outputs.largest > tolerance * self.outputs.magnitude
+        return far or max(found, default=0.0) > self.plain_bound
+
+    def add_differences(self, found: list[float], noises: list[float]) -> None:
         """Record the output closest to its bound, or furthest beyond it."""
-        for each, bound in zip(found, bounds, strict=True):
+        for each, noise in zip(found, noises, strict=True):
+            bound = _widened(self.plain_bound, noise)
+            self.widening = max(self.widening, bound / self.plain_bound)
             if each / bound >= self.difference / self.bound:
                 self.difference, self.bound = each, bound
 
@@ -309,22 +335,16 @@ class _Comparison:
             )
             self.layers.setdefault(layer, (tensor, _Difference()))[1].add(expected, best)
 
-    def report(self, recorded: Recorded) -> ParityReport:
+    def report(self) -> ParityReport:
         """Return the verdict over all batches."""
-        is_quantized = bool(recorded.activations)
         if not self.samples:
             raise ExportError(
                 f"Expected at least one sample to compare ONNX with {self.framework}. "
                 "Received none."
             )
-        step = self.largest_logit * (1 / 127 if is_quantized else FLOAT_STEP)
+        step = self.largest_logit * (1 / 127 if self.is_quantized else FLOAT_STEP)
         # Two logits may each move by the noise, in opposite directions.
         ties = sum(margin <= step + 2 * self.noise for margin in self.margins)
-        tolerance: float | None = None
-        if not is_quantized:
-            tolerance = HALF_TOLERANCE if recorded.half or self.half else FLOAT_TOLERANCE
-        elif recorded.half and self.labels:
-            tolerance = HALF_BOUND
         return ParityReport(
             samples=self.samples,
             largest_difference=self.outputs.largest,
@@ -335,10 +355,10 @@ class _Comparison:
             mismatches=len(self.margins) - ties,
             step=step,
             noise=self.noise,
-            tolerance=tolerance,
+            tolerance=self.tolerance,
             difference=self.difference,
             allowed=self.bound,
-            labels_decide=not recorded.half,
+            labels_decide=not self.recorded.half,
             layers=tuple(starmap(_layer_difference, self.layers.items())),
             framework=self.framework,
         )

@@ -135,6 +135,11 @@ def test_boxes_are_scaled_with_their_images(tmp_path: Path) -> None:
              (("train", 20), ("val", 5), ("test", 6))},
             "{}", None,
         ),
+        (
+            {f"{name}/_annotations.coco.json": n for name, n in
+             (("train", 20), ("valid", 5), ("test", 6))},
+            "{}", None,
+        ),
         ({"a.json": 20, "b.json": 5, "c.json": 6}, ".",
          {"train": "a.json", "val": "b.json", "test": "c.json"}),
     ],
@@ -169,19 +174,56 @@ def test_data_classes_leave_out_other_categories(tmp_path: Path) -> None:
     assert set(targets[..., 4].ravel()) == {-1, 0}
 
 
+class Warnings(NullProgress):
+    """Progress that keeps the warnings of what is left out or clipped."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warn(self, message: str) -> None:
+        if message.startswith(("left out", "clipped")):
+            self.texts.append(message)
+
+
 def test_broken_boxes_are_skipped_with_a_warning(tmp_path: Path) -> None:
-    warnings: list[str] = []
-
-    class Progress(NullProgress):
-        def warn(self, message: str) -> None:
-            warnings.append(message)
-
-    root = coco(tmp_path, {"boxes.json": 30})
+    root, progress = coco(tmp_path, {"boxes.json": 30}), Warnings()
     changed = json.loads((root / "boxes.json").read_text())
     changed["annotations"][4]["bbox"][2] = 0
+    changed["annotations"][5]["bbox"] = [-1, 1, 1, 3]
     (root / "boxes.json").write_text(json.dumps(changed))
-    prepare(root, skip_broken=True, progress=Progress())
-    assert [text for text in warnings if "annotation 500: expected a bbox with width" in text]
+    prepare(root, skip_broken=True, progress=progress)
+    first, second = progress.texts
+    assert "annotation 500: expected a bbox with width" in first
+    assert "the bbox [-1, 1, 1, 3] is empty within its image" in second
+
+
+def test_boxes_beyond_their_image_are_clipped_with_a_warning(tmp_path: Path) -> None:
+    root, progress = coco(tmp_path, {"boxes.json": 30}), Warnings()
+    changed = json.loads((root / "boxes.json").read_text())
+    for box in changed["annotations"]:
+        box["bbox"] = [-2, 1, 30, 3]
+    (root / "boxes.json").write_text(json.dumps(changed))
+    out = prepare(root, skip_broken=True, progress=progress)
+    targets = np.concatenate([load_split(out, split)[1] for split in SPLITS]).reshape(-1, 6)
+    boxes = targets[targets[:, 4] >= 0][:, :4]
+    assert len(boxes) == len(changed["annotations"])
+    np.testing.assert_array_equal(boxes, np.tile([0, 1, 8, 4], (len(boxes), 1)))
+    assert "extends 20 pixels beyond the image" in progress.texts[0]
+    assert progress.texts[5] == f"clipped: {len(boxes) - 5} more like these"
+
+
+def test_images_of_another_size_are_skipped_with_few_warnings(tmp_path: Path) -> None:
+    root, progress = coco(tmp_path, {"boxes.json": 30}), Warnings()
+    changed = json.loads((root / "boxes.json").read_text())
+    for image in changed["images"][:9]:
+        image.update(width=6, height=8)
+    (root / "boxes.json").write_text(json.dumps(changed))
+    out = prepare(root, skip_broken=True, progress=progress)
+    assert sum(Dataset(out).info().splits.values()) == 21
+    *first, last = progress.texts
+    assert len(first) == 5
+    assert "000.png is 8x6 if turned as its EXIF tag says, its annotations are for 6x8" in first[0]
+    assert last == "left out: 4 more like these"
 
 
 def annotation(**values: Any) -> Callable[[dict[str, Any]], None]:
@@ -201,7 +243,7 @@ def image(**values: Any) -> Callable[[dict[str, Any]], None]:
         (annotation(bbox=[0, float("nan"), 3, 1]), r"annotation 500: .* four finite numbers"),
         (annotation(bbox=[0, 0, 3]), r"annotation 500: .* four finite numbers"),
         (annotation(bbox=[6, 1, 4, 3]), r"annotation 500: .* extends 2 pixels beyond .*005\.png"),
-        (annotation(bbox=[-1, 1, 1, 3]), r"annotation 500: the box .* is empty within its image"),
+        (annotation(bbox=[-1, 1, 1, 3]), r"annotation 500: the bbox .* is empty within its image"),
         (image(file_name="gone.png"), r"file of image 5 is missing: .*gone\.png"),
         (image(file_name="../../secret.png"), r"image 5 lies outside"),
         (image(id=4), r"expected images with a unique id"),

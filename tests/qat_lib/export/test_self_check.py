@@ -166,12 +166,12 @@ def test_random_model_is_not_compared(tmp_path: Path) -> None:
 class Chaotic(torch.nn.Module):
     """Amplifies the rounding of its sums."""
 
-    def __init__(self) -> None:
+    def __init__(self, gain: float = 1e6) -> None:
         super().__init__()
-        self.sums = torch.nn.Linear(4096, 32)
+        self.sums, self.gain = torch.nn.Linear(4096, 32), gain
 
     def forward(self, x: Any) -> Any:
-        return torch.sin(1e6 * self.sums(x))
+        return torch.sin(self.gain * self.sums(x))
 
 
 def test_model_that_follows_rounding_is_not_compared(
@@ -186,6 +186,20 @@ def test_model_that_follows_rounding_is_not_compared(
     monkeypatch.setattr(self_check, "_noise", lambda *_: 0.01)
     with pytest.raises(VerificationError, match="computes other outputs"):
         qat_lib.torch.export_onnx(Chaotic(), path, example_input=example)
+
+
+def test_single_values_may_differ_by_the_noise_of_a_float_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    module, path, example = Chaotic(1e3), tmp_path / "model.onnx", torch.randn(2, 4096)
+    qat_lib.torch.export_onnx(module, path, example_input=example)
+    report = qat_lib.torch.check_parity(module, path, example.numpy())
+    assert report.passed
+    assert report.largest_difference > comparing.FLOAT_TOLERANCE * report.magnitude
+    # The same difference in a model without noise is an error.
+    monkeypatch.setattr(comparing, "NOISE_FACTOR", 0)
+    assert not qat_lib.torch.check_parity(module, path, example.numpy()).passed
 
 
 def test_noise_of_integer_inputs_is_measured(
