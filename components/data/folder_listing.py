@@ -154,8 +154,13 @@ def _sub_folders(folder: Path) -> list[str]:
     return [
         path.name
         for path in _entries(folder)
-        if os.path.isdir(path) and not path.name.startswith(".")
+        if os.path.isdir(path) and not path.name.startswith((".", "__")) and not _holds_runs(path)
     ]
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Return whether a folder contains runs: started inside of the data, they are not a class."""
+    return (folder / "store").is_dir() and any(folder.glob("*/run.json"))
 
 
 @dataclass

@@ -255,7 +255,7 @@ class DataSettings(Settings):
     )
     skip_broken: bool = Field(
         False,
-        description="Leave out images that can't be read, with a warning, instead of stopping.",
+        description="Leave out broken images and boxes, with warnings, instead of stopping.",
     )
     preprocessing: PreprocessingSettings = Field(
         default_factory=lambda: PreprocessingSettings.model_validate({})

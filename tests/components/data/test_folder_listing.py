@@ -32,6 +32,18 @@ def test_list_images_follows_nested_folders_and_links(image_folder: Make) -> Non
     assert listing.repeated == 0
 
 
+def test_folders_of_runs_and_modules_are_no_classes(image_folder: Make) -> None:
+    root = image_folder(count=3)
+    expected = list_images(root, None)
+    report = root / "runs" / "20261128-172855-0f08" / "report.png"
+    report.parent.mkdir(parents=True)
+    Image.new("RGB", (8, 6)).save(report)
+    report.with_name("run.json").write_text("{}")
+    (root / "runs" / "store").mkdir()
+    (root / "__pycache__").mkdir()
+    assert list_images(root, None) == expected
+
+
 @pytest.mark.parametrize("target", ["..", ".", "../..", "/"])
 def test_list_images_refuses_link_to_ancestor(image_folder: Make, target: str) -> None:
     root = image_folder(count=3)
