@@ -217,5 +217,34 @@ def test_noise_of_integers_is_that_of_lookup_tables(size: float, agrees: bool) -
     assert found.agrees is agrees
 
 
+@pytest.mark.parametrize(("precision", "gain", "agrees"), [
+    ("fp32", 500.0, True), ("fp32", 50.0, False), ("bf16", 500.0, False),
+])  # fmt: skip
+def test_noise_of_float_engines_is_that_of_a_tiny_change(
+    precision: str, gain: float, agrees: bool
+) -> None:
+    def run(request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"y": np.sin(gain * 1e2 * request["x"])}
+
+    request = {"x": np.random.default_rng(0).standard_normal((64, 10)).astype(np.float32)}
+    truth = run(request)
+    answers = {"y": truth["y"] + 0.2 * np.random.default_rng(1).standard_normal((64, 10))}
+    compared = ComparedAnswers(
+        manifest=SimpleNamespace(  # type: ignore[arg-type]
+            quantized=False, spec={"float_precision": precision}, backend="openvino"
+        ),
+        half=False,
+        run=run,
+        moved=run,
+        infer=run,
+        requests=[request],
+        answers=[answers],
+        expected=[truth],
+    )
+    found = compared.outputs["y"]
+    assert found.agrees is agrees
+    assert not found.averaged
+
+
 def test_labels_of_float_engines_have_no_noise() -> None:
     assert not compare_labels(8, 4, quantized=False).agrees
