@@ -83,7 +83,7 @@ def test_faults_are_caught_and_sound_engines_pass(
     assert honest.accuracy > 0.85
     caught: Counter[str] = Counter()
     missed, costly = [], []
-    for fault, wrong in wrong_graphs(onnx.load(graph), layers=2):
+    for fault, wrong in wrong_graphs(onnx.load(graph), layers=4):
         monkeypatch.setattr(openvino, "sound_form", planted(wrong))
         found = Judged(graph, digits)
         if found.is_refused:
