@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     Outputs = np.ndarray | Mapping[str, np.ndarray]
 
+TEST, VALIDATION = "test", "validation"
+# Samples of predictions that are checked at once.
+_ROWS = 1 << 10
+
 
 class LayerCost(Record):
     """Effect on the outputs of quantizing a single layer, separately for weights and inputs.
@@ -41,11 +45,6 @@ class LayerCosts(Record):
     total: Measured = None
     samples: Measured = None
     layers: Sequence[LayerCost] = ()
-
-
-TEST, VALIDATION = "test", "validation"
-# Samples of predictions that are checked at once.
-_ROWS = 1 << 10
 
 
 def measured_metrics(metric: str, *, test: float, validation: float) -> dict[str, float]:

@@ -26,6 +26,9 @@ _BYTES = 2 << 30
 # Pixels by which a box may extend beyond its image; it is clipped.
 _OVERHANG = 1.0
 
+# Files named in an error.
+_NAMED = 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Box:
@@ -116,11 +119,12 @@ def find_annotations(root: Path, given: str | Mapping[Any, str] | None) -> dict[
         if (other := parts.setdefault(part, path)) != path:
             raise DataError(f"{other} and {path} are the same part. Set data.annotations.")
     if "train" not in parts:
+        received = [str(path.relative_to(root)) for path, _ in named[:_NAMED]]
+        received += ["..."] if len(named) > _NAMED else []
         raise DataError(
             f"{root}: expected one JSON file of annotations, or train.json, instances_train*.json "
             "or a JSON file in the folder train, and those of the other parts; received "
-            f"{', '.join(str(path.relative_to(root)) for path, _ in named) or 'none'}. "
-            "Set data.annotations."
+            f"{', '.join(received) or 'none'}. Set data.annotations."
         )
     return parts
 
@@ -270,15 +274,13 @@ class _CocoFile:
             raise DataError(f"{where}: expected a bbox with width and height, received {box}")
         rows, columns = images[image].size
         beyond = max(-x, -y, x + width - columns, y + height - rows)
-        problem = (
-            f"{where}: the bbox {box} extends {beyond:g} pixels beyond the image "
-            f"{images[image].path}, {columns:g}x{rows:g}"
-        )
-        if beyond > _OVERHANG and not self._skip:
-            raise DataError(problem)
+        around = f"image {images[image].path}, {columns:g}x{rows:g}"
         if min(x + width, columns) <= max(x, 0) or min(y + height, rows) <= max(y, 0):
-            raise DataError(f"{where}: the bbox {box} is empty within its image")
+            raise DataError(f"{where}: the bbox {box} is empty within the {around}")
         if beyond > _OVERHANG:
+            problem = f"{where}: the bbox {box} extends {beyond:g} pixels beyond the {around}"
+            if not self._skip:
+                raise DataError(problem)
             self._clipped.add(problem)
         # After the checks: a wrong box is an error even if its class is left out.
         if names[category] not in classes:

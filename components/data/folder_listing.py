@@ -160,7 +160,7 @@ def _sub_folders(folder: Path) -> list[str]:
 
 def _holds_runs(folder: Path) -> bool:
     """Return whether a folder contains runs: started inside of the data, they are not a class."""
-    return (folder / "store").is_dir() and any(folder.glob("*/run.json"))
+    return any(folder.glob("*/run.json"))
 
 
 @dataclass

@@ -25,14 +25,14 @@ class Samples:
 
 
 class LeftOut:
-    """Warnings of left out samples or boxes: one for each of the first, one for the rest.
+    """Warnings about problems in a data set: one for each of the first, and one for the rest.
 
     Args:
         progress: receives the warnings.
-        done: what was done with them. Default: "left out".
+        done: first words of each warning. Default: "left out".
 
     Attributes:
-        count: number of all.
+        count: number of problems.
     """
 
     SHOWN = 5
@@ -42,13 +42,13 @@ class LeftOut:
         self.count = 0
 
     def add(self, problem: object) -> None:
-        """Count one, and warn of it unless there were many."""
+        """Count a problem, and warn of it unless there were many."""
         self.count += 1
         if self.count <= self.SHOWN:
             self._progress.warn(f"{self._done}: {problem}")
 
     def tell_rest(self) -> None:
-        """Warn of the number without a warning of their own."""
+        """Warn of the number of problems beyond the first."""
         if self.count > self.SHOWN:
             self._progress.warn(f"{self._done}: {self.count - self.SHOWN} more like these")
 

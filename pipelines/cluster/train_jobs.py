@@ -1,4 +1,4 @@
-"""Training steps with several workers: a launcher in the pipeline and a TrainJob."""
+"""Training steps with several workers: a launcher in the pipeline, a TrainJob, and its runtime."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from qatline.pipelines.config.run_config import RunConfig
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _LAUNCHER = {"cpu": "100m", "memory": "512Mi"}
 _LAUNCHER_LIMITS = {"cpu_limit": "1", "memory_limit": "2Gi"}
+_MANIFESTS = Path(__file__).with_name("manifests") / "runtime.yaml"
 
 
 def check_workers(config: RunConfig) -> None:
@@ -183,9 +184,6 @@ def _pod_problems(config: RunConfig, step: str) -> Iterator[str]:
 def _is_mounted(folder: str, pod: StepResources) -> bool:
     volumes = pod.volumes or ()
     return any(PurePosixPath(folder).is_relative_to(volume.path) for volume in volumes)
-
-
-_MANIFESTS = Path(__file__).with_name("manifests") / "runtime.yaml"
 
 
 def runtime_manifests(

@@ -20,6 +20,11 @@ from qat_lib.calibrators.methods import AUTO, range_from_histogram
 from qat_lib.calibrators.sampling import IN_ALL, PER_SAMPLE, along, count_array
 from qat_lib.errors import CalibrationError
 
+logger = logging.getLogger("qat_lib")
+
+AHEAD = 3
+"""Batches to read ahead; if there are no more than these, more elements of each are counted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorStatistics:
@@ -44,12 +49,6 @@ class CalibrationReport:
     def __repr__(self) -> str:
         """Return a one-line summary."""
         return f"<CalibrationReport: {len(self.tensors)} tensors, {self.samples} samples>"
-
-
-logger = logging.getLogger("qat_lib")
-
-AHEAD = 3
-"""Batches to read ahead; if there are no more than these, more elements of each are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)

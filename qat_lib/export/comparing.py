@@ -25,8 +25,8 @@ from qat_lib.onnx_view.metadata import read_metadata, read_names
 from qat_lib.support.answers import difference, nudged
 
 FLOAT_TOLERANCE = 1e-4
-"""Largest allowed difference of a model without quantizers, relative to the largest output (float
-rounding)."""
+"""Largest allowed difference of a value of a model without quantizers, relative to the largest output
+(float rounding); widened by the same factor as ``FLOAT_BOUND``."""
 HALF_TOLERANCE = 2e-2
 """``FLOAT_TOLERANCE`` for models with float16 layers."""
 FLOAT_BOUND = 1e-3

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from qat_lib.errors import ConfigError, DataError
 from qatline.components.artifacts import Dataset
+from qatline.components.data.coco_source import find_annotations
 from qatline.components.data.reader import load_split
 from qatline.components.settings import DataSettings, TaskSettings
 from qatline.components.steps.prepare_data import prepare_data_step
@@ -194,7 +195,7 @@ def test_broken_boxes_are_skipped_with_a_warning(tmp_path: Path) -> None:
     prepare(root, skip_broken=True, progress=progress)
     first, second = progress.texts
     assert "annotation 500: expected a bbox with width" in first
-    assert "the bbox [-1, 1, 1, 3] is empty within its image" in second
+    assert "the bbox [-1, 1, 1, 3] is empty within the image" in second
 
 
 def test_boxes_beyond_their_image_are_clipped_with_a_warning(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def image(**values: Any) -> Callable[[dict[str, Any]], None]:
         (annotation(bbox=[0, float("nan"), 3, 1]), r"annotation 500: .* four finite numbers"),
         (annotation(bbox=[0, 0, 3]), r"annotation 500: .* four finite numbers"),
         (annotation(bbox=[6, 1, 4, 3]), r"annotation 500: .* extends 2 pixels beyond .*005\.png"),
-        (annotation(bbox=[-1, 1, 1, 3]), r"annotation 500: the bbox .* is empty within its image"),
+        (annotation(bbox=[-1, 1, 1, 3]), r"annotation 500: the bbox .* is empty within the image"),
         (image(file_name="gone.png"), r"file of image 5 is missing: .*gone\.png"),
         (image(file_name="../../secret.png"), r"image 5 lies outside"),
         (image(id=4), r"expected images with a unique id"),
@@ -288,6 +289,13 @@ def test_parts_have_the_categories_of_the_training_part(tmp_path: Path) -> None:
     (root / "test.json").write_text(json.dumps(changed))
     with pytest.raises(DataError, match=r"test\.json: unknown category 'bird' in the training"):
         prepare(root)
+
+
+def test_few_of_many_other_files_are_named(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number:02}.json").write_text("{}")
+    with pytest.raises(DataError, match=r"received 00\.json, .*, 04\.json, \.\.\.\. Set data"):
+        find_annotations(tmp_path, None)
 
 
 def test_annotations_need_a_training_part() -> None:

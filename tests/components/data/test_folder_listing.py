@@ -15,6 +15,8 @@ from qat_lib.errors import DataError
 from qatline.components.data.folder_listing import MAX_DEPTH, list_images
 from qatline.components.settings import DataSettings
 from qatline.components.steps.prepare_data import prepare_data_step
+from qatline.pipelines.config.run_config import load_config
+from qatline.pipelines.run.folder import create_run
 
 Make = Callable[..., Path]
 
@@ -35,11 +37,9 @@ def test_list_images_follows_nested_folders_and_links(image_folder: Make) -> Non
 def test_folders_of_runs_and_modules_are_no_classes(image_folder: Make) -> None:
     root = image_folder(count=3)
     expected = list_images(root, None)
-    report = root / "runs" / "20261128-172855-0f08" / "report.png"
-    report.parent.mkdir(parents=True)
-    Image.new("RGB", (8, 6)).save(report)
-    report.with_name("run.json").write_text("{}")
-    (root / "runs" / "store").mkdir()
+    config = load_config(overrides=[f"output={root / 'runs'}"])
+    run = create_run(config, pipeline="", cache=False, version="")
+    Image.new("RGB", (8, 6)).save(run.path / "report.png")
     (root / "__pycache__").mkdir()
     assert list_images(root, None) == expected
 
