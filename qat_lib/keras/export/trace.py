@@ -20,6 +20,7 @@ import tensorflow as tf
 from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.keras.export.precision import float32_for, float32_semantics
 from qat_lib.keras.export.prepare import node_of
+from qat_lib.keras.graph.composites import merged_steps
 from qat_lib.keras.graph.existing_quantizers import refuse_keras_quantized
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import TensorQuantizer, export_mode
@@ -185,7 +186,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             markers.update(found)
             return outputs
 
-    with float32_semantics(model):
+    with float32_semantics(model), merged_steps(model):
         concrete = _concrete(forward, specs, weight_specs)
     names = [tensor.name for tensor in concrete.inputs]
     input_names = _unique([x.name for x in functional.inputs])

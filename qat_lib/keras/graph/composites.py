@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from qat_lib.graph.call_graph import Composite
 from qat_lib.graph.roles import tensorflow_operators
 from qat_lib.graph.traits import Traits
 from qat_lib.keras.graph.keras_traits import traits_of
+from qat_lib.keras.structure import layers_of
 from qat_lib.keras.wrappers.inner import inner_layers
 
 logger = logging.getLogger("qat_lib")
@@ -48,7 +50,11 @@ def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, s
         inputs.update({tensor.name: i for i, tensor in enumerate(tensors)})
         args, kwargs = call.fill(lambda index: tensors[index])
         # The scope discards the losses and assignments of this call.
-        with _listening(inner, reads, writes), keras.StatelessScope(collect_losses=True):
+        with (
+            merged_steps(layer),
+            _listening(inner, reads, writes),
+            keras.StatelessScope(collect_losses=True),
+        ):
             found = keras.tree.flatten(layer(*args, **kwargs))
         outputs.extend(x for x in found if tf.is_tensor(x))
         return outputs
@@ -70,6 +76,47 @@ def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, s
     for path, found in reads.items():
         sources[path] = [_source(x, graphs[0], inputs) for x in found]
     return replace(_composite(inner, sources), last=_last(inner, reads, writes, outputs))
+
+
+@contextmanager
+def merged_steps(layer: Any) -> Iterator[None]:
+    """Let TimeDistributed layers within ``layer`` compute all steps as one batch within the block.
+
+    Keras calls the inner layer step by step: a traced graph contains a copy of it for each step, or
+    for an open number of steps a loop that tf2onnx converts incorrectly. Stateful inner layers keep
+    their call.
+    """
+    found = [
+        each
+        for each in layers_of(layer)
+        if isinstance(each, keras.layers.TimeDistributed)
+        and not getattr(each.layer, "stateful", False)
+    ]
+    for each in found:
+        # Bypass Keras's attribute tracking; an instance attribute hides the method of the class.
+        object.__setattr__(each, "call", partial(_call_merged, each.layer))
+    try:
+        yield
+    finally:
+        for each in found:
+            object.__delattr__(each, "call")
+
+
+def _call_merged(inner: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    """Return the outputs ``(batch, steps, ...)`` of a layer for inputs ``(batch, steps, ...)``."""
+
+    def merged(x: Any) -> Any:
+        return keras.ops.reshape(x, (-1, *keras.ops.shape(x)[2:]))
+
+    options = {}
+    if mask is not None and inner._call_has_mask_arg:
+        options["mask"] = merged(mask)
+    if inner._call_has_training_arg:
+        options["training"] = training
+    outputs = inner.call(merged(inputs), **options)
+    return keras.ops.reshape(
+        outputs, (-1, keras.ops.shape(inputs)[1], *keras.ops.shape(outputs)[1:])
+    )
 
 
 @contextmanager

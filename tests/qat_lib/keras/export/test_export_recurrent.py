@@ -24,6 +24,14 @@ LAYERS = {
     "simple": (STEPS, lambda x: L.SimpleRNN(3)(x)),
     "cells": (STEPS, lambda x: L.RNN([L.GRUCell(3), L.SimpleRNNCell(2)])(x)),
     "of each step": (STEPS, lambda x: L.TimeDistributed(L.Dense(3))(x)),
+    "of each step of an open length": (
+        (None, 4),
+        lambda x: L.LSTM(3)(L.TimeDistributed(L.Dense(3))(x)),
+    ),
+    "masked, of each step": (
+        (3, 6, 4),
+        lambda x: 1 * L.TimeDistributed(L.LSTM(3))(x, mask=keras.ops.greater(x[..., 0], 0)),
+    ),
     "convlstm1d": ((4, 6, 2), lambda x: L.ConvLSTM1D(3, 3)(x)),
     "convlstm2d": (IMAGES, lambda x: L.ConvLSTM2D(3, 3, padding="same")(x)),
     "convlstm3d": ((3, 4, 4, 4, 2), lambda x: L.ConvLSTM3D(2, 3, padding="same")(x)),

@@ -131,7 +131,7 @@ def image_model() -> keras.Model:
     return keras.Model(x, layers.Dense(3, name="head")(layers.Flatten(name="flat")(y)), name="net")
 
 
-MODELS = {"sequence": (sequence_model, (6, 8), (18, 20)), "image": (image_model, (8, 8, 3), (5, 5))}
+MODELS = {"sequence": (sequence_model, (6, 8), (13, 15)), "image": (image_model, (8, 8, 3), (5, 5))}
 
 
 def data(shape: tuple[int, ...], count: int = 16) -> np.ndarray:
