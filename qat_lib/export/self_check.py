@@ -145,6 +145,11 @@ def _judge(source: Comparable, draft: Path, data: list[np.ndarray]) -> list[Find
 
 
 def _describe(report: ParityReport) -> str:
+    if report.difference <= report.allowed:  # then it is a single value
+        return (
+            f"on random inputs a value differs by {report.largest_difference:.3g}, and the largest "
+            f"one is {report.magnitude:.3g}; rounding explains {report.tolerance} of that."
+        )
     return (
         f"on random inputs its outputs differ by {report.difference:.2g} of their spread "
         f"(largest difference {report.largest_difference:.3g}), and rounding explains "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
+from inspect import isfunction
 from typing import Any
 
 import keras
@@ -68,7 +70,16 @@ def _made_again(layer: Any, name: str) -> Any:
 
 def _by_config(layer: Any, name: str) -> Any:
     try:
-        return type(layer).from_config({**layer.get_config(), "name": name})
+        # A user's function, such as an activation, is reused like that of a Lambda.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")
+            config = {**layer.get_config(), "name": name}
+        functions = {
+            key: getattr(layer, key)
+            for key, value in config.items()
+            if isinstance(value, dict) and isfunction(getattr(layer, key, None))
+        }
+        return type(layer).from_config(config | functions)
     except Exception as error:  # a custom layer's get_config and from_config may raise anything
         raise UnsupportedModelError(describe_error(error)) from error
 

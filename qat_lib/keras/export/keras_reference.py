@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from qat_lib.errors import ExportError
 from qat_lib.keras.apply.recursion import deep_graphs
 from qat_lib.keras.export.precision import float32_semantics
-from qat_lib.keras.structure import count_calls, input_structure
+from qat_lib.keras.structure import count_calls, input_structure, layers_of
 
 
 class KerasReference:
@@ -56,8 +57,11 @@ class KerasReference:
                     f"{x.dtype} of shape "
                     f"{x.shape}. Pass the data as the Keras model takes them."
                 )
+        call = self.model
+        if _rounds_images(self.model):
+            call = tf.function(self.model, autograph=False)
         with float32_semantics(self.model):
-            outputs = self.model(self._arranged(inputs), training=False)
+            outputs = call(self._arranged(inputs), training=False)
         return [np.asarray(y) for y in keras.tree.flatten(outputs)]
 
     def in_order(self, item: Any) -> list[Any]:
@@ -88,3 +92,14 @@ class KerasReference:
             (only,) = inputs
             return only
         return keras.tree.pack_sequence_as(input_structure(self.model), inputs)
+
+
+def _rounds_images(model: Any) -> bool:
+    """Whether a layer gives rounded integers if called eagerly, and floats in a graph.
+
+    ``predict`` and an engine compute the floats, as Keras's symbolic data types state.
+    """
+    import keras
+
+    integers = any("int" in x.dtype for x in model.inputs)
+    return integers and any(isinstance(x, keras.layers.Resizing) for x in layers_of(model))

@@ -86,6 +86,31 @@ def test_refusal_names_first_differing_layer(
         export_keras(tmp_path / "model.onnx", quantized=False)
 
 
+def test_a_single_wrong_value_is_stated_with_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 20_000
+    wrong = np.zeros(size, np.float32)
+    wrong[7] = 2e-2
+
+    def lower_wrongly(*args: Any, **options: Any) -> ir.Model:
+        graph = lower(*args, **options)
+        (output,) = graph.graph.outputs
+        added = ir.Value(name="wrong", const_value=ir.tensor(wrong, name="wrong"))
+        graph.graph.register_initializer(added)
+        shifted = ir.Node("", "Add", [output, added], num_outputs=1)
+        graph.graph.append(shifted)
+        graph.graph.outputs[0] = shifted.outputs[0]
+        shifted.outputs[0].shape, shifted.outputs[0].dtype = output.shape, output.dtype
+        output.name, shifted.outputs[0].name = "right", output.name
+        return graph
+
+    monkeypatch.setattr(finish, "lower", lower_wrongly)
+    x = keras.Input((size,))
+    with pytest.raises(VerificationError, match=r"a value differs by 0\.02, .* 0\.0001 of that"):
+        qat_lib.export_onnx(keras.Model(x, layers.ReLU()(x)), tmp_path / "model.onnx")
+
+
 @pytest.mark.matrix_except("options0", "options3")
 @pytest.mark.parametrize(
     "options",

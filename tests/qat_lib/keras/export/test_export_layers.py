@@ -107,6 +107,16 @@ def test_an_open_image_size_stays_open(tmp_path):
         assert qat_lib.check_parity(model, path, data).passed
 
 
+def test_resized_integers_are_compared_as_predict_computes_them(tmp_path):
+    # Keras rounds them if called eagerly.
+    x = keras.Input((None, None, 3), dtype="uint8")
+    model = keras.Model(x, L.Rescaling(1 / 127.5, -1)(L.Resizing(5, 5)(x)))
+    path = tmp_path / "resized.onnx"
+    assert qat_lib.export_onnx(model, path).findings == ()
+    images = np.random.default_rng(0).integers(0, 256, (2, 9, 7, 3), np.uint8)
+    assert qat_lib.check_parity(model, path, images).passed
+
+
 def test_ranges_that_nobody_set_are_named(tmp_path, caplog):
     x = keras.Input(IMAGE)
     model = qat_lib.quantize_model(keras.Model(x, L.Conv2D(4, 3, name="conv")(x)))
