@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from math import ceil
 
 from qat_lib.engines.engine import Batch, Engine
-from qat_lib.engines.timing import Measured, check_arguments, summarize_times
+from qat_lib.engines.timing import LEAST_REQUESTS, Measured, check_arguments, summarize_times
 from qat_lib.engines.values import Latency
 from qat_lib.support.mappings import map_values
 
@@ -26,7 +27,7 @@ def benchmark_together(
     Args:
         engines: the engines by name.
         batch_size: samples in each request.
-        seconds: time for each engine, over all its turns.
+        seconds: time for each engine, over all its turns, with at least ten timed requests.
         rounds: turns of each engine.
         seed: seed of the random input.
 
@@ -39,8 +40,10 @@ def benchmark_together(
         check_arguments(batch_size, seconds)
         requests[name] = engine.random_batch(batch_size, seed=seed)
         parts[name] = []
+    least = ceil(LEAST_REQUESTS / rounds)
     for turn in range(rounds):
         # Alternating order, so that no engine always runs after the same neighbour.
         for name in list(engines)[:: 1 if turn % 2 else -1]:
-            parts[name].append(engines[name].measure(requests[name], seconds=seconds / rounds))
+            part = engines[name].measure(requests[name], seconds=seconds / rounds, least=least)
+            parts[name].append(part)
     return map_values(partial(summarize_times, batch_size), parts)

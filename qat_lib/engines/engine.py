@@ -14,6 +14,7 @@ from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.request_pool import RequestLimits, RequestPool
 from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.timing import (
+    LEAST_REQUESTS,
     Measured,
     check_arguments,
     summarize_times,
@@ -163,8 +164,15 @@ class Engine(ABC):
             batch_size, [self.measure(request, seconds=seconds, warmup_seconds=warmup_seconds)]
         )
 
-    def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
-        """Time requests of ``batch`` for ``seconds``, after a warm-up.
+    def measure(
+        self,
+        batch: Batch,
+        *,
+        seconds: float,
+        warmup_seconds: float = 0.0,
+        least: int = LEAST_REQUESTS,
+    ) -> Measured:
+        """Time at least ``least`` requests of ``batch`` for ``seconds``, after a warm-up.
 
         ``benchmark`` summarizes the result.
         """
@@ -172,8 +180,8 @@ class Engine(ABC):
         def send() -> object:
             return self.infer(batch)
 
-        warm_up(send, warmup_seconds)
-        return time_requests(send, seconds, clients=self.clients)
+        warm_up(send, warmup_seconds, least)
+        return time_requests(send, seconds, least=least, clients=self.clients)
 
     def random_batch(self, batch_size: int, *, seed: int = 0) -> dict[str, Array]:
         """Return normal random input of ``batch_size`` samples, by input name."""

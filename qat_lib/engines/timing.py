@@ -26,15 +26,17 @@ class Measured:
     clients: int = 1
 
 
-def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 1) -> Measured:
-    """Time sequential requests for ``seconds``, at least ten per client."""
+def time_requests(
+    send: Callable[[], object], seconds: float, *, least: int = LEAST_REQUESTS, clients: int = 1
+) -> Measured:
+    """Time sequential requests for ``seconds``, at least ``least`` per client."""
     clock = time.perf_counter
     begin = clock()
     end = begin + seconds
 
     def run(_: int) -> list[float]:
         durations: list[float] = []
-        while (start := clock()) < end or len(durations) < LEAST_REQUESTS:
+        while (start := clock()) < end or len(durations) < least:
             send()
             durations.append(clock() - start)
         return durations
@@ -48,10 +50,10 @@ def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 
     return Measured(end_to_end=durations, total=clock() - begin, clients=clients)
 
 
-def warm_up(send: Callable[[], object], seconds: float) -> None:
-    """Send requests for ``seconds``, at least three."""
+def warm_up(send: Callable[[], object], seconds: float, least: int = LEAST_REQUESTS) -> None:
+    """Send requests for ``seconds``: at least three, or ``least`` if that is lower."""
     end = time.perf_counter() + seconds
-    for _ in range(_WARM_REQUESTS):
+    for _ in range(min(_WARM_REQUESTS, least)):
         send()
     while time.perf_counter() < end:
         send()

@@ -107,27 +107,41 @@ class EngineTrial:
         backend = get_backend(self.backend)
         if backend.supports("typed_graphs"):
             return FloatEngine(path=path, precision="fp16")
-        onnx, warnings, engines = path.with_suffix(".onnx"), [], {"fp32": path}
+        onnx = path.with_suffix(".onnx")
+        warnings: list[str] = []
         with TemporaryDirectory(dir=self.folder) as folder:
-            for precision in backend.float_precisions():
-                if precision == "fp32":
-                    continue
+
+            def build(precision: str, *, verify: bool) -> Path | None:
                 changed: Any = {"float_precision": precision}
-                spec = replace(self._spec(onnx), **changed)
+                spec, output = (
+                    replace(self._spec(onnx), **changed),
+                    Path(folder, precision + ".engine"),
+                )
                 try:
-                    other = build_engine(onnx, spec, output=Path(folder) / f"{precision}.engine")
+                    return build_engine(onnx, spec, output=output, verify=verify).path
                 except EngineBuildError as error:  # for example an overflow of FP16
                     warnings.append(f"No {precision.upper()} engine: {error}")
-                else:
-                    if accepts(other.path):
-                        engines[precision] = other.path
-            times = self.compare(engines) if len(engines) > 1 else {"fp32": 0.0}
-            best = min(times, key=times.__getitem__)
-            if best != "fp32":
-                # The engine with its manifest, layers and log.
-                for file in Path(folder).glob(f"{best}.*"):
-                    file.replace(path.parent / f"{path.stem}{file.name.removeprefix(best)}")
-        return FloatEngine(path=path, precision=best, warnings=tuple(warnings))
+                    return None
+
+            engines = {"fp32": path}
+            for precision in backend.float_precisions():
+                if precision != "fp32" and (other := build(precision, verify=False)):
+                    engines[precision] = other
+            # Briefly: a wrong choice needs two that are about equally fast.
+            brief = replace(self, seconds=self.seconds / 4)
+            times = brief.compare(engines) if len(engines) > 1 else {"fp32": 0.0}
+            for precision in sorted(times, key=times.__getitem__):
+                if precision == "fp32":
+                    break
+                other = build(precision, verify=True)  # slower than the measurement
+                if other is not None and accepts(other):
+                    # The engine with its manifest, layers and log.
+                    for file in Path(folder).glob(f"{precision}.*"):
+                        file.replace(
+                            path.parent / f"{path.stem}{file.name.removeprefix(precision)}"
+                        )
+                    break
+        return FloatEngine(path=path, precision=precision, warnings=tuple(warnings))
 
     def build_int8(
         self, quantized: Any, name: str, *, backend: BackendChoice | None = None, **options: Any

@@ -17,7 +17,7 @@ from qat_lib.engines.tensorrt.cuda import Device
 from qat_lib.engines.tensorrt.execution import Execution
 from qat_lib.engines.tensorrt.inspector import read_inspector
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
-from qat_lib.engines.timing import Measured, time_requests, warm_up
+from qat_lib.engines.timing import LEAST_REQUESTS, Measured, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer
 from qat_lib.support.mappings import map_values
 
@@ -46,7 +46,14 @@ class TensorRTEngine(Engine):
         make = partial(Execution, self._plan, device, manifest, profiles, log)
         self._open_requests(make, _PARALLEL, limits)
 
-    def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
+    def measure(
+        self,
+        batch: Batch,
+        *,
+        seconds: float,
+        warmup_seconds: float = 0.0,
+        least: int = LEAST_REQUESTS,
+    ) -> Measured:
         """Measure like ``trtexec``.
 
         After a warm-up, events measure the compute time, with a CUDA graph if possible.
@@ -59,9 +66,9 @@ class TensorRTEngine(Engine):
             def send() -> None:
                 compute.append(run())
 
-            warm_up(send, warmup_seconds)
+            warm_up(send, warmup_seconds, least)
             compute.clear()
-            whole = time_requests(send, seconds)
+            whole = time_requests(send, seconds, least=least)
         return replace(whole, compute=compute, cuda_graph=captured)
 
     def _run(self, request: Execution, values: list[Array]) -> dict[str, Array]:

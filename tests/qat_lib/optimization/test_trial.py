@@ -25,6 +25,7 @@ class Builds:
         self.trial = EngineTrial(folder=folder, backend="openvino")
         self.path = folder / "float.engine"
         self._times = times
+        self.wrong: set[str] = set()
         backend = type(get_backend("openvino"))
         monkeypatch.setattr(backend, "float_precisions", lambda _: tuple(times))
         monkeypatch.setattr(module, "build_engine", self.build)
@@ -32,8 +33,10 @@ class Builds:
         monkeypatch.setattr(EngineTrial, "compare", self.compare)
         self.build(folder / "float.onnx", BuildSpec(backend="openvino"), output=self.path)
 
-    def build(self, onnx: Path, spec: BuildSpec, *, output: Path) -> Any:
+    def build(self, onnx: Path, spec: BuildSpec, *, output: Path, verify: bool = True) -> Any:
         precision = spec.float_precision
+        if verify and precision in self.wrong:
+            raise EngineBuildError(f"{precision} of {onnx.name} is wrong")
         if self._times[precision] == float("inf"):
             raise EngineBuildError(f"{precision} of {onnx.name} overflows")
         for suffix in SUFFIXES:
@@ -76,3 +79,14 @@ def test_float_engine_of_low_quality_is_not_chosen(
     found = builds.trial.fastest_float(builds.path, lambda path: path.read_text() != "bf16")
     assert found.precision == "fp32"
     assert set(builds.left().values()) == {"fp32"}
+
+
+def test_wrong_float_engine_gives_way_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = Builds(monkeypatch, tmp_path, fp32=1.0, bf16=0.5, fp16=0.1)
+    builds.wrong.add("fp16")
+    found = builds.trial.fastest_float(builds.path)
+    assert found.precision == "bf16"
+    assert set(builds.left().values()) == {"bf16"}
+    assert found.warnings == ("No FP16 engine: fp16 of float.onnx is wrong",)
