@@ -16,7 +16,7 @@ from recurrent_networks import FEATURES, STEPS, write_loop, write_stacked
 from qat_lib.engines import BuildSpec, build_engine, load_engine, parse_shapes, read_manifest
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.onnx_graph import read_summary
-from qat_lib.engines.onnxruntime import OnnxRuntimeEngine
+from qat_lib.engines.onnxruntime import OnnxRuntimeEngine, Reference
 from qat_lib.engines.openvino import OpenVINOEngine, advise
 from qat_lib.engines.tensorrt import backend as tensorrt_backend
 from qat_lib.engines.tensorrt.runtime import TensorRTEngine
@@ -216,6 +216,42 @@ def test_other_dynamic_dimensions_are_tried_too(tmp_path: Path, cpu_backend: Any
     verification = build_engine(model, spec).manifest.verification
     assert verification is not None
     assert verification["requests"] == ["1x4", "2x16", "4x64"]
+
+
+def test_large_request_repeats_samples_that_the_reference_has_answered(
+    fp32_onnx: Path, tmp_path: Path, spoil: Spoil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    run = Reference.run
+
+    def counted(self: Any, request: Any) -> Any:
+        asked.append(len(request["input"]))
+        return run(self, request)
+
+    monkeypatch.setattr(Reference, "run", counted)
+    spec = BuildSpec(backend="onnxruntime", max_batch_size=32)
+    build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")
+    assert asked == [1, 6]
+
+    def spoil_late(answers: dict[str, Any]) -> dict[str, Any]:
+        """Be wrong in the last sample of the largest batch."""
+        return {
+            name: value * (np.arange(len(value)) != 31)[:, None] for name, value in answers.items()
+        }
+
+    spoil(OnnxRuntimeEngine, spoil_late)
+    with pytest.raises(EngineBuildError, match=r"6x1x8x8: [0-9.e-]+; 32x1x8x8: 0\.[1-9]"):
+        build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")
+
+
+def test_samples_may_influence_each_other(tmp_path: Path, cpu_backend: Any) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])
+    node = helper.make_node("Softmax", ["x"], ["y"], "s", axis=0)
+    model = save(tmp_path / "m.onnx", [node], [x], [y], [])
+    artifact = build_engine(model, BuildSpec(backend=cpu_backend, max_batch_size=32))
+    assert artifact.manifest.verification is not None
+    assert artifact.manifest.verification["differences"]["y"] < 1e-6
 
 
 def test_engine_of_one_shape_answers_several_requests(
