@@ -39,10 +39,20 @@ class BatchReader:
             raise CalibrationError(
                 f"Expected arrays or an iterable of batches. Received: {type(data).__name__}."
             )
+        ranks: dict[int, Any] = {}
         for batch in data:
             # A tuple that is not one array per input is (inputs, labels), as in a tf.data.Dataset.
             alone = not isinstance(batch, (tuple, list)) or self._is_one_for_each(batch)
-            yield batch if alone else batch[0]
+            taken = batch if alone else batch[0]
+            if self.is_array(taken):
+                ranks.setdefault(len(taken.shape), tuple(taken.shape))
+            if len(ranks) > 1:
+                raise CalibrationError(
+                    "Expected batches with one number of dimensions, since the model has one input "
+                    "(arguments with a default keep it). Received batches of shape "
+                    f"{' and '.join(map(str, ranks.values()))}."
+                )
+            yield taken
 
     def _cut(self, data: Any, batch_size: int) -> Iterator[Any]:
         sizes = [len(part) for part in _parts(data)]
@@ -94,8 +104,11 @@ def _is_arraylike(data: Any) -> bool:
 
 
 def _as_numpy(tensor: Any) -> np.ndarray:
-    # A PyTorch tensor may need gradients, or be on a GPU.
-    return np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
+    # A PyTorch tensor may need gradients, be on a GPU, or of a type that NumPy lacks.
+    if hasattr(tensor, "detach"):
+        tensor = tensor.detach().cpu()
+        tensor = tensor.float() if "bfloat16" in str(tensor.dtype) else tensor
+    return np.asarray(tensor)
 
 
 def inputs_in_order(names: Sequence[str], batch: Mapping[str, Any]) -> list[Any]:

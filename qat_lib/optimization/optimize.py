@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -15,7 +15,7 @@ from qat_lib.analysis import analyze_onnx, to_html
 from qat_lib.calibrators.batches import read_arrays
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.core.spec import QuantizationSpec
-from qat_lib.engines import EngineArtifact, load_engine
+from qat_lib.engines import EngineArtifact, choose_backend, load_engine
 from qat_lib.engines.backend import get_backend
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files.output_files import check_output
@@ -255,8 +255,10 @@ def optimize(
         report=on_progress or _quiet,
     )
     run.report("float engine", 0, 1)
-    built = trial.build_float(model)
-    run.reference = run.outputs(built)
+    built = trial.build_float(model, recipe.backend)
+    # Another one where the first can't run an operation of the model.
+    run.trial = trial = replace(trial, backend=choose_backend(built.manifest.backend))
+    run.reference = run.outputs(built.path)
     run.name, run.metric = _metric(metric, run.reference, labels)
     run.float_value = run.metric(run.reference, run.reference)
 
@@ -270,7 +272,7 @@ def optimize(
 
     run.report("latency", 0, 1)
     float_engine = trial.fastest_float(
-        built, lambda path: max_drop is None or run.float_value - run.value(path) <= max_drop
+        built.path, lambda path: max_drop is None or run.float_value - run.value(path) <= max_drop
     )
     times = trial.compare({"float": float_engine.path, "int8": run.artifact.path})
     last = run.attempts[-1]
@@ -300,7 +302,7 @@ def optimize(
         float_ms=times["float"],
         int8_ms=times["int8"],
         attempts=tuple(run.attempts),
-        warnings=(*run.artifact.warnings, *float_engine.warnings),
+        warnings=(*built.warnings, *run.artifact.warnings, *float_engine.warnings),
         seconds=round(time.perf_counter() - began, 3),
     )
     write_text(folder / "plan.json", run.plan.to_json())

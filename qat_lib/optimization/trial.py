@@ -85,13 +85,18 @@ class EngineTrial:
             seconds=seconds,
         )
 
-    def build_float(self, model: Any) -> Path:
-        """Build the engine of a float model in FP32, or FP16 if the graph decides the precision."""
+    def build_float(self, model: Any, backend: BackendChoice | None = None) -> EngineArtifact:
+        """Build the engine of a float model in FP32, or FP16 if the graph decides the precision.
+
+        Args:
+            model: the model.
+            backend: as for ``build_int8``.
+        """
         typed = get_backend(self.backend).supports("typed_graphs")
         onnx = self.folder / "float.onnx"
         options = {"target": self.backend, "float_precision": "fp16" if typed else "fp32"}
         front_end_of(model).export_like(model, onnx, self.example, **options)
-        return build_engine(onnx, self._spec(onnx)).path
+        return build_engine(onnx, replace(self._spec(onnx), backend=backend or self.backend))
 
     def fastest_float(
         self, path: Path, accepts: Callable[[Path], bool] = lambda _: True

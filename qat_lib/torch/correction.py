@@ -58,9 +58,15 @@ def correct_bias(
     correction = BiasCorrection(graph, _ModuleBiases(), on_layer)
     correction.run(
         lambda visit, form: run_lockstep(graph, batches, visit, form=form),
-        lambda x: x.detach().float().cpu().numpy(),
+        _values,
     )
     return correction.report(batches)
+
+
+def _values(output: Any) -> np.ndarray:
+    """Return the numbers of an output: a tensor, or a structure of tensors such as a namedtuple."""
+    leaves = torch.utils._pytree.tree_leaves(output)
+    return np.concatenate([leaf.detach().float().cpu().numpy().ravel() for leaf in leaves])
 
 
 class _ModuleBiases:
@@ -128,6 +134,8 @@ class _ModuleMean(_ModuleBias):
     def subtract(self, shift: np.ndarray) -> None:
         """Change the mean such that the outputs of the batch norm lose the shift."""
         norm = self._norm
-        gamma = norm.weight.detach().cpu().numpy() if norm.affine else 1.0
+        gamma = norm.weight.detach().float().cpu().numpy() if norm.affine else 1.0
         # A larger running mean lowers the outputs: the sign is opposite to a bias.
-        super().subtract(-mean_shift(shift, gamma, norm.running_var.cpu().numpy(), norm.eps))
+        super().subtract(
+            -mean_shift(shift, gamma, norm.running_var.float().cpu().numpy(), norm.eps)
+        )

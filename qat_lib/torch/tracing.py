@@ -21,6 +21,7 @@ from qat_lib.torch.existing_quantizers import is_quantized
 from qat_lib.torch.functional_layers import functions_to_modules
 from qat_lib.torch.in_place import assigned, follow_in_place
 from qat_lib.torch.inference import in_inference
+from qat_lib.torch.transformers import is_opened, opened
 
 logger = logging.getLogger("qat_lib")
 
@@ -30,6 +31,8 @@ FLAG = "qatline_training"
 """Name of the submodule that returns whether the model is training."""
 WHOLE = (float_nn.Conv1d, float_nn.Conv2d, float_nn.Conv3d, float_nn.Linear)
 """Classes whose subclasses are also one operation, unless they override forward."""
+_ROUNDING = 1e-4
+"""Difference between two orders of the same sums, as a share of the largest output."""
 FACTORIES = (
     *(torch.ones, torch.zeros, torch.full, torch.empty, torch.eye),
     *(torch.arange, torch.linspace, torch.rand, torch.randn),
@@ -113,6 +116,8 @@ class GraphTracer(fx.Tracer):
         self._inputs = inputs
         self._leaves = leaves
         self._example = example
+        # The module that is called by separate operations.
+        self._open: nn.Module | None = None
         self.failed: nn.Module | None = None
         self.values: ExampleValues | None = None
 
@@ -148,14 +153,19 @@ class GraphTracer(fx.Tracer):
         """Trace a call of a module, and record the innermost module that fails."""
         if self._is_computing or not self._is_part(m):
             return forward(*args, **kwargs)
+        is_leaf = any(m is leaf for leaf in self._leaves)
+        parts = None if is_leaf else opened(m, args, kwargs)
+        self._open = m if parts else None
         try:
-            return super().call_module(m, forward, args, kwargs)
+            return super().call_module(m, parts or forward, args, kwargs)
         except Exception:
             self.failed = self.failed or m
             raise
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module is one operation of the graph."""
+        if m is self._open:
+            return False
         if (
             is_quantized(m)
             or isinstance(m, TrainingFlag)
@@ -182,6 +192,9 @@ class GraphTracer(fx.Tracer):
             self.values = ExampleValues(self.root, self._example)
         names = required_arguments(self.root, self._inputs)
         traced = [self.create_proxy("placeholder", name, (), {}) for name in names]
+        parts = opened(self.root, traced, {})
+        if parts is not None:
+            return lambda _, *inputs: parts(*inputs), [self.root, *traced]
         return root_fn, [self.root, *traced]
 
 
@@ -273,8 +286,10 @@ def _trace(
         # A module's code may raise anything when it gets proxies of tensors.
         except Exception as error:
             failed = tracer.failed
-            has_weights = failed is None or next(failed.parameters(), None) is not None
-            if not (failed is None or has_weights or any(failed is leaf for leaf in leaves)):
+            can_be_leaf = failed is not None and (
+                is_opened(failed) or next(failed.parameters(), None) is None
+            )
+            if failed is not None and can_be_leaf and not any(failed is x for x in leaves):
                 leaves.append(failed)
             elif example and not guide:
                 # Later, because the branches of an example are right for similar inputs only.
@@ -301,9 +316,14 @@ def _trace(
 def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) -> bool:
     """Return whether a traced module has the same outputs as the module.
 
+    Attention by separate operations rounds differently; other outputs are identical.
+
     A forward that branches on the type of its arguments, or records calls of its submodules, takes
     another path under torch.fx. Other mappings, such as the outputs of Hugging Face's models, become
     a ``dict``.
+
+    Raises:
+        UnsupportedModelError: the module can't run on the example.
     """
     random = torch.Generator().manual_seed(0)
 
@@ -314,14 +334,25 @@ def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) 
 
     filled = torch.utils._pytree.tree_map(fill, tuple(example))
     with unchanged(module), in_inference(module), in_inference(traced), torch.no_grad():
-        expected, form = torch.utils._pytree.tree_flatten(_as_traced(module(*filled)))
+        try:
+            answers = module(*filled)
+        # The user's code may raise anything.
+        except Exception as error:
+            shapes = ", ".join(str(tuple(x.shape)) for x in filled if isinstance(x, torch.Tensor))
+            raise UnsupportedModelError(
+                f"{type(module).__name__} can't run on inputs of shape {shapes}: "
+                f"{describe_error(error)}. Arguments of forward with a default keep it; other "
+                "arguments get one array each."
+            ) from error
+        expected, form = torch.utils._pytree.tree_flatten(_as_traced(answers))
         try:
             found, other = torch.utils._pytree.tree_flatten(traced(*filled))
         # Wrong shapes raise errors of many types.
         except Exception:  # noqa: BLE001
             return False
     # Structures first: map would ignore missing outputs.
-    return form == other and all(map(_equal, expected, found))
+    alike = _close if any(map(is_opened, module.modules())) else _equal
+    return form == other and all(map(alike, expected, found))
 
 
 def _as_traced(outputs: Any) -> Any:
@@ -335,9 +366,21 @@ def _equal(x: Any, y: Any) -> bool:
     return bool(type(x) is type(y) and x == y)
 
 
+def _close(x: Any, y: Any) -> bool:
+    if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.shape == y.shape):
+        return _equal(x, y)
+    largest = float(x.nan_to_num().abs().max()) if x.numel() else 0.0
+    return bool(torch.allclose(x, y, rtol=0, atol=_ROUNDING * largest, equal_nan=True))
+
+
 def _untraceable(module: nn.Module, reason: str) -> str:
     """Return an error message with a remedy for an untraceable module."""
     text = f"torch.fx can't trace {type(module).__name__}: {reason}. "
+    if isinstance(module, torch.jit.ScriptModule):
+        return text + "Pass the module that was given to torch.jit.script or torch.jit.trace."
+    parallel = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+    if parallel or hasattr(module, "_orig_mod"):  # of torch.compile
+        return text + f"Pass the module inside: model.{'module' if parallel else '_orig_mod'}."
     if part := _traceable_part(module):
         text += (
             "Quantize a part that it can trace, and put it back: "

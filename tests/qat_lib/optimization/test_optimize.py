@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -17,7 +17,12 @@ from planted_faults import scale_channel
 import qat_lib
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.engines import load_engine
-from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.errors import (
+    CalibrationError,
+    ConfigError,
+    EngineBuildError,
+    UnsupportedModelError,
+)
 from qat_lib.optimization import optimize
 from qat_lib.ptq import PtqRecipe
 
@@ -200,6 +205,75 @@ def test_optimize_takes_modules_with_newer_operators(tmp_path: Path) -> None:
     found = optimize(Folding(), images, tmp_path, **QUICK)
     assert found.int8_layers == found.weighted_layers == 1
     assert onnx.load(found.onnx).opset_import[0].version == 18
+
+
+class Answer(NamedTuple):
+    mean: Any
+    scale: Any
+
+
+def test_optimize_takes_modules_in_bfloat16_with_named_outputs(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(5, 4, 3, bias=False)
+            self.norm = torch.nn.BatchNorm2d(4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.norm(self.conv(x)).mean((2, 3))
+            return Answer(mean=y, scale=y.exp())
+
+    torch.manual_seed(0)
+    images = torch.from_numpy(IMAGES.transpose(0, 3, 1, 2).copy()).bfloat16()
+    found = optimize(Named().bfloat16().eval(), images, tmp_path, **QUICK)
+    assert (found.int8_layers, found.metric) == (1, "fidelity")
+    assert found.value > 0.9
+    with load_engine(found.engine) as engine:
+        assert len(engine.outputs) == 2
+
+
+@pytest.mark.matrix
+def test_optimize_takes_the_backend_that_runs_the_model(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Spectrum(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(33, 3)
+            self.register_buffer("window", torch.hann_window(64))
+
+        def forward(self, x: Any) -> Any:
+            parts = torch.stft(x, 64, 32, window=self.window, return_complex=True)
+            return self.head(torch.log1p(parts.abs()).mean(-1))
+
+    signals = np.random.default_rng(0).normal(size=(16, 512)).astype(np.float32)
+    found = optimize(Spectrum(), signals, tmp_path, **QUICK)
+    assert (found.backend, found.weighted_layers) == ("onnxruntime", 1)
+    assert any("ONNX Runtime built the engine instead" in text for text in found.warnings)
+    with pytest.raises(EngineBuildError, match="can't compile"):
+        optimize(Spectrum(), signals, tmp_path, recipe=PtqRecipe(backend="openvino"), **QUICK)
+
+
+def test_optimize_refuses_modules_that_cannot_run(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Needing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(7, 2)
+
+        def forward(self, x: Any, more: Any = None) -> Any:
+            return self.head(x if more is None else torch.cat([x, more], 1))
+
+    vectors = IMAGES[:, 0, 0]
+    with pytest.raises(
+        UnsupportedModelError, match=r"can't run on inputs of shape \(2, 5\): .*7x2"
+    ):
+        optimize(Needing(), [vectors, vectors[:, :2]], tmp_path, **QUICK)
+    with pytest.raises(CalibrationError, match=r"one number of .* \(48, 5\) and \(48, 8, 8, 5\)"):
+        optimize(torch.nn.Linear(5, 2), [vectors, IMAGES], tmp_path, **QUICK)
 
 
 def test_optimize_refuses(tmp_path: Path) -> None:

@@ -191,6 +191,20 @@ def test_untraceable_code_is_refused_with_advice(module: nn.Module) -> None:
         trace_module(module)
 
 
+@pytest.mark.parametrize(
+    ("wrap", "advice"),
+    [
+        (torch.compile, r"Pass the module inside: model\._orig_mod"),
+        (nn.DataParallel, r"Pass the module inside: model\.module"),
+        (torch.jit.script, "Pass the module that was given to torch.jit.script"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_wrapped_module_is_refused_with_the_one_inside(wrap: Any, advice: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=advice):
+        trace_module(wrap(nn.Sequential(nn.Linear(2, 2), nn.ReLU())))
+
+
 class Resize(nn.Module):
     """Enlarges by a computed size."""
 

@@ -150,7 +150,9 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, milliseconds: Any) -> None:
         self.built: list[str] = []
         self._milliseconds = milliseconds
-        monkeypatch.setattr(EngineTrial, "build_float", lambda *_: Path("float"))
+        monkeypatch.setattr(
+            EngineTrial, "build_float", lambda *_: SimpleNamespace(path=Path("float"))
+        )
         monkeypatch.setattr(EngineTrial, "build_int8", self.build)
         monkeypatch.setattr(EngineTrial, "compare", self.compare)
         monkeypatch.setattr(EngineTrial, "on", self.on)
