@@ -12,6 +12,8 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   between, both reads are correct.
 - An INT8 product with weights, multiplied by constants that differ along another axis than the last,
   such as those of a LayerScale on transposed tensors. A Clip in between, as above.
+- An INT8 convolution, reshaped in front of a Clip and a quantizer: the scale of the first channel is
+  taken for all. A Clip before the Reshape, as above.
 - A maximum in front of a quantizer, and a mean without keepdims or of values with factors or summands
   by channel, such as the scales of INT8 weights: a kernel that reduces and also rescales or quantizes
   is often wrong. With keepdims and a Squeeze behind it, all are correct.
@@ -65,6 +67,7 @@ _THROUGH = _MOVERS | onnx_operators("activation") | {"Clip", "Identity", _CONCAT
 _REDUCTIONS = onnx_operators("reduction")
 _ARITHMETIC = onnx_operators("arithmetic")
 _COMMUTATIVE = onnx_operators("merge", "arithmetic")
+_RESHAPES = onnx_operators("reshape")
 _LOOPS = onnx_operators("loop")
 _MIDDLE = 128
 # Bytes in a row of AMX's tiles.
@@ -108,7 +111,9 @@ def sound_form(path: Path, cpu: Cpu, precision: EnginePrecision = "fp32") -> Sou
 
     graph = OnnxGraph.load(path)
     shifted = list(dict.fromkeys(_misread_pairs(graph)))
-    torn = [*_torn_tensors(graph), *_rescaled_rows(graph)] if graph.opset >= _CLIP_OPSET else []
+    torn: list[str] = []
+    if graph.opset >= _CLIP_OPSET:
+        torn += [*_torn_tensors(graph), *_rescaled_rows(graph), *_reshaped(graph)]
     is_quantized = any(node.op == "QuantizeLinear" for node in graph.nodes)
     can_squeeze = graph.opset >= _SQUEEZE_OPSET
     reduced = list(_misread_reductions(graph)) if is_quantized and can_squeeze else []
@@ -321,6 +326,27 @@ def _rescaled_rows(graph: OnnxGraph) -> Iterator[str]:
             weights = graph.producer(product.input(1))
             if weights is not None and weights.op == "DequantizeLinear":
                 yield tensor
+
+
+def _reshaped(graph: OnnxGraph) -> Iterator[str]:
+    """Yield outputs of INT8 convolutions in front of a Reshape, then a Clip and a quantizer."""
+    for clip in graph.nodes:
+        readers = graph.consumers(clip.outputs[0]) if clip.op == "Clip" else ()
+        if not any(reader.op == "QuantizeLinear" for reader in readers):
+            continue
+        found, tensor = "", clip.input(0)
+        node = graph.producer(tensor)
+        while node is not None and node.op in _MOVERS | _ARITHMETIC:
+            (tensor, *more) = [each for each in node.inputs if not graph.is_constant(each)]
+            if node.op in _RESHAPES:
+                found = tensor
+            elif more:
+                break
+            node = graph.producer(tensor)
+        if found and node is not None and node.op in _CONVOLUTIONS:
+            weights = graph.producer(node.input(1))
+            if weights is not None and weights.op == "DequantizeLinear":
+                yield found
 
 
 def _misread_reductions(graph: OnnxGraph) -> Iterator[tuple[str, list[int]]]:

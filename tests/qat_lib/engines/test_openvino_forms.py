@@ -186,6 +186,21 @@ def rescaled(path: Path, factors: tuple[int, ...], bias: bool = True) -> Path:
     return graph.save(path, graph.node("Mul", y, graph.constant(values)))
 
 
+def reshaped(path: Path, activation: str = "Relu") -> Path:
+    """Write a convolution with other scales for each channel, flattened, clipped and quantized."""
+    graph = Graph()
+    integers = graph.random.integers(-SAFE, SAFE + 1, (CHANNELS, CHANNELS, 1, 1)).astype(np.int8)
+    scale = graph.constant(graph.random.uniform(0.004, 0.02, CHANNELS).astype(np.float32))
+    zeros = graph.constant(np.zeros(CHANNELS, np.int8))
+    weights = graph.node("DequantizeLinear", graph.constant(integers), scale, zeros, axis=0)
+    y = graph.node("Conv", graph.pair("x"), weights)
+    y = graph.node(activation, y) if activation else y
+    y = graph.node("Reshape", y, graph.constant(np.array([0, -1])))
+    y = graph.node("Clip", y, graph.constant(np.float32(0)), graph.constant(np.float32(2)))
+    y = graph.pair(y, np.uint8(0), 2 / 127)
+    return graph.save(path, y, shape=["b", CHANNELS * 36])
+
+
 def build(path: Path, **options: Any) -> Any:
     spec = BuildSpec(backend="openvino", max_batch_size=4, **options)
     return build_engine(path, spec, output=path.with_suffix(".engine")).manifest
@@ -279,6 +294,20 @@ def test_product_with_factors_of_rows_is_computed_as_the_graph_says(
 
 def test_product_with_factors_of_columns_remains(tmp_path: Path) -> None:
     assert sound_form(rescaled(tmp_path / "m.onnx", (1, 1, 6)), "vnni") == SoundForm()
+
+
+@pytest.mark.parametrize("activation", ["Relu", ""])
+def test_reshaped_convolution_is_computed_as_the_graph_says(
+    tmp_path: Path, activation: str
+) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(reshaped(tmp_path / "m.onnx", activation))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == 1
+
+
+def test_reshaped_activation_remains(tmp_path: Path) -> None:
+    assert sound_form(reshaped(tmp_path / "m.onnx", "Sigmoid"), "vnni") == SoundForm()
 
 
 @pytest.mark.parametrize("zero", [SIGNED, np.uint8(0)])
@@ -383,6 +412,7 @@ FORMS = {
     "averaged": averaged,
     "pooled": lambda path: pooled(path, 1),
     "rescaled": lambda path: rescaled(path, (6, 1)),
+    "reshaped": reshaped,
 }
 
 
