@@ -13,8 +13,8 @@ from qat_lib.keras.export.precision import float32_array, use_float32
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
     """Return a copy of a ``GraphDef`` prepared for tf2onnx.
 
-    The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, and constant
-    output sizes. A Pad before a convolution with explicit padding remains a separate node.
+    The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, products instead
+    of ``RFFT``, and constant output sizes. A Pad before a convolution with explicit padding remains a separate node.
 
     Args:
         graph_def: the traced graph.
@@ -29,6 +29,8 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
     for node in list(result.node):
         if node.op == "Erfc":
             _with_erf(result, node)
+        elif node.op == "RFFT":
+            _with_products(result, node)
         elif node.op in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
             _with_constant_size(result, node)
     _keep_padding(result)
@@ -93,6 +95,45 @@ def _with_erf(graph_def: Any, node: Any) -> None:
     node.op = "AddV2" if negated else "Sub"
     del node.input[:]
     node.input.extend([one.name, erf.name])
+
+
+def _with_products(graph_def: Any, node: Any) -> None:
+    """Replace the parts of a Fourier transform of real numbers by products with its matrix.
+
+    tf2onnx converts the absolute values alone, and OpenVINO lacks ONNX's operators for the others.
+    """
+    import tensorflow as tf
+
+    made_by = {other.name: other for other in graph_def.node}
+    readers = [x for x in graph_def.node if node.name in map(node_of, x.input)]
+    shapes = made_by[node_of(node.input[0])].attr["_output_shapes"].list.shape
+    size = shapes[0].dim[-1].size if shapes and shapes[0].dim else -1
+    if size < 1 or not {x.op for x in readers} <= {"Real", "Imag", "ComplexAbs"}:
+        return  # tf2onnx refuses it
+    angles = 2 * np.pi / size * np.outer(np.arange(size), np.arange(size // 2 + 1))
+    floats = tf.float32.as_datatype_enum
+
+    def add(op: str, name: str, *inputs: str, key: str = "T") -> str:
+        made = graph_def.node.add(name=name, op=op, input=inputs)
+        made.attr[key].type = floats
+        return name
+
+    def product(part: np.ndarray, name: str) -> str:
+        matrix = add("Const", f"{name}/matrix", key="dtype")
+        value = tf.make_tensor_proto(part.astype(np.float32))
+        graph_def.node[-1].attr["value"].tensor.CopyFrom(value)
+        return add("BatchMatMulV2", name, node.input[0], matrix)
+
+    for reader in readers:
+        name, op = reader.name, reader.op
+        graph_def.node.remove(reader)
+        if op == "ComplexAbs":
+            parts = product(np.cos(angles), f"{name}/real"), product(np.sin(angles), f"{name}/imag")
+            squares = [add("Square", f"{part}/square", part) for part in parts]
+            add("Sqrt", name, add("AddV2", f"{name}/sum", *squares))
+        else:
+            product(np.cos(angles) if op == "Real" else -np.sin(angles), name)
+    graph_def.node.remove(node)
 
 
 def _with_erf_inside(function: Any) -> None:

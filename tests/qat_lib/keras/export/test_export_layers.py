@@ -7,15 +7,30 @@ import pytest
 import qat_lib
 
 keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
 L = keras.layers
 
 IMAGE = (8, 8, 4)
+
+
+def spectrogram(x, window):
+    real, imaginary = keras.ops.stft(x, window, 8, window)
+    return keras.ops.concatenate([real, imaginary], axis=-1)
+
+
 NETWORKS = {
     "embedding": ((5,), lambda x: L.GlobalAveragePooling1D()(L.Embedding(10, 4)(x)), "int32"),
     "lstm": ((5, 4), lambda x: L.LSTM(3)(x), "float32"),
     "attention": (
         (6, 8),
         lambda x: L.LayerNormalization()(x + L.MultiHeadAttention(2, 4)(x, x)),
+        "float32",
+    ),
+    "spectrogram": ((128,), lambda x: spectrogram(x, 16), "float32"),
+    "spectrogram of odd windows": ((128,), lambda x: spectrogram(x, 15), "float32"),
+    "absolute spectrogram": (
+        (128,),
+        lambda x: L.Lambda(lambda t: tf.abs(tf.signal.stft(t, 16, 8)))(x),
         "float32",
     ),
     "conv1d": (
