@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -33,16 +34,14 @@ def functions_to_modules(traced: fx.GraphModule) -> None:
         traced: the traced module, changed in place.
     """
     graph = traced.graph
+    _split_parameters(traced)
     reads = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
 
     def is_own(node: Any) -> bool:
-        """Return whether a node is a parameter of this traced module, with one reader."""
+        """Return whether a node reads a parameter of this traced module, alone."""
         if not isinstance(node, fx.Node) or node.op != "get_attr" or reads[str(node.target)] != 1:
             return False
-        holder, name = _place(traced, node)
-        # torch.fx makes plain containers of parameters. Other modules are the user's own.
-        is_plain = holder is traced or type(holder) is nn.Module
-        return is_plain and isinstance(getattr(holder, name), nn.Parameter)
+        return _is_parameter(traced, node)
 
     for node in list(graph.nodes):
         kind = _MODULES.get(function_name(node)) if node.op == "call_function" else None
@@ -66,6 +65,41 @@ def functions_to_modules(traced: fx.GraphModule) -> None:
             node.replace_all_uses_with(graph.call_module(path, (x,)))
         for unread in (node, *parameters):
             graph.erase_node(unread)
+
+
+def _split_parameters(traced: fx.GraphModule) -> None:
+    """Replace ``self.weight.chunk(3)[0]`` by the parameter ``weight_0``, and the others likewise."""
+    graph = traced.graph
+    for node in graph.find_nodes(op="call_method", target="chunk"):
+        source, count, *axis = node.args
+        parts = list(node.users)
+        reads_one = isinstance(source, fx.Node) and source.op == "get_attr" and not axis
+        are_parts = all(part.target is operator.getitem for part in parts)
+        if not (reads_one and are_parts and set(source.users) == {node}):
+            continue
+        if not _is_parameter(traced, source):
+            continue
+        holder, name = _place(traced, source)
+        values = getattr(holder, name)
+        for index, value in enumerate(values.detach().chunk(count)):
+            part_name = f"{name}_{index}"
+            setattr(holder, part_name, nn.Parameter(value.clone(), values.requires_grad))
+            with graph.inserting_before(node):
+                read = graph.get_attr(f"{str(source.target).removesuffix(name)}{part_name}")
+            for part in parts:
+                if part.args[1] == index:
+                    part.replace_all_uses_with(read)
+        delattr(holder, name)
+        for unread in (*parts, node, source):
+            graph.erase_node(unread)
+
+
+def _is_parameter(traced: fx.GraphModule, node: fx.Node) -> bool:
+    """Return whether a node reads a parameter of this traced module."""
+    holder, name = _place(traced, node)
+    # torch.fx makes plain containers of parameters. Other modules are the user's own.
+    is_plain = holder is traced or type(holder) is nn.Module
+    return is_plain and isinstance(getattr(holder, name), nn.Parameter)
 
 
 def _place(traced: fx.GraphModule, node: fx.Node) -> tuple[nn.Module, str]:

@@ -19,11 +19,11 @@ from torch import fx, nn
 def opened(module: nn.Module, args: Any, kwargs: Any) -> Callable[..., Any] | None:
     """Return the function that computes a call of ``module`` by separate operations.
 
-    None for other modules, and for attention to another sequence, with masks of unknown type, or
-    with options that are seldom used.
+    None for other modules, and for attention with masks of unknown type, or with options that are
+    seldom used.
     """
     found = _OPENED.get(type(module))
-    if found is _attention and not _is_plain_self_attention(module, *args, **kwargs):
+    if found is _attention and not _is_plain_attention(module, *args, **kwargs):
         return None
     return found and found.__get__(module)
 
@@ -33,18 +33,14 @@ def is_opened(module: nn.Module) -> bool:
     return type(module) in _OPENED
 
 
-def _is_plain_self_attention(
-    module: Any, query: Any, key: Any, value: Any, *options: Any, **named: Any
-) -> bool:
-    masks = (named.get("attn_mask"), named.get("key_padding_mask"))
+def _is_plain_attention(module: Any, *inputs: Any, **named: Any) -> bool:
     return bool(
-        query is key is value
-        and not options
+        len(inputs) <= 3
         and module._qkv_same_embed_dim
         and module.bias_k is None
         and not module.add_zero_attn
-        and not any(isinstance(mask, fx.Proxy) for mask in masks)
         and named.get("key_padding_mask") is None
+        and not isinstance(named.get("attn_mask"), fx.Proxy)
     )
 
 
@@ -60,24 +56,32 @@ def _attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Any, Any]:
-    del key, value, key_padding_mask, is_causal  # a hint that belongs to the mask
+    del key_padding_mask, is_causal  # a hint that belongs to the mask
     apart = (0, 2, 1, 3) if self.batch_first else (1, 2, 0, 3)
     together = (0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)
 
     def heads(x: Any) -> Any:
         return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(apart)
 
-    joined = nn.functional.linear(query, self.in_proj_weight, self.in_proj_bias)
-    parts = joined.chunk(3, -1)
-    query, key, value = (heads(parts[index]) for index in range(3))
+    weight, bias = self.in_proj_weight, self.in_proj_bias
+    if query is key is value:
+        joined = nn.functional.linear(query, weight, bias).chunk(3, -1)
+        parts = [joined[index] for index in range(3)]
+    else:
+        weights, biases = weight.chunk(3), None if bias is None else bias.chunk(3)
+        parts = [
+            nn.functional.linear(x, weights[index], None if biases is None else biases[index])
+            for index, x in enumerate((query, key, value))
+        ]
+    query, key, value = map(heads, parts)
     scores = torch.matmul(query / math.sqrt(self.head_dim), key.transpose(-2, -1))
     if attn_mask is not None:
         scores = scores + _added(attn_mask, self.num_heads)
-    weights = nn.functional.dropout(nn.functional.softmax(scores, -1), self.dropout, self.training)
-    outputs = torch.matmul(weights, value).permute(together).flatten(2)
+    shares = nn.functional.dropout(nn.functional.softmax(scores, -1), self.dropout, self.training)
+    outputs = torch.matmul(shares, value).permute(together).flatten(2)
     if not need_weights:
         return self.out_proj(outputs), None
-    return self.out_proj(outputs), weights.mean(1) if average_attn_weights else weights
+    return self.out_proj(outputs), shares.mean(1) if average_attn_weights else shares
 
 
 def _added(mask: torch.Tensor, heads: int) -> torch.Tensor:

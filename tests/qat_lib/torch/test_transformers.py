@@ -115,16 +115,46 @@ def test_traced_module_has_outputs_and_linear_layers_of_its_own(name: str) -> No
         (nn.TransformerDecoder(decoder(), 1, nn.LayerNorm(WIDTH)), {}),
     ],
 )
-def test_attention_to_another_sequence_stays_one_operation(
+def test_attention_to_another_sequence_has_linear_layers_of_its_own(
     inner: nn.Module, masks: dict[str, Any]
 ) -> None:
     module = ToAnother(inner, **masks).eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
     traced = trace_module(module)
     x, memory = sequences(), sequences()[:, :4] + 1
     assert_close(traced(x, memory), module(x, memory))
-    called = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
-    assert any(name.endswith("multihead_attn") for name in called)
-    assert not any(name.endswith("self_attn") for name in called)
+    assert nn.MultiheadAttention not in [type(part) for part in traced.modules()]
+    names = {name for name, part in traced.named_modules() if isinstance(part, nn.Linear)}
+    parts = [name for name in names if ".multihead_attn." in name]
+    assert {name.rpartition(".")[2] for name in parts} == {
+        *(f"in_proj_weight_{index}" for index in range(3)),
+        "out_proj",
+    }
+    # The module itself is not changed.
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_attention_with_other_queries_and_one_that_is_also_called_with_a_mask() -> None:
+    class Positions(nn.Module):
+        """Attention as in DETR, and a second call of the same module."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = attention()
+            self.again = attention(bias=False)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+            place = x + 1
+            y, _ = self.inner(query=place, key=place, value=x, need_weights=False)
+            z, _ = self.again(place, place, x)
+            return y + self.again(x, x, x, attn_mask=mask)[0] + z
+
+    module = Positions().eval()
+    traced = trace_module(module)
+    assert_close(traced(sequences(), CAUSAL), module(sequences(), CAUSAL))
+    called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    assert {"inner.in_proj_weight_0", "inner.out_proj", "again"} <= set(called)
+    assert isinstance(module.again.in_proj_weight, nn.Parameter)
 
 
 def test_attention_with_padding_stays_one_operation() -> None:
