@@ -173,10 +173,38 @@ def _decoder(
     return tgt if self.norm is None else self.norm(tgt)
 
 
+def _transformer(
+    self: Any,
+    src: Any,
+    tgt: Any,
+    src_mask: Any = None,
+    tgt_mask: Any = None,
+    memory_mask: Any = None,
+    src_key_padding_mask: Any = None,
+    tgt_key_padding_mask: Any = None,
+    memory_key_padding_mask: Any = None,
+    src_is_causal: Any = None,
+    tgt_is_causal: Any = None,
+    memory_is_causal: bool = False,
+) -> Any:
+    memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
+    return self.decoder(
+        tgt,
+        memory,
+        tgt_mask,
+        memory_mask,
+        tgt_key_padding_mask,
+        memory_key_padding_mask,
+        tgt_is_causal=tgt_is_causal,
+        memory_is_causal=memory_is_causal,
+    )
+
+
 _OPENED: dict[type, Any] = {
     nn.MultiheadAttention: _attention,
     nn.TransformerEncoderLayer: _encoder_layer,
     nn.TransformerEncoder: _encoder,
     nn.TransformerDecoderLayer: _decoder_layer,
     nn.TransformerDecoder: _decoder,
+    nn.Transformer: _transformer,
 }

@@ -113,6 +113,7 @@ def test_traced_module_has_outputs_and_linear_layers_of_its_own(name: str) -> No
         (decoder(norm_first=True), {"tgt_mask": CAUSAL, "tgt_is_causal": True}),
         (nn.TransformerDecoder(decoder(), 2), {"tgt_mask": CAUSAL}),
         (nn.TransformerDecoder(decoder(), 1, nn.LayerNorm(WIDTH)), {}),
+        (nn.Transformer(WIDTH, 2, 1, 1, 16, batch_first=True), {"src_mask": CAUSAL}),
     ],
 )
 def test_attention_to_another_sequence_has_linear_layers_of_its_own(
