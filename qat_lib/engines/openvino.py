@@ -34,7 +34,7 @@ from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import GraphSummary, bounded
 from qat_lib.engines.onnxruntime import reference_session
-from qat_lib.engines.openvino_forms import SoundForm, keep_time_axes, sound_form
+from qat_lib.engines.openvino_forms import SoundForm, make_sound, sound_form
 from qat_lib.engines.openvino_layers import read_execution_graph
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
@@ -95,7 +95,7 @@ class OpenVINOBackend(EngineBackend):
             # The file may need changes; an unchanged file is read by path, with external weights.
             form = sound_form(request.onnx, cpu_kind(), request.spec.float_precision)
             model = core.read_model(form.data or str(request.onnx))
-            keep_time_axes(model)
+            make_sound(model)
             model.reshape(map_values(_partial_shape, request.spec.shapes))
             compiled, properties = _compile(core, model, request, plain)
             data = compiled.export_model().getvalue()
@@ -198,7 +198,7 @@ def write_ir(onnx: Path, path: Path, cpu: Cpu) -> None:
     """
     try:
         model = _core().read_model(sound_form(onnx, cpu).data or str(onnx))
-        keep_time_axes(model)
+        make_sound(model)
         for index, operation in enumerate(model.get_ordered_ops()):
             # Generated names count the operations of the process: files would differ.
             if operation.get_friendly_name() == operation.get_name():

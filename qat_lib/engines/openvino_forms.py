@@ -31,6 +31,10 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
 A Q/DQ pair behind a Concat whose inputs have the scale of the pair changes no value, but OpenVINO
 requantizes each input. The pair is left out.
 
+Next to an Expand or a ConstantOfShape anywhere in the graph, OpenVINO takes the bias of the first
+channel for all in an INT8 convolution in front of a quantizer: it reads the bias with a computed
+shape, and folds that wrongly. A constant of this shape takes its place.
+
 In any precision, a recurrent layer between two Transposes is wrong for batches of 2 and more: the
 CPU plugin drops the Transposes and marks the layer as time-major, but ``export_model`` does not
 write the mark. A Clamp at the limits of float32 preserves the Transposes.
@@ -143,25 +147,47 @@ def sound_form(path: Path, cpu: Cpu, precision: EnginePrecision = "fp32") -> Sou
     )
 
 
-def keep_time_axes(model: Any) -> None:
-    """Insert a Clamp without effect behind each recurrent operation of an OpenVINO model.
+def make_sound(model: Any) -> None:
+    """Change the operations of an OpenVINO model to forms that the CPU plugin computes correctly."""
+    for operation in model.get_ordered_ops():
+        if operation.get_type_name() in _RECURRENT:
+            _keep_time_axis(operation)
+        elif operation.get_type_name() == "Add":
+            _fold_bias(operation)
+
+
+def _keep_time_axis(operation: Any) -> None:
+    """Insert a Clamp without effect behind a recurrent operation.
 
     The plugin drops the Transposes of unidirectional operations only.
     """
     from openvino import opset8
 
-    for operation in model.get_ordered_ops():
-        if operation.get_type_name() not in _RECURRENT:
+    if operation.get_attributes()["direction"] == "bidirectional":
+        return
+    sequence = operation.output(0)
+    # Before the Clamp exists: it must not become a reader of its own output.
+    readers = sequence.get_target_inputs()
+    name = f"{operation.get_friendly_name()}/clamp"
+    clamp = opset8.clamp(sequence, -_LIMIT, _LIMIT, name=name)
+    for reader in readers:
+        reader.replace_source_output(clamp.output(0))
+
+
+def _fold_bias(operation: Any) -> None:
+    """Replace the reshaped bias of a convolution by a constant."""
+    from openvino import opset8
+
+    for operand in operation.inputs():
+        reshape = operand.get_source_output().get_node()
+        shape = reshape.get_output_partial_shape(0)
+        if reshape.get_type_name() != "Reshape" or shape.is_dynamic:
             continue
-        if operation.get_attributes()["direction"] == "bidirectional":
-            continue
-        sequence = operation.output(0)
-        # Before the Clamp exists: it must not become a reader of its own output.
-        readers = sequence.get_target_inputs()
-        name = f"{operation.get_friendly_name()}/clamp"
-        clamp = opset8.clamp(sequence, -_LIMIT, _LIMIT, name=name)
-        for reader in readers:
-            reader.replace_source_output(clamp.output(0))
+        bias = reshape.input_value(0).get_node()
+        if bias.get_type_name() == "Constant":
+            values = bias.get_data().reshape(list(shape.to_shape()))
+            folded = opset8.constant(values, name=f"{operation.get_friendly_name()}/bias")
+            operand.replace_source_output(folded.output(0))
 
 
 def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:

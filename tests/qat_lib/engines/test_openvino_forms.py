@@ -56,7 +56,7 @@ class Graph:
         self,
         tensor: str,
         inputs: int,
-        bias: float | None = None,
+        bias: Any = None,
         *,
         most: int = SAFE,
         **attributes: Any,
@@ -201,6 +201,17 @@ def reshaped(path: Path, activation: str = "Relu") -> Path:
     return graph.save(path, y, shape=["b", CHANNELS * 36])
 
 
+def expanded(path: Path, op: str = "Expand") -> Path:
+    """Write a quantized convolution with other biases by channel, beside a repeated constant."""
+    graph = Graph()
+    bias = graph.random.normal(size=CHANNELS).astype(np.float32)
+    y = graph.pair(graph.conv(graph.pair("x"), CHANNELS, bias))
+    inputs = [graph.constant(np.ones(1, np.float32))] if op == "Expand" else []
+    more = graph.node(op, *inputs, graph.node("Shape", "x", end=1))
+    more = graph.node("Reshape", more, graph.constant(np.array([-1, 1, 1, 1])))
+    return graph.save(path, graph.node("Add", y, more))
+
+
 def build(path: Path, **options: Any) -> Any:
     spec = BuildSpec(backend="openvino", max_batch_size=4, **options)
     return build_engine(path, spec, output=path.with_suffix(".engine")).manifest
@@ -294,6 +305,14 @@ def test_product_with_factors_of_rows_is_computed_as_the_graph_says(
 
 def test_product_with_factors_of_columns_remains(tmp_path: Path) -> None:
     assert sound_form(rescaled(tmp_path / "m.onnx", (1, 1, 6)), "vnni") == SoundForm()
+
+
+@pytest.mark.parametrize("op", ["Expand", "ConstantOfShape"])
+def test_bias_beside_a_broadcast_is_computed_as_the_graph_says(tmp_path: Path, op: str) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(expanded(tmp_path / "m.onnx", op))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == 1
 
 
 @pytest.mark.parametrize("activation", ["Relu", ""])
@@ -413,6 +432,7 @@ FORMS = {
     "pooled": lambda path: pooled(path, 1),
     "rescaled": lambda path: rescaled(path, (6, 1)),
     "reshaped": reshaped,
+    "expanded": expanded,
 }
 
 
@@ -424,6 +444,7 @@ def test_the_forms_are_needed(tmp_path: Path, form: str, monkeypatch: pytest.Mon
     if form in ("concat", "windowed") and kernels_use_amx() != (form == "windowed"):
         pytest.skip("kernels for AMX and others have different faults")
     monkeypatch.setattr(openvino_backend, "sound_form", lambda *_: SoundForm())
+    monkeypatch.setattr(openvino_backend, "make_sound", lambda _: None)
     written = FORMS[form](tmp_path / "m.onnx")
     with pytest.raises(EngineBuildError, match="does not answer as its ONNX graph does"):
         build(written)
