@@ -148,7 +148,7 @@ def _describe(report: ParityReport) -> str:
     if report.difference <= report.allowed:  # then it is a single value
         return (
             f"on random inputs a value differs by {report.largest_difference:.3g}, and the largest "
-            f"one is {report.magnitude:.3g}; rounding explains {report.tolerance} of that."
+            f"one is {report.magnitude:.3g}; rounding explains {report.tolerance:.2g} of that."
         )
     return (
         f"on random inputs its outputs differ by {report.difference:.2g} of their spread "
