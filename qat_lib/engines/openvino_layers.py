@@ -27,10 +27,15 @@ def read_execution_graph(
     if timed:
         _exercise(compiled)
     layers, raw = [], []
+    constants: set[str] = set()  # and what is computed from constants only
     for operation in compiled.get_runtime_model().get_ordered_ops():
         info = {key: value.astype(str) for key, value in operation.get_rt_info().items()}
-        constant = list(map(_is_constant, _sources(operation)))
-        if info["layerType"] in _NOT_LAYERS or (constant and all(constant)):
+        sources = [port.get_source_output().get_node() for port in operation.inputs()]
+        constant = [node.get_friendly_name() in constants for node in sources]
+        is_constant = all(constant) if constant else info["layerType"] == "Const"
+        if is_constant:
+            constants.add(operation.get_friendly_name())
+        if info["layerType"] in _NOT_LAYERS or is_constant:
             continue
         raw.append({"name": operation.get_friendly_name(), **info})
         layers.append(_layer(operation.get_friendly_name(), info, constant, nodes, timed))
@@ -58,18 +63,6 @@ def _layer(
         time_ms=int(time_us) / 1e3 if timed and time_us.isdigit() else None,
         kernel=info["primitiveType"],
     )
-
-
-def _is_constant(node: Any) -> bool:
-    """Return whether an execution graph node is a constant or computed from constants only."""
-    if node.get_rt_info()["layerType"].astype(str) == "Const":
-        return True
-    sources = _sources(node)
-    return bool(sources) and all(map(_is_constant, sources))
-
-
-def _sources(node: Any) -> list[Any]:
-    return [port.get_source_output().get_node() for port in node.inputs()]
 
 
 def _exercise(compiled: Any) -> None:

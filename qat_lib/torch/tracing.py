@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx import _symbolic_trace
 from torch.nn import modules as float_nn
 
 from qat_lib.errors import UnsupportedModelError
@@ -277,12 +278,17 @@ def _trace(
     """
     guide: Sequence[Any] = ()
     buffers = False
+    inside: set[Any] = set()
     while True:
         tracer = GraphTracer(inputs, leaves, guide, buffers=buffers)
         try:
             # Each attempt may add one leaf, so the loop ends with the number of submodules.
-            graph = tracer.trace(module)
-            break
+            with _traced_into(inside):
+                graph = tracer.trace(module)
+            # Functions of weights, such as the attention of torchvision's Swin, depend on sizes.
+            if not example or inside or not (inside := _with_weights(graph)):
+                break
+            guide = example
         # A module's code may raise anything when it gets proxies of tensors.
         except Exception as error:
             failed = tracer.failed
@@ -311,6 +317,31 @@ def _trace(
             # Otherwise the generated code refers to a global function named "torch.ones".
             node.meta.pop("is_wrapped", None)
     return graph, bool(guide)
+
+
+def _with_weights(graph: fx.Graph) -> set[Any]:
+    """Return the functions of ``torch.fx.wrap`` that get parameters of the module."""
+    return {
+        node.target
+        for node in graph.nodes
+        if node.meta.get("is_wrapped")
+        if node.target not in FACTORIES and any(x.op == "get_attr" for x in node.all_input_nodes)
+    }
+
+
+@contextmanager
+def _traced_into(functions: set[Any]) -> Iterator[None]:
+    """Let torch.fx trace into functions that ``torch.fx.wrap`` keeps whole, within the block."""
+    wrapped = _symbolic_trace._wrapped_fns_to_patch
+    before = dict(wrapped)
+    for key, names in before.items():
+        if names.get(key[1]) in functions:
+            del wrapped[key]
+    try:
+        yield
+    finally:
+        wrapped.clear()
+        wrapped.update(before)
 
 
 def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) -> bool:

@@ -191,6 +191,38 @@ def test_untraceable_code_is_refused_with_advice(module: nn.Module) -> None:
         trace_module(module)
 
 
+def scores(x: Any, weight: Any, bias: Any) -> Any:
+    """Compute a product of rows that are padded to an even number."""
+    padded = F.pad(x, (0, 0, 0, x.shape[1] % 2))
+    return F.linear(padded, weight, bias)
+
+
+torch.fx.wrap("scores")
+
+
+class Wrapped(nn.Module):
+    """Module with weights in a function that torch.fx keeps whole, as in torchvision's Swin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(4, 6)
+
+    def forward(self, x: Any) -> Any:
+        return scores(x, self.qkv.weight, self.qkv.bias)
+
+
+def test_functions_with_weights_are_traced_into() -> None:
+    module, x = Wrapped(), torch.randn(2, 3, 4)
+    whole = trace_module(module)
+    assert [n.target for n in whole.graph.nodes if n.op == "call_function"] == [scores]
+    traced = trace_module(module, example=[x])
+    assert isinstance(traced.get_submodule("qkv"), nn.Linear)
+    assert torch.equal(traced(x), module(x))
+    # Within this package alone.
+    plain = torch.fx.symbolic_trace(module)
+    assert [n.target for n in plain.graph.nodes if n.op == "call_function"] == [scores]
+
+
 @pytest.mark.parametrize(
     ("wrap", "advice"),
     [
