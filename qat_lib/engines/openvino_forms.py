@@ -360,15 +360,15 @@ def _reshaped(graph: OnnxGraph) -> Iterator[str]:
         readers = graph.consumers(clip.outputs[0]) if clip.op == "Clip" else ()
         if not any(reader.op == "QuantizeLinear" for reader in readers):
             continue
-        found, tensor = "", clip.input(0)
-        node = graph.producer(tensor)
+        found = ""
+        node = graph.producer(clip.input(0))
         while node is not None and node.op in _MOVERS | _ARITHMETIC:
-            (tensor, *more) = [each for each in node.inputs if not graph.is_constant(each)]
-            if node.op in _RESHAPES:
-                found = tensor
-            elif more:
+            variable = [each for each in node.inputs if not graph.is_constant(each)]
+            if not variable or (len(variable) > 1 and node.op not in _RESHAPES):
                 break
-            node = graph.producer(tensor)
+            if node.op in _RESHAPES:
+                found = variable[0]
+            node = graph.producer(variable[0])
         if found and node is not None and node.op in _CONVOLUTIONS:
             weights = graph.producer(node.input(1))
             if weights is not None and weights.op == "DequantizeLinear":

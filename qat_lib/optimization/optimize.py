@@ -256,8 +256,10 @@ def optimize(
     )
     run.report("float engine", 0, 1)
     built = trial.build_float(model, recipe.backend)
-    # Another one where the first can't run an operation of the model.
-    run.trial = trial = replace(trial, backend=choose_backend(built.manifest.backend))
+    backend = choose_backend(built.manifest.backend)
+    if backend != trial.backend:  # which lacks an operation of the model
+        run.recipe = recipe = replace(recipe, backend=backend)
+        run.trial = trial = replace(trial, backend=backend)
     run.reference = run.outputs(built.path)
     run.name, run.metric = _metric(metric, run.reference, labels)
     run.float_value = run.metric(run.reference, run.reference)

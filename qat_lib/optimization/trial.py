@@ -118,10 +118,8 @@ class EngineTrial:
 
             def build(precision: str, *, verify: bool) -> Path | None:
                 changed: Any = {"float_precision": precision}
-                spec, output = (
-                    replace(self._spec(onnx), **changed),
-                    Path(folder, precision + ".engine"),
-                )
+                spec = replace(self._spec(onnx), **changed)
+                output = Path(folder, f"{precision}.engine")
                 try:
                     return build_engine(onnx, spec, output=output, verify=verify).path
                 except EngineBuildError as error:  # for example an overflow of FP16

@@ -87,7 +87,7 @@ def _attention(
 def _added(mask: torch.Tensor, heads: int) -> torch.Tensor:
     """Return a mask as values to add to scores of the shape (samples, heads, steps, steps)."""
     if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape).masked_fill(mask, -math.inf)
+        mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(mask, -math.inf)
     return mask.unflatten(0, (-1, heads)) if mask.ndim == 3 else mask
 
 

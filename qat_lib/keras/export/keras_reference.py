@@ -38,6 +38,8 @@ class KerasReference:
                 extra.append(output)
         with deep_graphs():
             self.model = keras.Model(model.input, [*model.outputs, *extra]) if extra else model
+        rounds = _rounds_images(model)
+        self._call = tf.function(self.model, autograph=False) if rounds else self.model
 
     def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of the model, then those of the layers, as arrays.
@@ -57,11 +59,8 @@ class KerasReference:
                     f"{x.dtype} of shape "
                     f"{x.shape}. Pass the data as the Keras model takes them."
                 )
-        call = self.model
-        if _rounds_images(self.model):
-            call = tf.function(self.model, autograph=False)
         with float32_semantics(self.model):
-            outputs = call(self._arranged(inputs), training=False)
+            outputs = self._call(self._arranged(inputs), training=False)
         return [np.asarray(y) for y in keras.tree.flatten(outputs)]
 
     def in_order(self, item: Any) -> list[Any]:

@@ -14,7 +14,8 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
     """Return a copy of a ``GraphDef`` prepared for tf2onnx.
 
     The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, products instead
-    of ``RFFT``, and constant output sizes. A Pad before a convolution with explicit padding remains a separate node.
+    of ``RFFT``, and constant output sizes. A Pad before a convolution with explicit padding remains
+    a separate node.
 
     Args:
         graph_def: the traced graph.
