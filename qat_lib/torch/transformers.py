@@ -13,14 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 
 def opened(module: nn.Module, args: Any, kwargs: Any) -> Callable[..., Any] | None:
     """Return the function that computes a call of ``module`` by separate operations.
 
-    None for other modules, and for attention with masks of unknown type, or with options that are
-    seldom used.
+    None for other modules, and for attention with options that are seldom used.
     """
     found = _OPENED.get(type(module))
     if found is _attention and not _is_plain_attention(module, *args, **kwargs):
@@ -33,14 +32,35 @@ def is_opened(module: nn.Module) -> bool:
     return type(module) in _OPENED
 
 
-def _is_plain_attention(module: Any, *inputs: Any, **named: Any) -> bool:
+def masked(
+    scores: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    key_padding_mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return scores ``(samples, heads, steps, keys)`` without excluded keys; one operation.
+
+    Args:
+        scores: the scores.
+        attn_mask: ``(steps, keys)`` or ``(samples * heads, steps, keys)``; True excludes a key, and
+            numbers are added.
+        key_padding_mask: ``(samples, keys)``, likewise.
+    """
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = attn_mask.unflatten(0, (-1, scores.shape[1]))
+    padding = None if key_padding_mask is None else key_padding_mask[:, None, None]
+    for mask in (attn_mask, padding):
+        if mask is not None:
+            is_boolean = mask.dtype == torch.bool
+            scores = scores.masked_fill(mask, -math.inf) if is_boolean else scores + mask
+    return scores
+
+
+def _is_plain_attention(module: Any, *inputs: Any, **_named: Any) -> bool:
     return bool(
         len(inputs) <= 3
         and module._qkv_same_embed_dim
         and module.bias_k is None
         and not module.add_zero_attn
-        and named.get("key_padding_mask") is None
-        and not isinstance(named.get("attn_mask"), fx.Proxy)
     )
 
 
@@ -50,13 +70,13 @@ def _attention(
     key: Any,
     value: Any,
     *,
-    key_padding_mask: None = None,
+    key_padding_mask: Any = None,
     need_weights: bool = True,
-    attn_mask: torch.Tensor | None = None,
+    attn_mask: Any = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Any, Any]:
-    del key_padding_mask, is_causal  # a hint that belongs to the mask
+    del is_causal  # a hint that belongs to the mask
     apart = (0, 2, 1, 3) if self.batch_first else (1, 2, 0, 3)
     together = (0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)
 
@@ -75,20 +95,15 @@ def _attention(
         ]
     query, key, value = map(heads, parts)
     scores = torch.matmul(query / math.sqrt(self.head_dim), key.transpose(-2, -1))
-    if attn_mask is not None:
-        scores = scores + _added(attn_mask, self.num_heads)
+    if attn_mask is not None or key_padding_mask is not None:
+        # Masks are tensors of one or another type, which tracing does not know.
+        masks = (scores, attn_mask, key_padding_mask)
+        scores = scores.tracer.create_proxy("call_function", masked, masks, {})
     shares = nn.functional.dropout(nn.functional.softmax(scores, -1), self.dropout, self.training)
     outputs = torch.matmul(shares, value).permute(together).flatten(2)
     if not need_weights:
         return self.out_proj(outputs), None
     return self.out_proj(outputs), shares.mean(1) if average_attn_weights else shares
-
-
-def _added(mask: torch.Tensor, heads: int) -> torch.Tensor:
-    """Return a mask as values to add to scores of the shape (samples, heads, steps, steps)."""
-    if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(mask, -math.inf)
-    return mask.unflatten(0, (-1, heads)) if mask.ndim == 3 else mask
 
 
 def _encoder_layer(

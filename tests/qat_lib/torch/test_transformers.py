@@ -47,8 +47,8 @@ class Padded(nn.Module):
         super().__init__()
         self.inner = layer()
 
-    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> Any:
-        return self.inner(x, src_key_padding_mask=padding)
+    def forward(self, x: torch.Tensor, padding: torch.Tensor, mask: torch.Tensor) -> Any:
+        return self.inner(x, src_key_padding_mask=padding, src_mask=mask)
 
 
 def layer(**options: Any) -> nn.Module:
@@ -135,7 +135,7 @@ def test_attention_to_another_sequence_has_linear_layers_of_its_own(
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_attention_with_other_queries_and_one_that_is_also_called_with_a_mask() -> None:
+def test_attention_with_other_queries_and_one_that_is_also_called_otherwise() -> None:
     class Positions(nn.Module):
         """Attention as in DETR, and a second call of the same module."""
 
@@ -144,28 +144,32 @@ def test_attention_with_other_queries_and_one_that_is_also_called_with_a_mask() 
             self.inner = attention()
             self.again = attention(bias=False)
 
-        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        def forward(self, x: torch.Tensor) -> Any:
             place = x + 1
             y, _ = self.inner(query=place, key=place, value=x, need_weights=False)
             z, _ = self.again(place, place, x)
-            return y + self.again(x, x, x, attn_mask=mask)[0] + z
+            # With positional options, the module stays one operation.
+            return y + self.again(x, x, x, None, False)[0] + z
 
     module = Positions().eval()
     traced = trace_module(module)
-    assert_close(traced(sequences(), CAUSAL), module(sequences(), CAUSAL))
+    assert_close(traced(sequences()), module(sequences()))
     called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
     assert {"inner.in_proj_weight_0", "inner.out_proj", "again"} <= set(called)
     assert isinstance(module.again.in_proj_weight, nn.Parameter)
 
 
-def test_attention_with_padding_stays_one_operation() -> None:
+@pytest.mark.parametrize("additive", [False, True])
+def test_masks_may_be_inputs(additive: bool) -> None:
     module = Padded().eval()
     padding = torch.zeros(3, STEPS, dtype=torch.bool)
     padding[0, 4:] = True
+    causal = torch.isinf(CAUSAL)
+    masks = [torch.zeros(x.shape).masked_fill(x, -torch.inf) for x in (padding, causal)]
+    given = masks if additive else [padding, causal]
     traced = trace_module(module)
-    assert_close(traced(sequences(), padding), module(sequences(), padding))
-    called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
-    assert {"inner.self_attn", "inner.linear1", "inner.linear2"} <= set(called)
+    assert_close(traced(sequences(), *given), module(sequences(), *given))
+    assert nn.MultiheadAttention not in [type(part) for part in traced.modules()]
 
 
 @pytest.mark.parametrize(
