@@ -155,7 +155,7 @@ class GraphTracer(fx.Tracer):
         if self._is_computing or not self._is_part(m):
             return forward(*args, **kwargs)
         is_leaf = any(m is leaf for leaf in self._leaves)
-        parts = None if is_leaf else opened(m, args, kwargs)
+        parts = None if is_leaf else opened(m)
         self._open = m if parts else None
         try:
             return super().call_module(m, parts or forward, args, kwargs)
@@ -193,7 +193,7 @@ class GraphTracer(fx.Tracer):
             self.values = ExampleValues(self.root, self._example)
         names = required_arguments(self.root, self._inputs)
         traced = [self.create_proxy("placeholder", name, (), {}) for name in names]
-        parts = opened(self.root, traced, {})
+        parts = opened(self.root)
         if parts is not None:
             return lambda _, *inputs: parts(*inputs), [self.root, *traced]
         return root_fn, [self.root, *traced]

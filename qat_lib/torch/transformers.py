@@ -16,13 +16,15 @@ import torch
 from torch import nn
 
 
-def opened(module: nn.Module, args: Any, kwargs: Any) -> Callable[..., Any] | None:
-    """Return the function that computes a call of ``module`` by separate operations.
+def opened(module: nn.Module) -> Callable[..., Any] | None:
+    """Return the function that computes calls of ``module`` by separate operations.
 
     None for other modules, and for attention with options that are seldom used.
     """
     found = _OPENED.get(type(module))
-    if found is _attention and not _is_plain_attention(module, *args, **kwargs):
+    if isinstance(module, nn.MultiheadAttention) and (
+        not module._qkv_same_embed_dim or module.bias_k is not None or module.add_zero_attn
+    ):
         return None
     return found and found.__get__(module)
 
@@ -55,21 +57,11 @@ def masked(
     return scores
 
 
-def _is_plain_attention(module: Any, *inputs: Any, **_named: Any) -> bool:
-    return bool(
-        len(inputs) <= 3
-        and module._qkv_same_embed_dim
-        and module.bias_k is None
-        and not module.add_zero_attn
-    )
-
-
 def _attention(
     self: Any,
     query: Any,
     key: Any,
     value: Any,
-    *,
     key_padding_mask: Any = None,
     need_weights: bool = True,
     attn_mask: Any = None,

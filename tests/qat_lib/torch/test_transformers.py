@@ -135,9 +135,9 @@ def test_attention_to_another_sequence_has_linear_layers_of_its_own(
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_attention_with_other_queries_and_one_that_is_also_called_otherwise() -> None:
+def test_attention_with_other_queries_and_one_that_is_called_twice() -> None:
     class Positions(nn.Module):
-        """Attention as in DETR, and a second call of the same module."""
+        """Attention as in DETR, and another one with two calls."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -148,14 +148,17 @@ def test_attention_with_other_queries_and_one_that_is_also_called_otherwise() ->
             place = x + 1
             y, _ = self.inner(query=place, key=place, value=x, need_weights=False)
             z, _ = self.again(place, place, x)
-            # With positional options, the module stays one operation.
             return y + self.again(x, x, x, None, False)[0] + z
 
     module = Positions().eval()
     traced = trace_module(module)
     assert_close(traced(sequences()), module(sequences()))
-    called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
-    assert {"inner.in_proj_weight_0", "inner.out_proj", "again"} <= set(called)
+    called = {node.target for node in traced.graph.nodes if node.op == "call_module"}
+    # Shared weights stay parameters.
+    assert {"again.out_proj", "inner.out_proj"} < called
+    assert {name for name in called if "in_proj" in name} == {
+        f"inner.in_proj_weight_{index}" for index in range(3)
+    }
     assert isinstance(module.again.in_proj_weight, nn.Parameter)
 
 
