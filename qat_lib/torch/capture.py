@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -106,8 +106,26 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
         ExportError: ``torch.export`` can't capture the module.
     """
     bound = bind_example(module, example)
-    named = _with_named_functions(module, bound)
     shapes = None if batch is not None else _open_batch(bound.arguments)
+    found: Exception | None = None
+    # By the example second: its branches are right for similar inputs only. PyTorch's transformers
+    # need it, whose test for a causal mask can't be captured.
+    for guide in ((), bound.args):
+        named = _with_named_functions(module, bound, guide)
+        if found is not None and named is module:
+            break
+        try:
+            return _program(named, bound, shapes)
+        except Exception as error:  # noqa: BLE001 (torch.export raises errors of many types)
+            found = found or error
+    advice = "" if batch is not None else ", or give a fixed batch with batch_size=<n>"
+    raise ExportError(
+        f"torch.export could not capture the module: {describe_error(cast(Exception, found))}. Write "
+        f"its forward without control flow that depends on values of tensors{advice}."
+    ) from found
+
+
+def _program(named: nn.Module, bound: inspect.BoundArguments, shapes: Any) -> Any:
     with (
         unchanged(named),
         in_inference(named),
@@ -116,16 +134,9 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
         torch.no_grad(),
         _AttentionOfFourDimensions(),
     ):
-        try:
-            return torch.export.export(
-                named, bound.args, bound.kwargs, dynamic_shapes=shapes, strict=False
-            )
-        except Exception as error:  # torch.export raises errors of many types
-            advice = "" if batch is not None else ", or give a fixed batch with batch_size=<n>"
-            raise ExportError(
-                f"torch.export could not capture the module: {describe_error(error)}. Write its "
-                f"forward without control flow that depends on values of tensors{advice}."
-            ) from error
+        return torch.export.export(
+            named, bound.args, bound.kwargs, dynamic_shapes=shapes, strict=False
+        )
 
 
 def bind_example(module: nn.Module, example: Example) -> inspect.BoundArguments:
@@ -152,7 +163,9 @@ def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: torch.utils._pytree.tree_map(shape, value) for name, value in arguments.items()}
 
 
-def _with_named_functions(module: nn.Module, bound: inspect.BoundArguments) -> nn.Module:
+def _with_named_functions(
+    module: nn.Module, bound: inspect.BoundArguments, example: Sequence[Any] = ()
+) -> nn.Module:
     """Return the module with named functions, or unchanged if torch.fx can't trace it."""
     if isinstance(module, fx.GraphModule):
         return name_functions(module)
@@ -160,7 +173,7 @@ def _with_named_functions(module: nn.Module, bound: inspect.BoundArguments) -> n
         return module
     try:
         with quiet("qat_lib"):  # its warning about training mode is irrelevant here
-            traced = trace_module(module, len(bound.args))
+            traced = trace_module(module, len(bound.args), example)
     except UnsupportedModelError:
         return module
     return name_functions(traced) if answers_alike(module, traced, bound.args) else module

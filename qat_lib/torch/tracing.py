@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.fx import _symbolic_trace
@@ -143,6 +144,10 @@ class GraphTracer(fx.Tracer):
         if self.values is not None:
             self.values.record(traced.node, args, kwargs)
         return traced
+
+    def create_arg(self, a: Any) -> Any:
+        """Return an argument of a node; a NumPy scalar becomes a number that code can state."""
+        return super().create_arg(a.item() if isinstance(a, np.generic) else a)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
         """Return an attribute of a module; while tracing, parameters are traced values."""

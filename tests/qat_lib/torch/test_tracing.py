@@ -7,6 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -189,6 +190,17 @@ def test_untraceable_code_is_refused_with_advice(module: nn.Module) -> None:
     name = type(module).__name__
     with pytest.raises(UnsupportedModelError, match=rf"can't trace {name}: .*quantized_modules"):
         trace_module(module)
+
+
+def test_numpy_scalars_become_numbers() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * np.sqrt(2.0) + np.float32(0.5)
+
+    module, x = Scaled(), torch.randn(3, 2)
+    traced = trace_module(module)
+    assert torch.equal(traced(x), module(x))
+    assert [type(node.args[1]) for node in traced.graph.nodes if len(node.args) > 1] == [float] * 2
 
 
 def scores(x: Any, weight: Any, bias: Any) -> Any:

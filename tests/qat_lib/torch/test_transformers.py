@@ -221,6 +221,28 @@ def test_code_that_depends_on_sizes_may_be_around_it() -> None:
 
 
 @pytest.mark.matrix
+def test_masks_made_in_forward_are_exported(tmp_path: Path) -> None:
+    class Causal(nn.Module):
+        """PyTorch's tests for a causal mask depend on its values."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = stack(layer())
+
+        def forward(self, x: torch.Tensor) -> Any:
+            steps = len(x[0])
+            mask = nn.Transformer.generate_square_subsequent_mask(steps).to(x.device)
+            return self.inner(x * np.sqrt(WIDTH), mask)
+
+    torch.manual_seed(0)
+    module = Causal().eval()
+    path = tmp_path / "model.onnx"
+    qat_lib.torch.export_onnx(module, path, example_input=sequences())
+    report = qat_lib.torch.check_parity(module, path, sequences().numpy())
+    assert report.passed, report
+
+
+@pytest.mark.matrix
 def test_encoder_becomes_an_engine(tmp_path: Path) -> None:
     x = sequences(16).numpy()
     module = Calls(stack(layer(dropout=0.0), nn.LayerNorm(WIDTH))).eval()
