@@ -29,7 +29,8 @@ _LARGEST_INTEGERS = (127, 2)
 def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> dict[str, Any]:
     """Compare the answers to random requests with those of ONNX Runtime.
 
-    The requests have the smallest, a middle and the largest shapes.
+    The requests have the smallest, a middle and the largest shapes. A much larger batch repeats the
+    samples of the smaller ones.
 
     Args:
         engine: the engine, loaded from its file.

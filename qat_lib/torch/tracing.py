@@ -6,7 +6,7 @@ import inspect
 import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -276,24 +276,36 @@ def trace_module(
 def _trace(
     module: nn.Module, inputs: int | None, leaves: list[nn.Module], example: Sequence[Any]
 ) -> tuple[fx.Graph, bool]:
-    """Trace a module, and add untraceable submodules to ``leaves``.
+    """Trace a module, with an example also into functions of weights that ``torch.fx.wrap`` marks.
 
     Returns:
         The graph, and whether it takes the branches of the example.
     """
+    graph, by_example = _trace_around(module, inputs, leaves, example)
+    # Such as the attention of torchvision's Swin, whose code depends on sizes.
+    functions = {
+        node.target
+        for node in graph.nodes
+        if node.meta.get("is_wrapped") and any(x.op == "get_attr" for x in node.all_input_nodes)
+    }
+    if example and functions:
+        with _traced_into(functions), suppress(UnsupportedModelError):
+            return _trace_around(module, inputs, leaves, example)
+    return graph, by_example
+
+
+def _trace_around(
+    module: nn.Module, inputs: int | None, leaves: list[nn.Module], example: Sequence[Any]
+) -> tuple[fx.Graph, bool]:
+    """Trace a module, and add untraceable submodules to ``leaves``; see ``_trace``."""
     guide: Sequence[Any] = ()
     buffers = False
-    inside: set[Any] = set()
     while True:
         tracer = GraphTracer(inputs, leaves, guide, buffers=buffers)
         try:
             # Each attempt may add one leaf, so the loop ends with the number of submodules.
-            with _traced_into(inside):
-                graph = tracer.trace(module)
-            # Functions of weights, such as the attention of torchvision's Swin, depend on sizes.
-            if not example or inside or not (inside := _with_weights(graph)):
-                break
-            guide = example
+            graph = tracer.trace(module)
+            break
         # A module's code may raise anything when it gets proxies of tensors.
         except Exception as error:
             failed = tracer.failed
@@ -322,16 +334,6 @@ def _trace(
             # Otherwise the generated code refers to a global function named "torch.ones".
             node.meta.pop("is_wrapped", None)
     return graph, bool(guide)
-
-
-def _with_weights(graph: fx.Graph) -> set[Any]:
-    """Return the functions of ``torch.fx.wrap`` that get parameters of the module."""
-    return {
-        node.target
-        for node in graph.nodes
-        if node.meta.get("is_wrapped")
-        if node.target not in FACTORIES and any(x.op == "get_attr" for x in node.all_input_nodes)
-    }
 
 
 @contextmanager

@@ -212,6 +212,14 @@ def scores(x: Any, weight: Any, bias: Any) -> Any:
 torch.fx.wrap("scores")
 
 
+def deciding_scores(x: Any, weight: Any, bias: Any) -> Any:
+    """Compute a product whose sign depends on numbers."""
+    return F.linear(x if x.sum() > 0 else -x, weight, bias)
+
+
+torch.fx.wrap("deciding_scores")
+
+
 class Wrapped(nn.Module):
     """Module with weights in a function that torch.fx keeps whole, as in torchvision's Swin."""
 
@@ -221,6 +229,17 @@ class Wrapped(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return scores(x, self.qkv.weight, self.qkv.bias)
+
+
+def test_untraceable_functions_with_weights_stay_whole() -> None:
+    class Uncertain(Wrapped):
+        def forward(self, x: Any) -> Any:
+            return deciding_scores(x, self.qkv.weight, self.qkv.bias)
+
+    module, x = Uncertain(), torch.randn(2, 3, 4)
+    traced = trace_module(module, example=[x])
+    assert [n.target for n in traced.graph.nodes if n.op == "call_function"] == [deciding_scores]
+    assert torch.equal(traced(-x), module(-x))
 
 
 def test_functions_with_weights_are_traced_into() -> None:
