@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from qatline.components.artifacts.variants import (
     HALF,
     REFERENCE,
     REQUIRED,
+    Variant,
     row_title,
 )
 from qatline.components.data.reader import numpy_batches
@@ -379,7 +381,7 @@ def _check_files(
     engines: Engines, exported: Exported, dataset: Path, seed: int, progress: Progress
 ) -> dict[str, FileCheck]:
     variants = engines.built()
-    checks = {}
+    checks: dict[str, FileCheck] = {}
     with tempfile.TemporaryDirectory(prefix="qatline-check-") as scratch:
         batch, _ = next(iter(numpy_batches(dataset, "test", _CHECKED)))
         inputs = Path(scratch) / ("inputs.npz" if isinstance(batch, Mapping) else "inputs.npy")
@@ -387,10 +389,16 @@ def _check_files(
             np.savez(inputs, **batch)
         else:
             np.save(inputs, batch)
-        for index, variant in enumerate(variants):
-            progress.update("checking", index, len(variants))
-            checks[variant.row] = check_in_fresh_process(
+
+        def check(variant: Variant) -> FileCheck:
+            return check_in_fresh_process(
                 engines.engine(variant), exported.reference(variant), seed=seed, inputs=inputs
             )
-    progress.update("checking", len(variants), len(variants))
+
+        # A check loads libraries and files on one core for half of its time.
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            progress.update("checking", 0, len(variants))
+            for variant, found in zip(variants, pool.map(check, variants), strict=True):
+                checks[variant.row] = found
+                progress.update("checking", len(checks), len(variants))
     return checks

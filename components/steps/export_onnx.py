@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from qatline.components.settings import EngineSettings, ExportSettings
 from qatline.components.support.events import Progress
 from qatline.components.tasks import open_task
 
-_BATCH = 32  # samples of a comparison
+# Inputs of a comparison: a Keras model that is called eagerly needs as long for few small samples.
+_BATCH, _BATCH_BYTES = 32, 4 << 20
 
 
 def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,6 +69,8 @@ def export_onnx_step(
         ExportError: a model cannot be exported.
         ConfigError: the target does not fit the engine's backend.
     """
+    from qatline.components.training.framework import framework_of
+
     choice = choose_export(export, engine)
     export = export.model_copy(update={"target": choice.target})
     full, half = (export.model_copy(update={"float_precision": kind}) for kind in ("fp32", "fp16"))
@@ -83,10 +87,14 @@ def export_onnx_step(
     about = {"task": info.task, "classes": list(info.classes), "decoding": decoding}
     summary: dict[str, ExportRecord] = {}
     metrics: dict[str, float] = {}
+    candidate: Any = None
     tuned.copy_plan(exported)
-    for index, (variant, (model, settings)) in enumerate(jobs.items()):
+    for index, (variant, (folder, settings)) in enumerate(jobs.items()):
         progress.update("exporting", index, len(jobs))
-        record = _export_variant(Dataset(dataset), model, exported.graph(variant), settings, about)
+        model, path = framework_of(folder).load(folder), exported.graph(variant)
+        record = _export_variant(Dataset(dataset), folder, model, path, settings, about)
+        if variant is CANDIDATE_VARIANT:
+            candidate = model
         summary[variant] = record
         metrics |= {f"{variant}_{name}": value for name, value in record.numbers().items()}
         for finding in record.verification or ():
@@ -97,19 +105,20 @@ def export_onnx_step(
         return metrics | _analyze(exported.graph(CANDIDATE_VARIANT), exported)
     # A graph for another backend is not legal in TensorRT and does not have to be: the same model
     # exported for TensorRT is analyzed.
-    with tempfile.TemporaryDirectory(dir=out) as folder:
-        path = Path(folder) / CANDIDATE_VARIANT.onnx
+    with tempfile.TemporaryDirectory(dir=out) as scratch:
+        path = Path(scratch) / CANDIDATE_VARIANT.onnx
         # TensorRT has no INT4 weights: their integers are stored in 8 bits.
         weights = export.options().weights
         update = {"target": "tensorrt", "weights": "int8" if weights == "int4" else weights}
         signed = export.model_copy(update=update)
-        _export_file(tuned, path, signed, signed=True)
+        _export_file(tuned, candidate, path, signed, signed=True)
         return metrics | _analyze(path, exported)
 
 
 def _export_variant(
     dataset: Dataset,
     folder: ModelFolder,
+    model: Any,
     path: Path,
     export: ExportSettings,
     about: Mapping[str, Any],
@@ -122,12 +131,12 @@ def _export_variant(
     metric = open_task(dataset.info()).primary.name
     if (value := folder.test_value(metric)) is not None:
         metadata[metric] = value
-    model, report = _export_file(
-        folder, path, export, preprocessing=dataset.preprocessing(), metadata=metadata
+    report = _export_file(
+        folder, model, path, export, preprocessing=dataset.preprocessing(), metadata=metadata
     )
 
     def export_in_fp32(twin: Path) -> None:
-        _export_file(folder, twin, export.model_copy(update={"float_precision": "fp32"}))
+        _export_file(folder, model, twin, export.model_copy(update={"float_precision": "fp32"}))
 
     options = export.options()
     in_half = options.float_precision == "fp16"
@@ -158,7 +167,8 @@ class _TestInputs:
     def __init__(self, dataset: Path, export: ExportSettings) -> None:
         self._dataset, self._limit = dataset, export.parity_samples
         # A file with a fixed batch size runs whole batches only.
-        self._size = export.options().batch_size or _BATCH
+        sample = sum(4 * prod(each.shape) for each in Dataset(dataset).info().inputs.values())
+        self._size = export.options().batch_size or max(_BATCH, _BATCH_BYTES // sample)
 
     def __iter__(self) -> Iterator[Any]:
         from qatline.components.data.reader import numpy_batches
@@ -167,21 +177,25 @@ class _TestInputs:
 
 
 def _export_file(
-    folder: ModelFolder, path: Path, export: ExportSettings, *, signed: bool = False, **about: Any
-) -> tuple[Any, Any]:
-    """Export and verify the model of a step's directory; return the model and the report.
+    folder: ModelFolder,
+    model: Any,
+    path: Path,
+    export: ExportSettings,
+    *,
+    signed: bool = False,
+    **about: Any,
+) -> Any:
+    """Export and verify the model of a step's directory; return the report.
 
-    With ``signed``, unsigned quantizers become signed with the same range: the values change, the
-    structure does not.
+    With ``signed``, unsigned quantizers of the model become signed with the same range: the values
+    change, the structure does not.
     """
     from qatline.components.training.framework import framework_of
 
-    framework = framework_of(folder)
-    model = framework.load(folder)
-    report = framework.export_onnx(
-        model, path, options=export.options(), signed=signed, plan=folder.plan(), **about
+    options, plan = export.options(), folder.plan()
+    return framework_of(folder).export_onnx(
+        model, path, options=options, signed=signed, plan=plan, **about
     )
-    return model, report
 
 
 def _analyze(path: Path, exported: Exported) -> dict[str, float]:

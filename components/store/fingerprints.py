@@ -15,6 +15,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
@@ -59,9 +60,20 @@ def code_digest(settings: Mapping[str, Any]) -> str:
     """
     digest = hashlib.sha256()
     for folder in OWN_FOLDERS:
-        _add_sources(digest, _package_files(folder), folder.parent)
+        digest.update(package_digest(folder))
     _add_sources(digest, _user_sources(_module_references(settings)), None)
     return digest.hexdigest()
+
+
+@cache
+def package_digest(folder: Path) -> bytes:
+    """Return the SHA-256 of a package: sources and data, such as the report's templates."""
+    # Read once by a process: the launcher asks for it at every step.
+    digest = hashlib.sha256()
+    files = (path for path in folder.rglob("*") if path.is_file())
+    sources = sorted(path for path in files if "__pycache__" not in path.parts)
+    _add_sources(digest, sources, folder.parent)
+    return digest.digest()
 
 
 def user_code_digest(reference: str) -> str:
@@ -172,13 +184,6 @@ def machine_identity() -> str:
             # A set: /proc/cpuinfo repeats the lines for each core.
             texts += sorted({line for line in lines if line.startswith(wanted)})
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
-def _package_files(folder: Path) -> list[Path]:
-    """Return the files of a package: sources and data, such as the report's templates."""
-    return sorted(
-        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    )
 
 
 def _add_sources(digest: Any, paths: Iterable[Path], base: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,8 +120,8 @@ class KerasFramework:
         return qat_lib.export_onnx(model, path, options=options, **about)
 
     def check_parity(self, model: Any, path: Path, inputs: Any) -> Any:
-        """Compare an exported file with its model."""
-        return qat_lib.check_parity(model, path, inputs)
+        """Compare an exported file with its model, batch by batch as given."""
+        return qat_lib.check_parity(model, path, inputs, batch_size=sys.maxsize)
 
 
 FRAMEWORK: Framework = KerasFramework()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -144,7 +145,7 @@ class TorchFramework:
         )
 
     def check_parity(self, model: TorchNetwork, path: Path, inputs: Any) -> Any:
-        """Compare an exported file with its network."""
+        """Compare an exported file with its network, batch by batch as given."""
 
         def arrays(batch: Any) -> Any:
             tensors = model.tensors(batch)
@@ -153,7 +154,8 @@ class TorchFramework:
             return tensors.numpy(force=True)
 
         batches = [inputs] if isinstance(inputs, np.ndarray | Mapping) else inputs
-        return qat_lib.torch.check_parity(model.module, path, map(arrays, batches))
+        parts = map(arrays, batches)
+        return qat_lib.torch.check_parity(model.module, path, parts, batch_size=sys.maxsize)
 
 
 FRAMEWORK: Framework = TorchFramework()

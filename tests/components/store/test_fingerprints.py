@@ -13,6 +13,7 @@ from qatline.components.store.fingerprints import (
     library_versions,
     listing_digest,
     machine_identity,
+    package_digest,
     settings_files,
     user_code_digest,
 )
@@ -80,20 +81,31 @@ def test_libraries_are_known_by_version_not_by_source() -> None:
     assert code_digest({"model": {"name": "keras.applications:MobileNetV2"}}) == code_digest({})
 
 
+def digest_of_a_new_process() -> str:
+    package_digest.cache_clear()
+    return code_digest({})
+
+
 def test_our_own_packages_count_with_their_data(own: Path) -> None:
-    before = code_digest({})
+    before = digest_of_a_new_process()
     (own / "__init__.py").write_text("changed = 1\n")
-    changed = code_digest({})
+    changed = digest_of_a_new_process()
     (own / "template.html").write_text("")
-    with_data = code_digest({})
+    with_data = digest_of_a_new_process()
     (own / "__pycache__").mkdir()
     (own / "__pycache__" / "x.pyc").write_text("")
     assert len({before, changed, with_data}) == 3
-    assert code_digest({}) == with_data
+    assert digest_of_a_new_process() == with_data
+
+
+def test_a_process_reads_our_own_packages_once(own: Path) -> None:
+    before = code_digest({})
+    (own / "__init__.py").write_text("changed = 1\n")
+    assert code_digest({}) == before
 
 
 def test_the_real_packages_are_covered() -> None:
-    files = {path.name for folder in OWN_FOLDERS for path in fingerprints._package_files(folder)}
+    files = {path.name for folder in OWN_FOLDERS for path in folder.rglob("*")}
     assert {"step.py", "evaluate.py", "report.html.j2"} <= files
 
 
@@ -208,12 +220,12 @@ def test_machine_identity_goes_by_processor_gpu_and_driver(monkeypatch: pytest.M
 
 def test_code_digest_covers_the_names_of_files(own: Path) -> None:
     (own / "a.txt").write_text("1")
-    before = code_digest({})
+    before = digest_of_a_new_process()
     (own / "a.txt").rename(own / "b.txt")
-    named = code_digest({})
+    named = digest_of_a_new_process()
     (own / "sub").mkdir()
     (own / "b.txt").rename(own / "sub" / "b.txt")
-    assert len({before, named, code_digest({})}) == 3
+    assert len({before, named, digest_of_a_new_process()}) == 3
 
 
 def test_installed_packages_count_only_where_settings_name_them(users: Path) -> None:
