@@ -31,8 +31,8 @@ class FrontEnd(Protocol):
     """Functions of a framework: ``qat_lib.keras.front_end`` or ``qat_lib.torch.front_end``.
 
     ``prepare`` has the signature of ``qat_lib.keras.correction.choose_equalization``,
-    ``export_like`` that of ``export_onnx`` with arrays of one batch behind the path. ``adaround``
-    and ``search`` are optional.
+    ``export_like`` that of ``export_onnx`` with the arrays of one batch by input behind the path.
+    ``input_names`` takes the model and its data. ``adaround`` and ``search`` are optional.
     """
 
     prepare: Callable[..., EqualizationChoice]
@@ -40,7 +40,7 @@ class FrontEnd(Protocol):
     calibrate: Callable[..., CalibrationReport]
     correct_bias: Callable[..., BiasReport]
     export_like: Callable[..., Any]
-    input_names: Callable[[Any], list[str]]
+    input_names: Callable[[Any, Any], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,6 @@ from qat_lib.torch.border import output_name
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.models import build_reference_model, load_weights
-from qat_lib.torch.shapes import example_inputs
 from qat_lib.torch.tracing import trace_module
 from qatline.components.artifacts.models import ModelFolder, TorchRecipe
 from qatline.components.settings import ModelSettings
@@ -46,8 +45,7 @@ class TorchNetwork:
     @cached_property
     def traced(self) -> fx.GraphModule:
         """Graph of the module; it shares the module's parameters."""
-        example = example_inputs(self.module, self.example)
-        return trace_module(self.module, len(example), example)
+        return trace_module(self.module, example=self.example)
 
     @property
     def device(self) -> torch.device:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,12 @@ prepare = choose_equalization
 
 
 def export_like(
-    model: Any, path: Path, _example: Sequence[np.ndarray], **options: Any
+    model: Any, path: Path, _example: Mapping[str, np.ndarray], **options: Any
 ) -> ExportReport:
     """Export a model. Its inputs have known shapes: the example is not needed."""
     return export_onnx(model, path, **options)
 
 
-def input_names(model: Any) -> list[str]:
+def input_names(model: Any, _data: Any) -> list[str]:
     """Return the names of the inputs in order."""
     return [tensor.name.partition(":")[0] for tensor in model.inputs]

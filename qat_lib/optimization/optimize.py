@@ -234,12 +234,12 @@ def optimize(
     front_end = front_end_of(model)
     prepared = recipe.prepare(model, data, spec)
     _planned(recipe, prepared.model, spec)  # refuses before it builds anything
-    names = front_end.input_names(model)
     testing = data if test_data is None else test_data
+    names = front_end.input_names(model, testing)
     trial = EngineTrial(
         folder=folder,
         backend=place.backend,
-        example=_first_batch(testing, names),
+        example=dict(zip(names, _first_batch(testing, names), strict=True)),
         batches=lambda: read_arrays(testing, names, _BATCH),
         max_batch_size=max_batch_size,
         seconds=seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,7 +54,7 @@ class EngineTrial:
     Attributes:
         folder: folder for ONNX and engine files.
         backend: backend that builds and runs the engines.
-        example: the inputs of one batch; only PyTorch modules need them.
+        example: one batch, by input; only PyTorch modules need it.
         batches: returns the inputs batch by batch; only models whose inputs have open sizes need
             them, for the smallest and largest size of a sample.
         batch_size: number of samples per timed request.
@@ -64,7 +64,7 @@ class EngineTrial:
 
     folder: Path
     backend: Backend
-    example: Sequence[np.ndarray] = ()
+    example: Mapping[str, np.ndarray] = field(default_factory=dict)
     batches: Callable[[], Iterable[Sequence[np.ndarray]]] = tuple
     batch_size: int = 1
     max_batch_size: int = 1

@@ -17,7 +17,7 @@ from qat_lib.torch import nn as quant_nn
 from qat_lib.torch.existing_quantizers import input_quantizer
 from qat_lib.torch.graph import ModuleCall, ModuleGraph, inputs_of
 from qat_lib.torch.in_place import work_out_of_place
-from qat_lib.torch.shapes import example_inputs
+from qat_lib.torch.shapes import example_arguments
 from qat_lib.torch.tensor_quant import QuantDescriptor
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 from qat_lib.torch.tracing import trace_module
@@ -47,15 +47,15 @@ def apply_plan(
     Args:
         module: the planned module, or its traced form; it is not changed.
         plan: the plan.
-        example_input: as for ``qat_lib.torch.plan_quantization``; only the number of tensors
-            matters. Default None: the number of arguments of ``forward`` without a default.
+        example_input: as for ``qat_lib.torch.plan_quantization``; it chooses the inputs among the
+            arguments of ``forward``. Default None: those without a default.
 
     Raises:
         PlanError: the module lacks a tensor, module or weight of the plan.
         UnsupportedModelError: the module can't be traced by torch.fx, or can't be copied.
     """
-    count = None if example_input is None else len(example_inputs(module, example_input))
-    return _Insertion(ModuleGraph(_copied(trace_module(module, count))), plan).run()
+    names = None if example_input is None else list(example_arguments(module, example_input))
+    return _Insertion(ModuleGraph(_copied(trace_module(module, names))), plan).run()
 
 
 def _copied(traced: fx.GraphModule) -> fx.GraphModule:

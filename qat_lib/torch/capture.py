@@ -110,8 +110,8 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
     found: Exception | None = None
     # By the example second: its branches are right for similar inputs only. PyTorch's transformers
     # need it, whose test for a causal mask can't be captured.
-    for guide in ((), bound.args):
-        named = _with_named_functions(module, bound, guide)
+    for guide in (False, True):
+        named = _with_named_functions(module, bound.arguments, guide)
         if found is not None and named is module:
             break
         try:
@@ -164,19 +164,17 @@ def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_named_functions(
-    module: nn.Module, bound: inspect.BoundArguments, example: Sequence[Any] = ()
+    module: nn.Module, arguments: Mapping[str, Any], by_example: bool
 ) -> nn.Module:
     """Return the module with named functions, or unchanged if torch.fx can't trace it."""
     if isinstance(module, fx.GraphModule):
         return name_functions(module)
-    if bound.kwargs:
-        return module
     try:
         with quiet("qat_lib"):  # its warning about training mode is irrelevant here
-            traced = trace_module(module, len(bound.args), example)
+            traced = trace_module(module, list(arguments), arguments if by_example else None)
     except UnsupportedModelError:
         return module
-    return name_functions(traced) if answers_alike(module, traced, bound.args) else module
+    return name_functions(traced) if answers_alike(module, traced, arguments) else module
 
 
 def name_functions(module: fx.GraphModule) -> fx.GraphModule:

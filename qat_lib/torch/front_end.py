@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,10 +18,9 @@ from qat_lib.torch.calibration import calibrate
 from qat_lib.torch.convert import WRITTEN_OPSET
 from qat_lib.torch.correction import correct_bias
 from qat_lib.torch.export import export_onnx
-from qat_lib.torch.lockstep import first_samples
+from qat_lib.torch.lockstep import data_arguments, first_samples
 from qat_lib.torch.older_opset import NewerOperatorError
 from qat_lib.torch.planner import module_graph
-from qat_lib.torch.tracing import required_arguments
 
 __all__ = ["apply_plan", "calibrate", "correct_bias", "export_like", "input_names", "prepare"]
 
@@ -42,12 +41,13 @@ def prepare(
         )
     # Two samples, so that no operation is specialized for one.
     example = first_samples(module, data, 2, batch_size)[0]
-    graph = module_graph(module, example)
+    names = data_arguments(module, data)
+    graph = module_graph(module, dict(zip(names, example, strict=True)))
     return EqualizationChoice(model=graph.model, applied=False, reason="a PyTorch module")
 
 
 def export_like(
-    module: nn.Module, path: Path, example: Sequence[np.ndarray], **options: Any
+    module: nn.Module, path: Path, example: Mapping[str, np.ndarray], **options: Any
 ) -> ExportReport:
     """Export a module with the shapes of a batch of its inputs.
 
@@ -55,13 +55,13 @@ def export_like(
     """
     parameter = next(module.parameters(), None)
     device = None if parameter is None else parameter.device
-    tensors = tuple(torch.tensor(array[:2], device=device) for array in example)
+    tensors = {name: torch.tensor(x[:2], device=device) for name, x in example.items()}
     try:
         return export_onnx(module, path, example_input=tensors, **options)
     except NewerOperatorError:
         return export_onnx(module, path, example_input=tensors, opset=WRITTEN_OPSET, **options)
 
 
-def input_names(module: nn.Module) -> list[str]:
-    """Return the names of forward's arguments without a default."""
-    return required_arguments(module)
+def input_names(module: nn.Module, data: Any) -> list[str]:
+    """Return the names of forward's arguments that data is for."""
+    return data_arguments(module, data)

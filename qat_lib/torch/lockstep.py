@@ -24,7 +24,7 @@ from qat_lib.lockstep.steps import (
 from qat_lib.torch.calibration import as_tensor
 from qat_lib.torch.graph import ModuleGraph, inputs_of
 from qat_lib.torch.inference import in_inference
-from qat_lib.torch.tracing import required_arguments
+from qat_lib.torch.shapes import chosen_arguments, required_arguments
 
 
 def run_lockstep(
@@ -87,10 +87,22 @@ def first_samples(
         data, samples, batch_size, memory: as for ``read_samples``.
         cost: returns the bytes of one sample's tensors for the first batch. Default: 0, no limit.
     """
-    names = required_arguments(module)
+    names = data_arguments(module, data)
     reader = BatchReader(inputs=len(names), is_array=_is_array, convert=as_tensor)
     taken = take_samples(reader.batches(data, batch_size), samples, names, cost, memory)
     return [_on_device(module, batch) for batch in taken]
+
+
+def data_arguments(module: nn.Module, data: Any) -> list[str]:
+    """Return the names of forward's arguments that data is for, from its first batch.
+
+    Raises:
+        CalibrationError: forward takes other arguments, or ``data`` has another form than for
+            ``calibrate``.
+    """
+    inputs = len(required_arguments(module))
+    reader = BatchReader(inputs=inputs, is_array=_is_array, convert=as_tensor)
+    return chosen_arguments(module, next(reader.batches(data, 1), None))
 
 
 def _is_array(data: Any) -> bool:

@@ -15,7 +15,7 @@ from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest
 from qat_lib.torch.existing_quantizers import refuse_other_tools
 from qat_lib.torch.graph import ModuleGraph
-from qat_lib.torch.shapes import example_inputs, propagate_shapes
+from qat_lib.torch.shapes import example_arguments, propagate_shapes
 from qat_lib.torch.tracing import trace_module
 
 
@@ -78,7 +78,7 @@ def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
         )
     refuse_other_tools(module)
     if example_input is not None:
-        example = example_inputs(module, example_input)
-        module = trace_module(module, len(example), example)
-        propagate_shapes(module, example)
+        example = example_arguments(module, example_input)
+        module = trace_module(module, example=example)
+        propagate_shapes(module, tuple(example.values()))
     return ModuleGraph(module)

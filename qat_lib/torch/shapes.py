@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
 
-from qat_lib.errors import UnsupportedModelError
+from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.torch.example_values import UNKNOWN, ExampleValues
 
 logger = logging.getLogger("qat_lib")
@@ -20,27 +21,67 @@ SEVERAL = frozenset(("split", "chunk", "tensor_split", "unbind", "topk", "sort")
 """Functions with several output tensors."""
 
 
-def example_inputs(module: nn.Module, example: Any) -> tuple[Any, ...]:
-    """Return the arguments of a call from an example.
+def required_arguments(module: nn.Module) -> list[str]:
+    """Return the names of forward's positional arguments without a default."""
+    return [each.name for each in _arguments(module) if each.default is each.empty]
+
+
+def chosen_arguments(module: nn.Module, batch: Any) -> list[str]:
+    """Return the names of forward's arguments that a batch of data is for.
+
+    They are those without a default and those that the batch has an array for by name; the first
+    one if there is none of both, as in the models of Hugging Face.
+
+    Raises:
+        CalibrationError: forward lacks an argument of the batch.
+    """
+    arguments = _arguments(module)
+    given = list(batch) if isinstance(batch, Mapping) else []
+    names = [each.name for each in arguments if each.default is each.empty or each.name in given]
+    if unknown := [name for name in given if name not in names]:
+        raise CalibrationError(
+            f"Expected arrays for arguments of {type(module).__name__}.forward: "
+            f"{', '.join(each.name for each in arguments) or 'it has none'}. "
+            f"Received: {', '.join(map(str, unknown))}."
+        )
+    return names or [each.name for each in arguments[:1]]
+
+
+def example_arguments(module: nn.Module, example: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name, in the order of forward's signature.
 
     Args:
         module: the called module.
-        example: a tensor, a tuple or list of tensors, or a dict of tensors by argument.
+        example: a tensor, a tuple or list of tensors, or a dict of tensors by argument; arguments
+            with a default may be missing.
 
     Raises:
-        UnsupportedModelError: the keys of a dict are not the first arguments of forward.
+        UnsupportedModelError: forward takes other arguments.
     """
-    if isinstance(example, tuple | list):
-        return tuple(example)
+    names = [each.name for each in _arguments(module)]
     if not isinstance(example, Mapping):
-        return (example,)
-    names = list(inspect.signature(module.forward).parameters)[: len(example)]
-    if set(names) != set(example):
+        values = example if isinstance(example, tuple | list) else (example,)
+        beyond = [f"argument {number + 1}" for number in range(len(names), len(values))]
+        example = dict(zip([*names, *beyond], values, strict=False))
+    if not set(required_arguments(module)) <= set(example) <= set(names):
+        takes = ", ".join(each.name for each in _arguments(module)) or "none"
         raise UnsupportedModelError(
-            f"Expected an example of the first arguments of {type(module).__name__}.forward: "
-            f"{', '.join(names) or 'it has none'}. Received: {', '.join(map(str, example))}."
+            f"Expected the arguments of {type(module).__name__}.forward: {takes}; those with a "
+            f"default may be missing. Received: {', '.join(map(str, example))}."
         )
-    return tuple(example[name] for name in names)
+    return {name: example[name] for name in names if name in example}
+
+
+def call_with(module: nn.Module, function: Any, arguments: Mapping[str, Any]) -> Any:
+    """Call a function that has the signature of a module's forward with arguments by name."""
+    bound = inspect.BoundArguments(inspect.signature(module.forward), OrderedDict(arguments))
+    return function(*bound.args, **bound.kwargs)
+
+
+def _arguments(module: nn.Module) -> list[inspect.Parameter]:
+    """Return the arguments of forward that have a name."""
+    found = inspect.signature(module.forward).parameters.values()
+    return [x for x in found if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
 
 
 def propagate_shapes(traced: fx.GraphModule, example: Sequence[Any]) -> None:
@@ -50,7 +91,7 @@ def propagate_shapes(traced: fx.GraphModule, example: Sequence[Any]) -> None:
 
     Args:
         traced: the module.
-        example: its arguments from ``example_inputs``.
+        example: its arguments, in order.
     """
     try:
         values = ExampleValues(traced, example)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from qat_lib.torch.existing_quantizers import is_quantized
 from qat_lib.torch.functional_layers import functions_to_modules
 from qat_lib.torch.in_place import assigned, follow_in_place
 from qat_lib.torch.inference import in_inference
+from qat_lib.torch.shapes import call_with, example_arguments, required_arguments
 from qat_lib.torch.transformers import is_opened, opened
 
 logger = logging.getLogger("qat_lib")
@@ -88,13 +89,11 @@ class _KnownValue(KnownValue, _Value):
 class GraphTracer(fx.Tracer):
     """Tracer with PyTorch's modules and this package's quantized modules as leaves.
 
-    Optional arguments of the module's ``forward`` keep their default.
-
     Args:
-        inputs: number of input tensors; None = the number of arguments of ``forward`` without a
-            default.
+        arguments: names of the arguments of ``forward`` that are inputs; others keep their default.
+            Default None: those without a default.
         leaves: composite modules to treat as one operation.
-        example: input tensors, as the source of lengths and of the branches that depend on sizes.
+        example: their tensors, as the source of lengths and of the branches that depend on sizes.
             Default: none; such code can't be traced.
         buffers: whether buffers become traced values, like parameters, and not constants.
 
@@ -105,7 +104,7 @@ class GraphTracer(fx.Tracer):
 
     def __init__(
         self,
-        inputs: int | None = None,
+        arguments: Sequence[str] | None = None,
         leaves: Sequence[nn.Module] = (),
         example: Sequence[Any] = (),
         *,
@@ -115,7 +114,7 @@ class GraphTracer(fx.Tracer):
         self.proxy_buffer_attributes = buffers
         # FACTORIES are wrapped only where they are found as attributes of a searched namespace.
         self._autowrap_search.append(torch)
-        self._inputs = inputs
+        self._arguments = arguments
         self._leaves = leaves
         self._example = example
         # The module that is called by separate operations.
@@ -196,34 +195,18 @@ class GraphTracer(fx.Tracer):
             return function, given
         if self._example:
             self.values = ExampleValues(self.root, self._example)
-        names = required_arguments(self.root, self._inputs)
+        names = required_arguments(self.root) if self._arguments is None else self._arguments
         traced = [self.create_proxy("placeholder", name, (), {}) for name in names]
-        parts = opened(self.root)
-        if parts is not None:
-            return lambda _, *inputs: parts(*inputs), [self.root, *traced]
-        return root_fn, [self.root, *traced]
+        forward = opened(self.root) or partial(root_fn, self.root)
 
+        def call(*inputs: Any) -> Any:
+            return call_with(self.root, forward, dict(zip(names, inputs, strict=True)))
 
-def required_arguments(module: nn.Module, count: int | None = None) -> list[str]:
-    """Return the names of forward's positional arguments without a default.
-
-    Args:
-        module: the module.
-        count: number of arguments, with or without a default. Default: all without one.
-    """
-    names: list[str] = []
-    for parameter in inspect.signature(module.forward).parameters.values():
-        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            break
-        has_default = parameter.default is not parameter.empty
-        if len(names) >= count if count is not None else has_default:
-            break
-        names.append(parameter.name)
-    return names
+        return call, traced
 
 
 def trace_module(
-    module: nn.Module, inputs: int | None = None, example: Sequence[Any] = ()
+    module: nn.Module, arguments: Sequence[str] | None = None, example: Any = None
 ) -> fx.GraphModule:
     """Return the traced module, with the same submodules and parameters.
 
@@ -233,30 +216,35 @@ def trace_module(
 
     Args:
         module: the module; it is not changed. An already traced module is returned itself.
-        inputs: number of input tensors; None (default) = the number of arguments of ``forward``
-            without a default.
-        example: input tensors in the order of ``forward``, of two samples or more. Default: none.
+        arguments: names of the arguments of ``forward`` that are inputs, in its order; others keep
+            their default. Default None: those of the example, or those without a default.
+        example: a tensor, a tuple of tensors, or a dict of tensors by argument, of two samples or
+            more. Default: none.
 
     Raises:
-        UnsupportedModelError: torch.fx can't trace the module.
+        UnsupportedModelError: torch.fx can't trace the module, or the example does not fit it.
     """
     if isinstance(module, fx.GraphModule) and module.meta.get(TRACED):
         return module
+    given = {} if example is None else example_arguments(module, example)
+    if given:
+        arguments = list(given)
+    values = tuple(given.values())
     # Shared by both traces: the same submodules must be leaves in training and inference.
     leaves: list[nn.Module] = []
     with unchanged(module):
         module.train(module.training)  # parts in another mode follow the module, too
-        graph, by_example = _trace(module, inputs, leaves, example)
+        graph, by_example = _trace(module, arguments, leaves, values)
         traced = fx.GraphModule(module, graph, class_name=type(module).__name__)
     try:
         with unchanged(module):
             module.train(not module.training)
-            other, _ = _trace(module, inputs, leaves, example)
+            other, _ = _trace(module, arguments, leaves, values)
     except UnsupportedModelError:  # for example, a detector that requires targets in training
         other = fx.Graph()
     # An assignment also changes all tensors that share the memory, in the module alone.
     assigns = bool(graph.find_nodes(op="call_function", target=assigned))
-    if assigns and not example:
+    if assigns and not given:
         reason = "it assigns to items of a tensor. Give example_input, to compare the results"
         raise UnsupportedModelError(_untraceable(module, reason))
     follows = _follow_mode(traced, other)
@@ -266,7 +254,7 @@ def trace_module(
     traced.meta[TRACED] = True
     # In training, a comparison would change statistics.
     comparable = follows or not module.training
-    if (by_example or assigns) and comparable and not answers_alike(module, traced, example):
+    if (by_example or assigns) and comparable and not answers_alike(module, traced, given):
         raise UnsupportedModelError(
             _untraceable(module, "the traced module computes other outputs for example_input")
         )
@@ -274,14 +262,17 @@ def trace_module(
 
 
 def _trace(
-    module: nn.Module, inputs: int | None, leaves: list[nn.Module], example: Sequence[Any]
+    module: nn.Module,
+    arguments: Sequence[str] | None,
+    leaves: list[nn.Module],
+    example: Sequence[Any],
 ) -> tuple[fx.Graph, bool]:
     """Trace a module, with an example also into functions of weights that ``torch.fx.wrap`` marks.
 
     Returns:
         The graph, and whether it takes the branches of the example.
     """
-    graph, by_example = _trace_around(module, inputs, leaves, example)
+    graph, by_example = _trace_around(module, arguments, leaves, example)
     # Such as the attention of torchvision's Swin, whose code depends on sizes.
     functions = {
         node.target
@@ -290,18 +281,21 @@ def _trace(
     }
     if example and functions:
         with _traced_into(functions), suppress(UnsupportedModelError):
-            return _trace_around(module, inputs, leaves, example)
+            return _trace_around(module, arguments, leaves, example)
     return graph, by_example
 
 
 def _trace_around(
-    module: nn.Module, inputs: int | None, leaves: list[nn.Module], example: Sequence[Any]
+    module: nn.Module,
+    arguments: Sequence[str] | None,
+    leaves: list[nn.Module],
+    example: Sequence[Any],
 ) -> tuple[fx.Graph, bool]:
     """Trace a module, and add untraceable submodules to ``leaves``; see ``_trace``."""
     guide: Sequence[Any] = ()
     buffers = False
     while True:
-        tracer = GraphTracer(inputs, leaves, guide, buffers=buffers)
+        tracer = GraphTracer(arguments, leaves, guide, buffers=buffers)
         try:
             # Each attempt may add one leaf, so the loop ends with the number of submodules.
             graph = tracer.trace(module)
@@ -351,8 +345,8 @@ def _traced_into(functions: set[Any]) -> Iterator[None]:
         wrapped.update(before)
 
 
-def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) -> bool:
-    """Return whether a traced module has the same outputs as the module.
+def answers_alike(module: nn.Module, traced: nn.Module, example: Mapping[str, Any]) -> bool:
+    """Return whether a traced module has the same outputs as the module for arguments by name.
 
     Attention by separate operations rounds differently; other outputs are identical.
 
@@ -370,13 +364,14 @@ def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) 
             return x
         return torch.randn(x.shape, generator=random).to(x.device)
 
-    filled = torch.utils._pytree.tree_map(fill, tuple(example))
+    filled = torch.utils._pytree.tree_map(fill, dict(example))
     with unchanged(module), in_inference(module), in_inference(traced), torch.no_grad():
         try:
-            answers = module(*filled)
+            answers = call_with(module, module, filled)
         # The user's code may raise anything.
         except Exception as error:
-            shapes = ", ".join(str(tuple(x.shape)) for x in filled if isinstance(x, torch.Tensor))
+            tensors = [x for x in filled.values() if isinstance(x, torch.Tensor)]
+            shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
             raise UnsupportedModelError(
                 f"{type(module).__name__} can't run on inputs of shape {shapes}: "
                 f"{describe_error(error)}. Arguments of forward with a default keep it; other "
@@ -384,7 +379,7 @@ def answers_alike(module: nn.Module, traced: nn.Module, example: Sequence[Any]) 
             ) from error
         expected, form = torch.utils._pytree.tree_flatten(_as_traced(answers))
         try:
-            found, other = torch.utils._pytree.tree_flatten(traced(*filled))
+            found, other = torch.utils._pytree.tree_flatten(traced(*filled.values()))
         # Wrong shapes raise errors of many types.
         except Exception:  # noqa: BLE001
             return False

@@ -234,6 +234,36 @@ def test_optimize_takes_modules_in_bfloat16_with_named_outputs(tmp_path: Path) -
         assert len(engine.outputs) == 2
 
 
+def test_optimize_takes_arguments_with_a_default_by_name(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = torch.nn.Embedding(20, 8)
+            self.head = torch.nn.Linear(8, 3)
+
+        def forward(self, tokens: Any = None, embedded: Any = None, mask: Any = None) -> Any:
+            x = self.embed(tokens) if embedded is None else embedded
+            return self.head((x * mask[..., None]).sum(1))
+
+    torch.manual_seed(0)
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, 20, (32, 6))
+    mask = (np.arange(6) < random.integers(1, 7, (32, 1))).astype(np.float32)
+    model = Masked().eval()
+    found = optimize(model, {"mask": mask, "tokens": tokens}, tmp_path, **QUICK)
+    assert (found.int8_layers, found.weighted_layers) == (1, 1)
+    with load_engine(found.engine) as engine:
+        assert [each.name for each in engine.inputs] == ["tokens", "mask"]
+        (answer,) = engine.infer({"tokens": tokens[:4], "mask": mask[:4]}).values()
+    with torch.no_grad():
+        expected = model(torch.from_numpy(tokens), mask=torch.from_numpy(mask))[:4].numpy()
+    np.testing.assert_allclose(answer, expected, atol=0.05 * np.ptp(expected))
+    with pytest.raises(CalibrationError, match=r"tokens, embedded, mask\. Received: masks"):
+        optimize(model, {"tokens": tokens, "masks": mask}, tmp_path, **QUICK)
+
+
 @pytest.mark.matrix
 def test_optimize_takes_the_backend_that_runs_the_model(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

@@ -55,14 +55,14 @@ class Counting(nn.Module):
 def test_modules_that_need_an_example(module: nn.Module) -> None:
     with pytest.raises(UnsupportedModelError, match="give example_input"):
         trace_module(module)
-    traced = trace_module(module, 1, (EXAMPLE,))
+    traced = trace_module(module, example=EXAMPLE)
     x = torch.randn(5, 3, 8, 8)
     assert torch.equal(traced(x), module(x))
 
 
 def test_traced_places_follow_the_size_of_the_input() -> None:
     module = Detecting()
-    traced = trace_module(module, 1, (EXAMPLE,))
+    traced = trace_module(module, example=EXAMPLE)
     x = torch.randn(2, 3, 8, 6)
     assert torch.equal(traced(x), module(x))
 
@@ -70,7 +70,7 @@ def test_traced_places_follow_the_size_of_the_input() -> None:
 def test_tracing_leaves_the_attributes_of_the_module() -> None:
     module = Detecting()
     module.register_buffer("seen", torch.zeros(1))
-    trace_module(module, 1, (EXAMPLE,))
+    trace_module(module, example=EXAMPLE)
     assert module.size is None
     assert module.places.numel() == 0
     assert set(module.state_dict()) == {"seen", *Detecting().state_dict()}
@@ -104,7 +104,7 @@ class Deciding(nn.Module):
 
 def test_branches_on_numbers_are_refused_with_an_example() -> None:
     with pytest.raises(UnsupportedModelError, match="depends on numbers"):
-        trace_module(Deciding(), 1, (EXAMPLE,))
+        trace_module(Deciding(), example=EXAMPLE)
 
 
 class Training(Detecting):
@@ -117,7 +117,7 @@ class Training(Detecting):
 @pytest.mark.parametrize("training", [False, True])
 def test_modules_with_other_outputs_in_training(training: bool) -> None:
     module = Training().train(training)
-    traced = trace_module(module, 1, (EXAMPLE,))
+    traced = trace_module(module, example=EXAMPLE)
     x = torch.randn(5, 3, 8, 8)
     if training:
         assert all(map(torch.equal, traced(x), module(x)))
@@ -135,7 +135,7 @@ class Recording(nn.Module):
 
 def test_a_trace_with_other_outputs_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="computes other outputs for example_input"):
-        trace_module(Recording(), 1, (EXAMPLE,))
+        trace_module(Recording(), example=EXAMPLE)
 
 
 def test_quantized_detector_reaches_onnx(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.torch.graph import ModuleGraph
-from qat_lib.torch.shapes import example_inputs, propagate_shapes
+from qat_lib.torch.shapes import example_arguments, propagate_shapes
 from qat_lib.torch.tracing import trace_module
 
 
@@ -69,11 +69,25 @@ class Pair(nn.Module):
 
 @pytest.mark.parametrize("example", [(1, 2), [1, 2], {"right": 2, "left": 1}])
 def test_an_example_of_several_inputs(example: Any) -> None:
-    assert example_inputs(Pair(), example) == (1, 2)
-    assert example_inputs(Pair(), 3) == (3,)
+    assert list(example_arguments(Pair(), example).items()) == [("left", 1), ("right", 2)]
 
 
-@pytest.mark.parametrize("example", [{"left": 1, "scale": 2}, {"x": 1}])
-def test_an_example_of_other_arguments_is_refused(example: Any) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"first arguments of Pair.forward: left"):
-        example_inputs(Pair(), example)
+def test_an_example_may_have_arguments_with_a_default() -> None:
+    named = {"scale": 3, "left": 1, "right": 2}
+    assert list(example_arguments(Pair(), named)) == ["left", "right", "scale"]
+    assert example_arguments(Pair(), (1, 2, 3)) == named
+
+
+@pytest.mark.parametrize(
+    ("example", "received"),
+    [
+        ({"left": 1, "scale": 2}, "left, scale"),
+        ({"x": 1}, "x"),
+        (3, "left"),
+        ((1, 2, 3, 4), "left, right, scale, argument 4"),
+    ],
+)
+def test_an_example_of_other_arguments_is_refused(example: Any, received: str) -> None:
+    message = rf"Pair.forward: left, right, scale; .* Received: {received}\."
+    with pytest.raises(UnsupportedModelError, match=message):
+        example_arguments(Pair(), example)

@@ -119,7 +119,7 @@ def test_outputs_with_names_become_a_dict() -> None:
     traced = trace_module(module, example=(x,))
     assert type(traced(x)) is dict
     assert torch.equal(traced(x)["logits"], module(x)["logits"])
-    assert answers_alike(module, traced, (x,))
+    assert answers_alike(module, traced, {"x": x})
 
 
 class Optional(nn.Module):
@@ -134,9 +134,16 @@ def test_arguments_with_a_default_keep_it() -> None:
 
 
 def test_arguments_with_a_default_can_be_given() -> None:
-    assert targets(Optional(), inputs=2) == ["mul", "mul"]
-    traced = trace_module(Optional(), 2)
+    assert targets(Optional(), arguments=["x", "mask"]) == ["mul", "mul"]
+    traced = trace_module(Optional(), ["x", "mask"])
     assert torch.equal(traced(torch.ones(2), torch.zeros(2)), torch.zeros(2))
+
+
+def test_arguments_behind_one_that_keeps_its_default_can_be_given() -> None:
+    x, scale = torch.ones(2), torch.full((2,), 3.0)
+    traced = trace_module(Optional(), example={"scale": scale, "x": x})
+    assert [node.target for node in traced.graph.find_nodes(op="placeholder")] == ["x", "scale"]
+    assert torch.equal(traced(x, scale), scale)
 
 
 class Inner(nn.Module):
@@ -185,11 +192,14 @@ class Keyed(nn.Module):
         return x + other
 
 
-@pytest.mark.parametrize("module", [Deciding(), Keyed()])
-def test_untraceable_code_is_refused_with_advice(module: nn.Module) -> None:
-    name = type(module).__name__
-    with pytest.raises(UnsupportedModelError, match=rf"can't trace {name}: .*quantized_modules"):
-        trace_module(module)
+def test_arguments_by_keyword_alone_become_inputs() -> None:
+    traced = trace_module(Keyed())
+    assert torch.equal(traced(torch.ones(2), torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_untraceable_code_is_refused_with_advice() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"can't trace Deciding: .*quantized_modules"):
+        trace_module(Deciding())
 
 
 def test_numpy_scalars_become_numbers() -> None:
@@ -405,7 +415,7 @@ def test_buffers_take_traced_sizes_with_an_example() -> None:
     x = torch.randn(3, 6)
     with pytest.raises(UnsupportedModelError):
         trace_module(module)
-    traced = trace_module(module, 1, (torch.randn(2, 6),))
+    traced = trace_module(module, example=torch.randn(2, 6))
     assert torch.equal(traced(x), module(x))
     module.positions.add_(1)
     assert torch.equal(traced(x), module(x))
