@@ -159,10 +159,12 @@ class KnownValue:
 
     def __getattr__(self, name: str) -> Any:
         found = self.tracer.values.of(self)
-        # Such as x.device.type, an argument of torch.autocast, which takes no traced value.
-        return (
-            getattr(found, name) if isinstance(found, torch.device) else KnownAttribute(self, name)
+        # x.device.type is an argument of torch.autocast, x.dtype of torch.finfo: both take no
+        # traced value.
+        is_plain = isinstance(found, torch.device) or (
+            isinstance(found, torch.Tensor) and name == "dtype"
         )
+        return getattr(found, name) if is_plain else KnownAttribute(self, name)
 
 
 class KnownAttribute(KnownValue, fx.proxy.Attribute):

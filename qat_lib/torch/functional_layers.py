@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from qat_lib.torch.functions import arguments, function_name
@@ -21,19 +22,25 @@ _MODULES: dict[str, Any] = {
     "conv_transpose2d": nn.ConvTranspose2d,
     "conv_transpose3d": nn.ConvTranspose3d,
 }
+_PRODUCTS = ("addmm", "matmul")
+"""Functions that take the weight of a linear layer transposed."""
 
 
-def functions_to_modules(traced: fx.GraphModule) -> None:
+def functions_to_modules(traced: fx.GraphModule) -> bool:
     """Replace convolutions and matrix products with a parameter by the module of the same name.
 
     ``F.linear(x, self.head.weight, self.head.bias)`` becomes the module ``head``, with the same
     parameters under the same names. A weight with another name, such as ``self.kernel``, becomes
-    ``self.kernel.weight``. Functions of computed or shared weights are kept.
+    ``self.kernel.weight``; so does that of ``x @ self.kernel``, transposed. Functions of computed
+    or shared weights are kept.
 
     Args:
         traced: the traced module, changed in place.
+
+    Returns:
+        Whether a weight was transposed: the module may then sum in another order.
     """
-    graph = traced.graph
+    graph, is_turned = traced.graph, False
     _split_parameters(traced)
     reads = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
 
@@ -44,10 +51,13 @@ def functions_to_modules(traced: fx.GraphModule) -> None:
         return _is_parameter(traced, node)
 
     for node in list(graph.nodes):
-        kind = _MODULES.get(function_name(node)) if node.op == "call_function" else None
-        if kind is None:
+        if node.op not in ("call_function", "call_method"):
             continue
+        name = function_name(node)
+        kind = nn.Linear if name in _PRODUCTS else _MODULES.get(name)
         options = dict(arguments(node))
+        if kind is None or not {"input", "weight"} <= set(options):
+            continue
         x, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
         parameters = [weight] if bias is None else [weight, bias]
         # Options of a module are constants, those of a function may be computed.
@@ -57,6 +67,13 @@ def functions_to_modules(traced: fx.GraphModule) -> None:
         if values[0].dim() < 2:
             continue  # F.linear also takes a vector.
         path = _path(traced, parameters)
+        if name in _PRODUCTS:
+            if values[0].dim() > 2 or options or any(each.dim() > 1 for each in values[1:]):
+                continue
+            # Under another name, since a state may not be loaded into the transposed weight.
+            path, is_turned = str(weight.target), True
+            turned = values[0].detach().t().clone(memory_format=torch.contiguous_format)
+            values[0] = nn.Parameter(turned, values[0].requires_grad)
         module = _module(kind, values, options)
         for each in parameters:
             delattr(*_place(traced, each))
@@ -65,6 +82,7 @@ def functions_to_modules(traced: fx.GraphModule) -> None:
             node.replace_all_uses_with(graph.call_module(path, (x,)))
         for unread in (node, *parameters):
             graph.erase_node(unread)
+    return is_turned
 
 
 def _split_parameters(traced: fx.GraphModule) -> None:

@@ -49,6 +49,8 @@ _SIGNATURES = {
     ),
     "hardtanh": ("input", "min_val", "max_val"),
     "linear": ("input", "weight", "bias"),
+    "addmm": ("bias", "input", "weight"),
+    "matmul": ("input", "weight"),
     **dict.fromkeys(
         ("conv1d", "conv2d", "conv3d"),
         ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),

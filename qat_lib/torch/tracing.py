@@ -30,6 +30,8 @@ logger = logging.getLogger("qat_lib")
 
 TRACED = "qatline_traced"
 """Key in the ``meta`` of modules from ``trace_module``."""
+ROUNDS = "qatline_rounds"
+"""Key in their ``meta``: whether they may sum in another order than the module."""
 FLAG = "qatline_training"
 """Name of the submodule that returns whether the model is training."""
 WHOLE = (float_nn.Conv1d, float_nn.Conv2d, float_nn.Conv3d, float_nn.Linear)
@@ -38,7 +40,7 @@ _ROUNDING = 1e-4
 """Difference between two orders of the same sums, as a share of the largest output."""
 FACTORIES = (
     *(torch.ones, torch.zeros, torch.full, torch.empty, torch.eye),
-    *(torch.arange, torch.linspace, torch.rand, torch.randn),
+    *(torch.arange, torch.linspace, torch.rand, torch.randn, torch.tensor),
 )
 """Functions that create a tensor from sizes, possibly those of the model's input."""
 
@@ -249,7 +251,7 @@ def trace_module(
         raise UnsupportedModelError(_untraceable(module, reason))
     follows = _follow_mode(traced, other)
     follow_in_place(traced)
-    functions_to_modules(traced)
+    traced.meta[ROUNDS] = functions_to_modules(traced) or any(map(is_opened, module.modules()))
     traced.recompile()
     traced.meta[TRACED] = True
     # In training, a comparison would change statistics.
@@ -316,7 +318,9 @@ def _trace_around(
                 buffers = True
             else:
                 reason = describe_error(error)
-                if not example:
+                if example:
+                    _run(module, dict(zip(arguments or (), example, strict=True)))
+                else:
                     reason += ". If its code depends on sizes, give example_input"
                 raise UnsupportedModelError(_untraceable(module, reason)) from error
     if tracer.values is not None:
@@ -345,10 +349,11 @@ def _traced_into(functions: set[Any]) -> Iterator[None]:
         wrapped.update(before)
 
 
-def answers_alike(module: nn.Module, traced: nn.Module, example: Mapping[str, Any]) -> bool:
+def answers_alike(module: nn.Module, traced: fx.GraphModule, example: Mapping[str, Any]) -> bool:
     """Return whether a traced module has the same outputs as the module for arguments by name.
 
-    Attention by separate operations rounds differently; other outputs are identical.
+    Attention by separate operations and products with a transposed weight round differently; other
+    outputs are identical.
 
     A forward that branches on the type of its arguments, or records calls of its submodules, takes
     another path under torch.fx. Other mappings, such as the outputs of Hugging Face's models, become
@@ -365,18 +370,8 @@ def answers_alike(module: nn.Module, traced: nn.Module, example: Mapping[str, An
         return torch.randn(x.shape, generator=random).to(x.device)
 
     filled = torch.utils._pytree.tree_map(fill, dict(example))
-    with unchanged(module), in_inference(module), in_inference(traced), torch.no_grad():
-        try:
-            answers = call_with(module, module, filled)
-        # The user's code may raise anything.
-        except Exception as error:
-            tensors = [x for x in filled.values() if isinstance(x, torch.Tensor)]
-            shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
-            raise UnsupportedModelError(
-                f"{type(module).__name__} can't run on inputs of shape {shapes}: "
-                f"{describe_error(error)}. Arguments of forward with a default keep it; other "
-                "arguments get one array each."
-            ) from error
+    answers = _run(module, filled)
+    with unchanged(module), in_inference(traced), torch.no_grad():
         expected, form = torch.utils._pytree.tree_flatten(_as_traced(answers))
         try:
             found, other = torch.utils._pytree.tree_flatten(traced(*filled.values()))
@@ -384,12 +379,37 @@ def answers_alike(module: nn.Module, traced: nn.Module, example: Mapping[str, An
         except Exception:  # noqa: BLE001
             return False
     # Structures first: map would ignore missing outputs.
-    alike = _close if any(map(is_opened, module.modules())) else _equal
+    alike = _close if traced.meta[ROUNDS] else _equal
     return form == other and all(map(alike, expected, found))
 
 
+def _run(module: nn.Module, arguments: Mapping[str, Any]) -> Any:
+    """Return the outputs of a module in inference mode for arguments by name.
+
+    Raises:
+        UnsupportedModelError: the module can't run on them.
+    """
+    try:
+        with unchanged(module), in_inference(module), torch.no_grad():
+            return call_with(module, module, arguments)
+    # The user's code may raise anything.
+    except Exception as error:
+        tensors = [x for x in arguments.values() if isinstance(x, torch.Tensor)]
+        shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
+        raise UnsupportedModelError(
+            f"{type(module).__name__} can't run on inputs of shape {shapes}: "
+            f"{describe_error(error)}. Arguments of forward with a default keep it, unless the data "
+            "has an array by that name; others get one array each."
+        ) from error
+
+
 def _as_traced(outputs: Any) -> Any:
-    return dict(outputs) if isinstance(outputs, Mapping) else outputs
+    """Return outputs with each mapping as a dict, as torch.fx does."""
+    if isinstance(outputs, Mapping):
+        return {name: _as_traced(value) for name, value in outputs.items()}
+    if type(outputs) in (tuple, list):
+        return type(outputs)(map(_as_traced, outputs))
+    return outputs
 
 
 def _equal(x: Any, y: Any) -> bool:

@@ -51,7 +51,15 @@ class Counting(nn.Module):
         return torch.stack([x[:, i] * float(i + 1) for i in range(int(x.shape[1]))])
 
 
-@pytest.mark.parametrize("module", [Detecting(), Counting()])
+class Attending(nn.Module):
+    """As the attention of Hugging Face's models: numbers of a data type, and sizes as tensors."""
+
+    def forward(self, x: Any) -> Any:
+        scores = x / torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float))
+        return scores.masked_fill(x < 0, torch.finfo(x.dtype).min).softmax(-1)
+
+
+@pytest.mark.parametrize("module", [Detecting(), Counting(), Attending()])
 def test_modules_that_need_an_example(module: nn.Module) -> None:
     with pytest.raises(UnsupportedModelError, match="give example_input"):
         trace_module(module)

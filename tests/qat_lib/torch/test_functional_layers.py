@@ -87,6 +87,27 @@ def test_function_becomes_module(module: nn.Module, expected: str) -> None:
     assert torch.equal(again(X), module(X))
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        Calls(lambda m, x: x @ m.w, w=(8, 3)),
+        Calls(lambda m, x: x.matmul(m.w) + m.b, w=(8, 3), b=(3,)),
+        # As the layers of GPT-2.
+        Calls(lambda m, x: torch.addmm(m.b, x.reshape(-1, 8), m.w), w=(8, 8), b=(8,)),
+    ],
+    ids=["operator", "method", "addmm"],
+)
+def test_product_becomes_linear_with_the_transposed_weight(module: nn.Module) -> None:
+    traced = trace_module(module)
+    assert modules(traced) == {"w": "Linear"}
+    assert torch.equal(traced.w.weight, module.w.t())
+    torch.testing.assert_close(traced(X), module(X))
+    # A state of the module must not be loaded into it.
+    assert not {"w"} & set(traced.state_dict())
+    by_example = qat_lib.torch.quantize_model(module, custom_qdq_cases="auto", example_input=X)
+    assert type(by_example.w).__name__ == "QuantLinear"
+
+
 def test_overridden_forward_keeps_its_path() -> None:
     module = nn.Sequential(PaddedConv(4, 8, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
     expected = module(X)
@@ -128,8 +149,16 @@ class Tied(nn.Module):
         (Calls(lambda m, x: functional.linear(x, x[0, 0]), w=(3, 8)), X),
         (Calls(lambda m, x: functional.linear(x, m.w), w=(8,)), X),
         (Tied(), torch.tensor([[0, 3], [1, 4]])),
+        (Calls(lambda m, x: m.w @ x, w=(3, 8)), X),
+        (Calls(lambda m, x: x @ m.w, w=(4, 8, 3)), X),
+        (Calls(lambda m, x: x @ m.w, w=(8,)), X),
+        (Calls(lambda m, x: torch.addmm(m.b, x[0, 0], m.w, beta=2), w=(8, 3), b=(3,)), X),
+        (Calls(lambda m, x: torch.addmm(m.b, x[0, 0], m.w), w=(8, 3), b=(8, 3)), X),
     ],
-    ids=["shared", "computed", "input", "vector", "tied"],
+    ids=[
+        *("shared", "computed", "input", "vector", "tied"),
+        *("first", "batches", "product", "scaled", "matrix"),
+    ],
 )
 def test_other_weights_remain_functions(module: nn.Module, x: torch.Tensor) -> None:
     expected, names = module(x), list(module.state_dict())

@@ -122,6 +122,18 @@ def test_outputs_with_names_become_a_dict() -> None:
     assert answers_alike(module, traced, {"x": x})
 
 
+class Nested(WithFields):
+    def forward(self, x: Any) -> Any:
+        return Fields(logits=x, parts=(super().forward(x),))
+
+
+def test_outputs_with_names_inside_of_others_become_a_dict() -> None:
+    module, x = Nested().eval(), torch.ones(4, 2)
+    traced = trace_module(module, example=x)
+    assert torch.equal(traced(x)["parts"][0]["logits"], module.head(x))
+    assert answers_alike(module, traced, {"x": x})
+
+
 class Optional(nn.Module):
     def forward(self, x: Any, mask: Any = None, scale: float = 2.0) -> Any:
         x = x * scale
@@ -200,6 +212,15 @@ def test_arguments_by_keyword_alone_become_inputs() -> None:
 def test_untraceable_code_is_refused_with_advice() -> None:
     with pytest.raises(UnsupportedModelError, match=r"can't trace Deciding: .*quantized_modules"):
         trace_module(Deciding())
+
+
+def test_modules_that_cannot_run_on_the_example_are_refused_with_its_shape() -> None:
+    class Wrong(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.cat(list(x.reshape(2, 7).chunk(2)))
+
+    with pytest.raises(UnsupportedModelError, match=r"Wrong can't run on inputs of shape \(2, 3\)"):
+        trace_module(Wrong(), example=torch.ones(2, 3))
 
 
 def test_numpy_scalars_become_numbers() -> None:
