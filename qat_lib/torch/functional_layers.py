@@ -31,16 +31,16 @@ def functions_to_modules(traced: fx.GraphModule) -> bool:
 
     ``F.linear(x, self.head.weight, self.head.bias)`` becomes the module ``head``, with the same
     parameters under the same names. A weight with another name, such as ``self.kernel``, becomes
-    ``self.kernel.weight``; so does that of ``x @ self.kernel``, transposed. Functions of computed
-    or shared weights are kept.
+    ``self.kernel.weight``; so does that of ``x @ self.kernel``, transposed. A computed bias of a
+    linear layer is added behind the module. Functions of computed or shared weights are kept.
 
     Args:
         traced: the traced module, changed in place.
 
     Returns:
-        Whether a weight was transposed: the module may then sum in another order.
+        Whether a weight was transposed or a bias separated: sums may then have another order.
     """
-    graph, is_turned = traced.graph, False
+    graph, is_reordered = traced.graph, False
     _split_parameters(traced)
     reads = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
 
@@ -59,9 +59,14 @@ def functions_to_modules(traced: fx.GraphModule) -> bool:
         if kind is None or not {"input", "weight"} <= set(options):
             continue
         x, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
+        added = None
+        # Such as that of the attention of BEiT, which has no bias for its keys.
+        if kind is nn.Linear and isinstance(bias, fx.Node) and not is_own(bias):
+            added, bias = bias, None
         parameters = [weight] if bias is None else [weight, bias]
+        read = {x, *parameters, added}
         # Options of a module are constants, those of a function may be computed.
-        if set(node.all_input_nodes) > {x, *parameters} or not all(map(is_own, parameters)):
+        if not set(node.all_input_nodes) <= read or not all(map(is_own, parameters)):
             continue
         values = [getattr(*_place(traced, each)) for each in parameters]
         if values[0].dim() < 2:
@@ -71,7 +76,7 @@ def functions_to_modules(traced: fx.GraphModule) -> bool:
             if values[0].dim() > 2 or options or any(each.dim() > 1 for each in values[1:]):
                 continue
             # Under another name, since a state may not be loaded into the transposed weight.
-            path, is_turned = str(weight.target), True
+            path, is_reordered = str(weight.target), True
             turned = values[0].detach().t().clone(memory_format=torch.contiguous_format)
             values[0] = nn.Parameter(turned, values[0].requires_grad)
         module = _module(kind, values, options)
@@ -79,10 +84,13 @@ def functions_to_modules(traced: fx.GraphModule) -> bool:
             delattr(*_place(traced, each))
         traced.add_submodule(path, module.train(traced.training))
         with graph.inserting_before(node):
-            node.replace_all_uses_with(graph.call_module(path, (x,)))
+            result = graph.call_module(path, (x,))
+            if added is not None:
+                result, is_reordered = graph.call_function(operator.add, (result, added)), True
+            node.replace_all_uses_with(result)
         for unread in (node, *parameters):
             graph.erase_node(unread)
-    return is_turned
+    return is_reordered
 
 
 def _split_parameters(traced: fx.GraphModule) -> None:

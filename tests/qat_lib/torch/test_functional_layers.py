@@ -108,6 +108,25 @@ def test_product_becomes_linear_with_the_transposed_weight(module: nn.Module) ->
     assert type(by_example.w).__name__ == "QuantLinear"
 
 
+@pytest.mark.parametrize(
+    "bias",
+    [
+        lambda m, x: torch.cat((m.b, torch.zeros(1), m.b)),
+        lambda m, x: x[0, 0, 0, :3],
+        lambda m, x: m.w[:, 0],
+    ],
+    ids=["joined", "input", "weight"],
+)
+def test_computed_bias_is_added_behind_the_module(bias: Any) -> None:
+    module = Calls(
+        lambda m, x: functional.linear(x[:, 0], m.v, bias(m, x)), v=(3, 8), b=(1,), w=(3, 1)
+    )
+    traced = trace_module(module)
+    assert modules(traced) == {"v": "Linear"}
+    assert traced.v.weight is module.v
+    torch.testing.assert_close(traced(X), module(X))
+
+
 def test_overridden_forward_keeps_its_path() -> None:
     module = nn.Sequential(PaddedConv(4, 8, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
     expected = module(X)
