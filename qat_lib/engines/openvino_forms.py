@@ -35,6 +35,9 @@ Next to an Expand or a ConstantOfShape anywhere in the graph, OpenVINO takes the
 channel for all in an INT8 convolution in front of a quantizer: it reads the bias with a computed
 shape, and folds that wrongly. A constant of this shape takes its place.
 
+A normalization of a quantized tensor is computed on its integers, with the epsilon of the real
+values: for values near epsilon it is nearly lost. A Minimum in between keeps the scale before it.
+
 In any precision, a recurrent layer between two Transposes is wrong for batches of 2 and more: the
 CPU plugin drops the Transposes and marks the layer as time-major, but ``export_model`` does not
 write the mark. A Clamp at the limits of float32 preserves the Transposes.
@@ -77,6 +80,8 @@ _MIDDLE = 128
 # Bytes in a row of AMX's tiles.
 _TILE = 64
 _LIMIT = 3.0e38
+# Greatest epsilon of a normalization of integers, which have variances of hundreds.
+_EPSILON = 0.2
 # OpenVINO's recurrent operations, the translations of ONNX's LSTM, GRU and RNN.
 _RECURRENT = {"LSTMSequence", "GRUSequence", "RNNSequence"}
 # First operator set with the limits of a Clip as inputs.
@@ -154,6 +159,8 @@ def make_sound(model: Any) -> None:
             _keep_time_axis(operation)
         elif operation.get_type_name() == "Add":
             _fold_bias(operation)
+        elif operation.get_type_name() == "MVN":
+            _keep_epsilon(operation)
 
 
 def _keep_time_axis(operation: Any) -> None:
@@ -188,6 +195,21 @@ def _fold_bias(operation: Any) -> None:
             values = bias.get_data().reshape(list(shape.to_shape()))
             folded = opset8.constant(values, name=f"{operation.get_friendly_name()}/bias")
             operand.replace_source_output(folded.output(0))
+
+
+def _keep_epsilon(operation: Any) -> None:
+    """Insert a Minimum without effect between a small scale and a normalization."""
+    from openvino import opset8
+
+    scaled = operation.input_value(0).get_node()
+    if scaled.get_type_name() != "Multiply":
+        return
+    scale = scaled.input_value(1).get_node()
+    if scale.get_type_name() != "Constant" or scale.get_data().dtype != np.float32:
+        return
+    if operation.get_attributes()["eps"] > _EPSILON * float(scale.get_data().min()) ** 2:
+        kept = opset8.minimum(scaled.output(0), np.float32(_LIMIT))
+        operation.input(0).replace_source_output(kept.output(0))
 
 
 def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:

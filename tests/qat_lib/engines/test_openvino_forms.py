@@ -70,6 +70,13 @@ class Graph:
             more.append(self.constant(np.full(CHANNELS, bias, np.float32)))
         return self.node("Conv", tensor, weights, *more, **attributes)
 
+    def product(self, tensor: str, size: int = 6) -> str:
+        integers = self.random.integers(-SAFE, SAFE + 1, (size, size)).astype(np.int8)
+        scale = self.constant(np.full(size, 0.007, np.float32))
+        zeros = self.constant(np.zeros(size, np.int8))
+        weights = self.node("DequantizeLinear", self.constant(integers), scale, zeros, axis=1)
+        return self.node("MatMul", tensor, weights)
+
     def save(self, path: Path, *outputs: str, shape: Any = IMAGES, given: Any = IMAGES) -> Path:
         values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs]
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, given)
@@ -175,11 +182,7 @@ def scaled(path: Path, op: str = "Mul") -> Path:
 def rescaled(path: Path, factors: tuple[int, ...], bias: bool = True) -> Path:
     """Write a product with weights, multiplied by constants of the given shape."""
     graph = Graph()
-    integers = graph.constant(graph.random.integers(-SAFE, SAFE + 1, (6, 6)).astype(np.int8))
-    scale = graph.constant(np.full(6, 0.007, np.float32))
-    zeros = graph.constant(np.zeros(6, np.int8))
-    weights = graph.node("DequantizeLinear", integers, scale, zeros, axis=1)
-    y = graph.node("MatMul", graph.pair("x"), weights)
+    y = graph.product(graph.pair("x"))
     if bias:
         y = graph.node("Add", y, graph.constant(graph.random.normal(size=6).astype(np.float32)))
     values = graph.random.uniform(0.5, 1.5, factors).astype(np.float32)
@@ -210,6 +213,15 @@ def expanded(path: Path, op: str = "Expand") -> Path:
     more = graph.node(op, *inputs, graph.node("Shape", "x", end=1))
     more = graph.node("Reshape", more, graph.constant(np.array([-1, 1, 1, 1])))
     return graph.save(path, graph.node("Add", y, more))
+
+
+def normalized(path: Path) -> Path:
+    """Write a normalization of a small quantized tensor, in front of a product."""
+    graph = Graph()
+    x = graph.pair("x", scale=1e-3)
+    ones, zeros = (graph.constant(np.full(16, each, np.float32)) for each in (1, 0))
+    y = graph.pair(graph.node("LayerNormalization", x, ones, zeros, axis=-1, epsilon=0.1))
+    return graph.save(path, graph.product(y, 16), shape=["b", 4, 16], given=["b", 4, 16])
 
 
 def build(path: Path, **options: Any) -> Any:
@@ -311,6 +323,13 @@ def test_product_with_factors_of_columns_remains(tmp_path: Path) -> None:
 def test_bias_beside_a_broadcast_is_computed_as_the_graph_says(tmp_path: Path, op: str) -> None:
     pytest.importorskip("openvino")
     manifest = build(expanded(tmp_path / "m.onnx", op))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == 1
+
+
+def test_normalization_of_small_values_is_computed_as_the_graph_says(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(normalized(tmp_path / "m.onnx"))
     assert max(manifest.verification["differences"].values()) < 0.02
     assert manifest.precision.int8_layers == 1
 
@@ -433,6 +452,7 @@ FORMS = {
     "rescaled": lambda path: rescaled(path, (6, 1)),
     "reshaped": reshaped,
     "expanded": expanded,
+    "normalized": normalized,
 }
 
 
