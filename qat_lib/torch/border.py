@@ -10,6 +10,7 @@ import torch
 
 from qat_lib.errors import ExportError
 from qat_lib.export.graph import border_dimension
+from qat_lib.torch.tracing import plain_outputs
 
 pytree = torch.utils._pytree
 
@@ -51,8 +52,10 @@ def output_names(program: Any) -> list[str]:
     of a dict or an object are named by their keys, with underscores between nested keys.
     """
     spec = program.call_spec.out_spec
-    places = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    return [output_name(path) for path, _ in pytree.tree_flatten_with_path(places)[0]]
+    # Mappings of other classes may have no paths.
+    places = plain_outputs(pytree.tree_unflatten(list(range(spec.num_leaves)), spec))
+    paths = sorted(pytree.tree_flatten_with_path(places)[0], key=lambda found: found[1])
+    return [output_name(path) for path, _ in paths]
 
 
 def output_name(path: Sequence[Any]) -> str:

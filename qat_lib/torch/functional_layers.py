@@ -1,16 +1,20 @@
-"""Replace functions of weights by modules, since quantization wraps modules."""
+"""Replace functions of weights, and layers that compute theirs, by modules that quantization wraps."""
 
 from __future__ import annotations
 
 import operator
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from qat_lib.torch.functions import arguments, function_name
+from qat_lib.torch.inference import in_inference
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _MODULES: dict[str, Any] = {
@@ -22,6 +26,7 @@ _MODULES: dict[str, Any] = {
     "conv_transpose2d": nn.ConvTranspose2d,
     "conv_transpose3d": nn.ConvTranspose3d,
 }
+_NORMS = (WeightNorm, SpectralNorm)
 _PRODUCTS = ("addmm", "matmul")
 """Functions that take the weight of a linear layer transposed."""
 
@@ -91,6 +96,44 @@ def functions_to_modules(traced: fx.GraphModule) -> bool:
         for unread in (node, *parameters):
             graph.erase_node(unread)
     return is_reordered
+
+
+def normed_to_plain(traced: fx.GraphModule) -> None:
+    """Replace layers with a weight or spectral norm by layers with the weight that it computes.
+
+    Args:
+        traced: the traced module, changed in place; the replaced layers stay as they are.
+    """
+    for path in {str(node.target) for node in traced.graph.find_nodes(op="call_module")}:
+        layer = traced.get_submodule(path)
+        kind = next((each for each in _MODULES.values() if isinstance(layer, each)), None)
+        computed = _computed_parameters(layer)
+        if kind is None or not computed or type(layer).forward is not kind.forward:
+            continue
+        plain = kind.__new__(kind)  # a layer with a parametrization refuses to be copied
+        plain.__dict__ = {
+            name: value for name, value in vars(layer).items() if name not in computed
+        }
+        parameters = {**layer._parameters, **computed}
+        plain._parameters = {name: parameters[name] for name in ("weight", "bias")}
+        plain._buffers, plain._modules = {}, {}
+        hooks = layer._forward_pre_hooks.items()
+        plain._forward_pre_hooks = OrderedDict(x for x in hooks if not isinstance(x[1], _NORMS))
+        traced.set_submodule(path, plain)
+
+
+def _computed_parameters(layer: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the values of parameters that a layer computes before each call, by name."""
+    found = {}
+    with torch.no_grad(), in_inference(layer):
+        if parametrize.is_parametrized(layer):
+            found = {name: getattr(layer, name) for name in layer.parametrizations}
+        for hook in layer._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm):
+                found[hook.name] = hook.compute_weight(layer)
+            elif isinstance(hook, SpectralNorm):
+                found[hook.name] = hook.compute_weight(layer, do_power_iteration=False)
+    return {name: nn.Parameter(value.detach().clone()) for name, value in found.items()}
 
 
 def _split_parameters(traced: fx.GraphModule) -> None:

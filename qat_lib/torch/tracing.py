@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -20,7 +21,7 @@ from qat_lib.graph.roles import other_layers
 from qat_lib.support.foreign_errors import describe_error
 from qat_lib.torch.example_values import ExampleValues, KnownValue
 from qat_lib.torch.existing_quantizers import is_quantized
-from qat_lib.torch.functional_layers import functions_to_modules
+from qat_lib.torch.functional_layers import functions_to_modules, normed_to_plain
 from qat_lib.torch.in_place import assigned, follow_in_place
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.shapes import call_with, example_arguments, required_arguments
@@ -38,11 +39,12 @@ WHOLE = (float_nn.Conv1d, float_nn.Conv2d, float_nn.Conv3d, float_nn.Linear)
 """Classes whose subclasses are also one operation, unless they override forward."""
 _ROUNDING = 1e-4
 """Difference between two orders of the same sums, as a share of the largest output."""
-FACTORIES = (
+WRAPPED = (
     *(torch.ones, torch.zeros, torch.full, torch.empty, torch.eye),
     *(torch.arange, torch.linspace, torch.rand, torch.randn, torch.tensor),
+    torch.is_tensor,
 )
-"""Functions that create a tensor from sizes, possibly those of the model's input."""
+"""Functions that torch.fx would call with traced values; most create a tensor from sizes."""
 
 
 class TrainingFlag(nn.Module):
@@ -112,9 +114,9 @@ class GraphTracer(fx.Tracer):
         *,
         buffers: bool = False,
     ) -> None:
-        super().__init__(autowrap_functions=FACTORIES)
+        super().__init__(autowrap_functions=WRAPPED)
         self.proxy_buffer_attributes = buffers
-        # FACTORIES are wrapped only where they are found as attributes of a searched namespace.
+        # WRAPPED are wrapped only where they are found as attributes of a searched namespace.
         self._autowrap_search.append(torch)
         self._arguments = arguments
         self._leaves = leaves
@@ -251,6 +253,7 @@ def trace_module(
         raise UnsupportedModelError(_untraceable(module, reason))
     follows = _follow_mode(traced, other)
     follow_in_place(traced)
+    normed_to_plain(traced)
     traced.meta[ROUNDS] = functions_to_modules(traced) or any(map(is_opened, module.modules()))
     traced.recompile()
     traced.meta[TRACED] = True
@@ -328,7 +331,7 @@ def _trace_around(
     for node in graph.nodes:
         # Postponed annotations are text, and a graph with such types can't be pickled.
         node.type = None if isinstance(node.type, str) else node.type
-        if node.target in FACTORIES:
+        if node.target in WRAPPED:
             # Otherwise the generated code refers to a global function named "torch.ones".
             node.meta.pop("is_wrapped", None)
     return graph, bool(guide)
@@ -372,7 +375,7 @@ def answers_alike(module: nn.Module, traced: fx.GraphModule, example: Mapping[st
     filled = torch.utils._pytree.tree_map(fill, dict(example))
     answers = _run(module, filled)
     with unchanged(module), in_inference(traced), torch.no_grad():
-        expected, form = torch.utils._pytree.tree_flatten(_as_traced(answers))
+        expected, form = torch.utils._pytree.tree_flatten(plain_outputs(answers))
         try:
             found, other = torch.utils._pytree.tree_flatten(traced(*filled.values()))
         # Wrong shapes raise errors of many types.
@@ -403,12 +406,12 @@ def _run(module: nn.Module, arguments: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _as_traced(outputs: Any) -> Any:
+def plain_outputs(outputs: Any) -> Any:
     """Return outputs with each mapping as a dict, as torch.fx does."""
     if isinstance(outputs, Mapping):
-        return {name: _as_traced(value) for name, value in outputs.items()}
+        return {name: plain_outputs(value) for name, value in outputs.items()}
     if type(outputs) in (tuple, list):
-        return type(outputs)(map(_as_traced, outputs))
+        return type(outputs)(map(plain_outputs, outputs))
     return outputs
 
 
@@ -477,7 +480,8 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     for m in module.modules():
         # The containers of attributes, such as a cache of positions, have entries of their own.
         for found in (vars(m), *vars(m).values()):
-            if isinstance(found, (dict, list, set)):
+            # Not those of other classes, which may be immutable, as the configs of diffusers.
+            if type(found) in (dict, OrderedDict, list, set):
                 before.append((found, found.copy()))
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,17 @@ import torch
 from qat_lib.torch.border import output_names
 
 Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Answers(OrderedDict[str, Any]):
+    """Outputs without paths, as those of diffusers' models; the last one comes first."""
+
+
+torch.utils._pytree.register_pytree_node(
+    Answers,
+    lambda answers: (list(reversed(answers.values())), list(reversed(answers))),
+    lambda values, names: Answers(reversed(list(zip(names, values, strict=True)))),
+)
 
 
 def program(returned: Any) -> SimpleNamespace:
@@ -29,6 +40,7 @@ def program(returned: Any) -> SimpleNamespace:
         ({"parts": (0, {"left": 1})}, ["parts_0", "parts_1_left"]),
         (Pair(0, (1, 2)), ["left", "right_0", "right_1"]),
         ((0, {"a": 1}), ["output_0", "output_1_a"]),
+        (Answers(first=0, second=1), ["second", "first"]),
     ],
 )
 def test_output_names_say_the_place(returned: Any, names: list[str]) -> None:

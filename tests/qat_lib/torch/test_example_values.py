@@ -52,9 +52,10 @@ class Counting(nn.Module):
 
 
 class Attending(nn.Module):
-    """As the attention of Hugging Face's models: numbers of a data type, and sizes as tensors."""
+    """As Hugging Face's models: numbers of a data type, sizes as tensors, and kinds of arguments."""
 
     def forward(self, x: Any) -> Any:
+        x = x if torch.is_tensor(x) else torch.tensor([x])
         scores = x / torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float))
         return scores.masked_fill(x < 0, torch.finfo(x.dtype).min).softmax(-1)
 

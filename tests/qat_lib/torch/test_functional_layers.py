@@ -127,6 +127,31 @@ def test_computed_bias_is_added_behind_the_module(bias: Any) -> None:
     torch.testing.assert_close(traced(X), module(X))
 
 
+NORMS = {
+    "weight_norm": nn.utils.parametrizations.weight_norm,
+    "spectral_norm": nn.utils.parametrizations.spectral_norm,
+    "older weight_norm": nn.utils.weight_norm,
+    "older spectral_norm": nn.utils.spectral_norm,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+def test_normed_layer_becomes_plain(norm: Any) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(norm(nn.Conv2d(4, 3, 3)), nn.Flatten(), norm(nn.Linear(108, 2))).eval()
+    expected, names = module(X), list(module.state_dict())
+    traced = trace_module(module, example=X)
+    assert sorted(traced.state_dict()) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    assert torch.equal(traced(X), expected)
+    assert list(module.state_dict()) == names
+    assert torch.equal(module(X), expected)
+    quantized = qat_lib.torch.quantize_model(module, custom_qdq_cases="auto", example_input=X)
+    assert type(quantized.get_submodule("2")).__name__ == "QuantLinear"
+    quantized(X).sum().backward()
+    assert quantized.get_parameter("0.weight").grad is not None
+
+
 def test_overridden_forward_keeps_its_path() -> None:
     module = nn.Sequential(PaddedConv(4, 8, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
     expected = module(X)

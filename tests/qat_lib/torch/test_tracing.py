@@ -223,6 +223,17 @@ def test_modules_that_cannot_run_on_the_example_are_refused_with_its_shape() -> 
         trace_module(Wrong(), example=torch.ones(2, 3))
 
 
+def test_attributes_that_cannot_be_restored_stay() -> None:
+    class Frozen(dict[str, int]):
+        def clear(self) -> None:
+            raise TypeError("frozen")
+
+    module = nn.Linear(2, 2)
+    module.config = Frozen(size=2)
+    assert torch.equal(trace_module(module)(torch.ones(1, 2)), module(torch.ones(1, 2)))
+    assert module.config == {"size": 2}
+
+
 def test_numpy_scalars_become_numbers() -> None:
     class Scaled(nn.Module):
         def forward(self, x: Any) -> Any:
