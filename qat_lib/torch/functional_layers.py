@@ -37,7 +37,9 @@ def functions_to_modules(traced: fx.GraphModule) -> bool:
     ``F.linear(x, self.head.weight, self.head.bias)`` becomes the module ``head``, with the same
     parameters under the same names. A weight with another name, such as ``self.kernel``, becomes
     ``self.kernel.weight``; so does that of ``x @ self.kernel``, transposed. A computed bias of a
-    linear layer is added behind the module. Functions of computed or shared weights are kept.
+    linear layer is added behind the module. A weight that is computed from parameters alone, such as
+    a standardized one, becomes the parameter ``weight_computed``. Functions of other computed or
+    shared weights are kept.
 
     Args:
         traced: the traced module, changed in place.
@@ -47,6 +49,7 @@ def functions_to_modules(traced: fx.GraphModule) -> bool:
     """
     graph, is_reordered = traced.graph, False
     _split_parameters(traced)
+    _computed_to_parameters(traced)
     reads = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
 
     def is_own(node: Any) -> bool:
@@ -161,6 +164,56 @@ def _split_parameters(traced: fx.GraphModule) -> None:
         delattr(holder, name)
         for unread in (*parts, node, source):
             graph.erase_node(unread)
+
+
+def _computed_to_parameters(traced: fx.GraphModule) -> None:
+    """Replace weights that are computed from parameters alone by parameters with their values.
+
+    Only if nothing else reads these parameters.
+    """
+    graph = traced.graph
+    fixed: dict[fx.Node, None] = {}
+    for node in graph.nodes:
+        inputs = node.all_input_nodes
+        is_computed = node.op in ("call_function", "call_method") and inputs
+        if node.op == "get_attr" or (is_computed and all(each in fixed for each in inputs)):
+            fixed[node] = None
+    for node in list(graph.nodes):
+        is_layer = node.op == "call_function" and function_name(node) in _MODULES
+        weight = arguments(node).get("weight") if is_layer else None
+        if not isinstance(weight, fx.Node) or weight not in fixed or weight.op == "get_attr":
+            continue
+        steps = [each for each in fixed if each is weight or _reads(weight, each)]
+        reads = [each for each in steps if each.op == "get_attr"]
+        targets = {each.target for each in reads}
+        others = [each for each in graph.find_nodes(op="get_attr") if each not in reads]
+        is_alone = all(user is node or user in steps for each in steps for user in each.users)
+        if not is_alone or any(each.target in targets for each in others):
+            continue
+        sources = [each for each in reads if _is_parameter(traced, each)]
+        if not sources:
+            continue
+        interpreter = fx.Interpreter(traced)
+        with torch.no_grad():
+            for step in steps:
+                found = interpreter.run_node(step)
+                # A copy, which a step may change in place.
+                interpreter.env[step] = found.clone() if step in reads else found
+        holder, name = _place(traced, sources[0])
+        value = nn.Parameter(interpreter.env[weight].clone(), getattr(holder, name).requires_grad)
+        setattr(holder, f"{name}_computed", value)
+        with graph.inserting_before(node):
+            node.replace_input_with(weight, graph.get_attr(f"{sources[0].target}_computed"))
+        for step in reversed(steps):
+            graph.erase_node(step)
+        for target in {str(each.target) for each in sources}:
+            path, _, name = target.rpartition(".")
+            delattr(traced.get_submodule(path), name)
+
+
+def _reads(node: fx.Node, other: fx.Node) -> bool:
+    """Return whether a node is computed from another one."""
+    return any(each is other or _reads(each, other) for each in node.all_input_nodes)
 
 
 def _is_parameter(traced: fx.GraphModule, node: fx.Node) -> bool:

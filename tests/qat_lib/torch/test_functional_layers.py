@@ -127,6 +127,45 @@ def test_computed_bias_is_added_behind_the_module(bias: Any) -> None:
     torch.testing.assert_close(traced(X), module(X))
 
 
+class Standardized(nn.Conv2d):
+    """A convolution with a standardized weight, as those of NFNets."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.weight.flatten(1)
+        rows = (rows - rows.mean(1, keepdim=True)) / rows.std(1, keepdim=True)
+        return functional.conv2d(x, rows.reshape_as(self.weight), self.bias)
+
+
+def test_computed_weight_becomes_a_parameter() -> None:
+    module = nn.Sequential(Standardized(4, 6, 3), nn.ReLU(), Standardized(6, 2, 1, bias=False))
+    expected, names = module(X), list(module.state_dict())
+    traced = trace_module(module)
+    # Under other names, since a state of the module must not be loaded.
+    path = "0.weight_computed"
+    assert list(traced.state_dict()) == [
+        f"{path}.weight", f"{path}.bias", "2.weight_computed.weight",
+    ]  # fmt: skip
+    assert torch.equal(traced(X), expected)
+    assert list(module.state_dict()) == names
+    quantized = qat_lib.torch.quantize_model(module, custom_qdq_cases="auto", example_input=X)
+    assert type(quantized.get_submodule(path)).__name__ == "QuantConv2d"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: functional.linear(functional.linear(x, m.w * 2), m.w * 3),
+        lambda m, x: functional.linear(x, m.w * 2) + m.w[0],
+    ],
+    ids=["weights", "sum"],
+)
+def test_weights_computed_from_a_shared_parameter_remain(function: Any) -> None:
+    module = Calls(function, w=(8, 8))
+    traced = trace_module(module)
+    assert not modules(traced)
+    assert torch.equal(traced(X), module(X))
+
+
 NORMS = {
     "weight_norm": nn.utils.parametrizations.weight_norm,
     "spectral_norm": nn.utils.parametrizations.spectral_norm,
@@ -189,7 +228,8 @@ class Tied(nn.Module):
     ("module", "x"),
     [
         (Calls(lambda m, x: functional.linear(functional.linear(x, m.w), m.w), w=(8, 8)), X),
-        (Calls(lambda m, x: functional.linear(x, m.w / m.w.norm()), w=(3, 8)), X),
+        (Calls(lambda m, x: functional.linear(x, m.w / x.norm()), w=(3, 8)), X),
+        (Calls(lambda m, x: functional.linear(x, torch.ones(3, 8) * 2), w=(3, 8)), X),
         (Calls(lambda m, x: functional.linear(x, x[0, 0]), w=(3, 8)), X),
         (Calls(lambda m, x: functional.linear(x, m.w), w=(8,)), X),
         (Tied(), torch.tensor([[0, 3], [1, 4]])),
@@ -200,7 +240,7 @@ class Tied(nn.Module):
         (Calls(lambda m, x: torch.addmm(m.b, x[0, 0], m.w), w=(8, 3), b=(8, 3)), X),
     ],
     ids=[
-        *("shared", "computed", "input", "vector", "tied"),
+        *("shared", "computed", "constant", "input", "vector", "tied"),
         *("first", "batches", "product", "scaled", "matrix"),
     ],
 )

@@ -107,7 +107,7 @@ def test_roles_follow_the_settings(module: nn.Module, role: Role, holds: bool) -
         (lambda x, _: torch.add(x, x, alpha=2), "merge", False),
         (lambda x, _: F.elu(x, alpha=0.5), "epilogue", True),
         (lambda x, _: x.softmax(-1), "non-negative", True),
-        (lambda x, w: F.conv2d(x, w * 2), "weighted", True),
+        (lambda x, w: F.conv2d(x, w * x.mean()), "weighted", True),
     ],
 )
 def test_roles_of_functions_follow_the_arguments(function: Any, role: Role, holds: bool) -> None:
@@ -199,7 +199,7 @@ def test_obstacles_are_named(module: nn.Module, obstacle: str) -> None:
 
 
 def test_functions_with_computed_weights_stay_float() -> None:
-    found = traits_of(lambda x, w: F.conv2d(x, w * 2))
+    found = traits_of(lambda x, w: F.conv2d(x, w * x.mean()))
     assert found.obstacle == "its weight is computed or shared; give it a parameter of its own"
     assert (found.support, found.is_weighted) == (None, True)
 
