@@ -22,7 +22,7 @@ from qatline.components.settings import EngineSettings, ExportSettings
 from qatline.components.support.events import Progress
 from qatline.components.tasks import open_task
 
-# Inputs of a comparison: a Keras model that is called eagerly needs as long for few small samples.
+# Samples and bytes of a batch in the comparison: an eager call of Keras takes as long for few samples.
 _BATCH, _BATCH_BYTES = 32, 4 << 20
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from qat_lib.torch.graph import ModuleCall, ModuleGraph
 from qat_lib.torch.histogram import Histogram
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.naming import model_quantizers, named_by_path
+from qat_lib.torch.shapes import required_arguments
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 
@@ -68,7 +68,8 @@ def calibrate(
             f"The model {type(model).__name__!r} has no quantizer: pass it through quantize_model "
             "first, or build it within quant_modules.quantized_modules()."
         )
-    reader = BatchReader(inputs=_count_inputs(model), is_array=_is_array, convert=as_tensor)
+    inputs = len(required_arguments(model))
+    reader = BatchReader(inputs=inputs, is_array=_is_array, convert=as_tensor)
     calibration = Calibration(
         quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
     )
@@ -119,14 +120,6 @@ def _call(model: nn.Module, batch: Any) -> None:
         model(*(torch.as_tensor(part, device=device) for part in batch))
     else:
         model(torch.as_tensor(batch, device=device))
-
-
-def _count_inputs(model: nn.Module) -> int:
-    """Return the number of required arguments of the model."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p for p in parameters if p.kind in positional and p.default is p.empty]
-    return max(1, len(needed))
 
 
 def _is_array(data: Any) -> bool:

@@ -76,7 +76,7 @@ def functions_to_modules(traced: fx.GraphModule) -> bool:
         # Options of a module are constants, those of a function may be computed.
         if not set(node.all_input_nodes) <= read or not all(map(is_own, parameters)):
             continue
-        values = [getattr(*_place(traced, each)) for each in parameters]
+        values = [_value(traced, each) for each in parameters]
         if values[0].dim() < 2:
             continue  # F.linear also takes a vector.
         path = _path(traced, parameters)
@@ -112,6 +112,8 @@ def normed_to_plain(traced: fx.GraphModule) -> None:
         kind = next((each for each in _MODULES.values() if isinstance(layer, each)), None)
         computed = _computed_parameters(layer)
         if kind is None or not computed or type(layer).forward is not kind.forward:
+            continue
+        if not _is_container(traced, traced.get_submodule(path.rpartition(".")[0])):
             continue
         plain = kind.__new__(kind)  # a layer with a parametrization refuses to be copied
         plain.__dict__ = {
@@ -190,8 +192,8 @@ def _computed_to_parameters(traced: fx.GraphModule) -> None:
         is_alone = all(user is node or user in steps for each in steps for user in each.users)
         if not is_alone or any(each.target in targets for each in others):
             continue
-        sources = [each for each in reads if _is_parameter(traced, each)]
-        if not sources:
+        sources = [each for each in reads if isinstance(_value(traced, each), nn.Parameter)]
+        if not sources or not all(_is_parameter(traced, each) for each in sources):
             continue
         interpreter = fx.Interpreter(traced)
         with torch.no_grad():
@@ -200,7 +202,8 @@ def _computed_to_parameters(traced: fx.GraphModule) -> None:
                 # A copy, which a step may change in place.
                 interpreter.env[step] = found.clone() if step in reads else found
         holder, name = _place(traced, sources[0])
-        value = nn.Parameter(interpreter.env[weight].clone(), getattr(holder, name).requires_grad)
+        is_trained = _value(traced, sources[0]).requires_grad
+        value = nn.Parameter(interpreter.env[weight].clone(), is_trained)
         setattr(holder, f"{name}_computed", value)
         with graph.inserting_before(node):
             node.replace_input_with(weight, graph.get_attr(f"{sources[0].target}_computed"))
@@ -218,16 +221,24 @@ def _reads(node: fx.Node, other: fx.Node) -> bool:
 
 def _is_parameter(traced: fx.GraphModule, node: fx.Node) -> bool:
     """Return whether a node reads a parameter of this traced module."""
-    holder, name = _place(traced, node)
-    # torch.fx makes plain containers of parameters. Other modules are the user's own.
-    is_plain = holder is traced or type(holder) is nn.Module
-    return is_plain and isinstance(getattr(holder, name), nn.Parameter)
+    holder, _ = _place(traced, node)
+    return _is_container(traced, holder) and isinstance(_value(traced, node), nn.Parameter)
+
+
+def _is_container(traced: fx.GraphModule, holder: nn.Module) -> bool:
+    """Return whether torch.fx made a module, to hold others; the others are the user's own."""
+    return holder is traced or type(holder) is nn.Module
 
 
 def _place(traced: fx.GraphModule, node: fx.Node) -> tuple[nn.Module, str]:
     """Return the container of a parameter, and its name there."""
     path, _, name = str(node.target).rpartition(".")
     return traced.get_submodule(path), name
+
+
+def _value(traced: fx.GraphModule, node: fx.Node) -> Any:
+    """Return the parameter or constant that a node reads."""
+    return getattr(*_place(traced, node))
 
 
 def _path(traced: fx.GraphModule, parameters: Sequence[fx.Node]) -> str:

@@ -22,7 +22,7 @@ SEVERAL = frozenset(("split", "chunk", "tensor_split", "unbind", "topk", "sort")
 
 
 def required_arguments(module: nn.Module) -> list[str]:
-    """Return the names of forward's positional arguments without a default."""
+    """Return the names of forward's arguments without a default."""
     return [each.name for each in _arguments(module) if each.default is each.empty]
 
 

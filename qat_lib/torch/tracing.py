@@ -116,7 +116,7 @@ class GraphTracer(fx.Tracer):
     ) -> None:
         super().__init__(autowrap_functions=WRAPPED)
         self.proxy_buffer_attributes = buffers
-        # WRAPPED are wrapped only where they are found as attributes of a searched namespace.
+        # They are wrapped where they are attributes of a searched namespace.
         self._autowrap_search.append(torch)
         self._arguments = arguments
         self._leaves = leaves
