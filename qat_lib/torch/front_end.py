@@ -40,8 +40,7 @@ def prepare(
             "equalize=False."
         )
     # Two samples, so that no operation is specialized for one.
-    example = first_samples(module, data, 2, batch_size)[0]
-    names = data_arguments(module, data)
+    names, (example, *_) = first_samples(module, data, 2, batch_size)
     graph = module_graph(module, dict(zip(names, example, strict=True)))
     return EqualizationChoice(model=graph.model, applied=False, reason="a PyTorch module")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,8 @@ def read_samples(
         CalibrationError: the data are empty, or ``samples`` is below 1.
     """
     cost = partial(_bytes_per_sample, graph)
-    return first_samples(graph.model, data, samples, batch_size, cost=cost, memory=memory)
+    _, batches = first_samples(graph.model, data, samples, batch_size, cost=cost, memory=memory)
+    return batches
 
 
 def first_samples(
@@ -79,18 +81,19 @@ def first_samples(
     *,
     cost: Callable[[Any], int] = lambda _: 0,
     memory: int = MEMORY,
-) -> list[Any]:
-    """Return the first samples of calibration data, for any module; see ``read_samples``.
+) -> tuple[list[str], list[Any]]:
+    """Return the arguments that data is for, and its first samples; see ``read_samples``.
 
     Args:
-        module: the module, traced or not.
-        data, samples, batch_size, memory: as for ``read_samples``.
+        module: any module, traced or not.
+        data, samples, batch_size, memory: as for ``read_samples``. Data is read once.
         cost: returns the bytes of one sample's tensors for the first batch. Default: 0, no limit.
     """
-    names = data_arguments(module, data)
-    reader = BatchReader(inputs=len(names), is_array=_is_array, convert=as_tensor)
-    taken = take_samples(reader.batches(data, batch_size), samples, names, cost, memory)
-    return [_on_device(module, batch) for batch in taken]
+    batches = _batches(module, data, batch_size)
+    first = list(islice(batches, 1))
+    names = chosen_arguments(module, first[0] if first else None)
+    taken = take_samples(chain(first, batches), samples, names, cost, memory)
+    return names, [_on_device(module, batch) for batch in taken]
 
 
 def data_arguments(module: nn.Module, data: Any) -> list[str]:
@@ -100,9 +103,13 @@ def data_arguments(module: nn.Module, data: Any) -> list[str]:
         CalibrationError: forward takes other arguments, or ``data`` has another form than for
             ``calibrate``.
     """
+    return chosen_arguments(module, next(_batches(module, data, 1), None))
+
+
+def _batches(module: nn.Module, data: Any, batch_size: int) -> Iterator[Any]:
     inputs = len(required_arguments(module))
     reader = BatchReader(inputs=inputs, is_array=_is_array, convert=as_tensor)
-    return chosen_arguments(module, next(reader.batches(data, 1), None))
+    return reader.batches(data, batch_size)
 
 
 def _is_array(data: Any) -> bool:

@@ -66,6 +66,13 @@ def test_read_samples_takes_inputs_by_name() -> None:
         read_samples(graph, {"y": y}, samples=2, batch_size=4)
 
 
+def test_read_samples_reads_data_once() -> None:
+    model, (x, y) = quantized()
+    parts = iter([[x[:1], y[:1]], [x[1:2], y[1:2]]])
+    found = read_samples(ModuleGraph(model), parts, samples=2, batch_size=4)
+    torch.testing.assert_close(found, [[x[:1], y[:1]], [x[1:2], y[1:2]]])
+
+
 def test_read_samples_fits_the_memory() -> None:
     model, _ = quantized()
     data = [torch.zeros(9, 6), torch.zeros(9, 6)]
