@@ -339,6 +339,11 @@ class _Run:
         """Return each output of an engine for the test data, in the manifest's order."""
         parts = []
         with load_engine(engine) as loaded:
+            if single := [info.name for info in loaded.outputs if not info.shape]:
+                raise ConfigError(
+                    f"Expected outputs with one row for each sample. Received {single[0]!r}, one "
+                    "number for all. Leave arguments such as labels out of the data."
+                )
             types = {info.name: info.dtype for info in loaded.inputs}
             # A copy of a Keras model renames inputs that Keras named itself.
             names = self.names if set(self.names) == set(types) else list(types)

@@ -49,6 +49,8 @@ class Example:
         Raises:
             ExportError: the example contains no tensor, or an empty one.
         """
+        if isinstance(example_input, Mapping):
+            example_input = dict(example_input)
         tensors = [x for x in torch.utils._pytree.tree_leaves(example_input) if is_tensor(x)]
         if not tensors or any(x.ndim and not len(x) for x in tensors):
             raise ExportError(
@@ -61,7 +63,7 @@ class Example:
             example_input,
         )
         if isinstance(sized, Mapping):
-            return cls(kwargs=dict(sized))
+            return cls(kwargs=sized)
         return cls(args=tuple(sized) if isinstance(sized, tuple | list) else (sized,), kwargs={})
 
     def tensors(self) -> list[torch.Tensor]:

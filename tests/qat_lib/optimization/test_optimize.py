@@ -264,6 +264,25 @@ def test_optimize_takes_arguments_with_a_default_by_name(tmp_path: Path) -> None
         optimize(model, {"tokens": tokens, "masks": mask}, tmp_path, **QUICK)
 
 
+def test_optimize_refuses_one_number_for_all_samples(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(5, 3)
+
+        def forward(self, x: Any, labels: Any = None) -> Any:
+            logits = self.head(x)
+            if labels is None:
+                return logits
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    data = {"x": IMAGES[:, 0, 0], "labels": np.zeros(len(IMAGES), np.int64)}
+    with pytest.raises(ConfigError, match=r"'loss', one number for all\. Leave .* labels"):
+        optimize(WithLoss().eval(), data, tmp_path, **QUICK)
+
+
 @pytest.mark.matrix
 def test_optimize_takes_the_backend_that_runs_the_model(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import UserDict
 from typing import Any
 
 import pytest
@@ -31,6 +32,11 @@ def test_example_takes_positions_names_and_structures() -> None:
     assert named.args == ()
     assert [part.dtype for part in named.kwargs["b"]] == [torch.float32, torch.int64]
     assert named.kwargs["b"][0].shape == (4, 2)
+
+
+def test_example_takes_mappings_of_any_class() -> None:
+    tokens = UserDict({"x": torch.zeros(1, 2)})  # such as what a tokenizer of Hugging Face returns
+    assert Example.of(tokens, batch=3).kwargs["x"].shape == (3, 2)
 
 
 @pytest.mark.parametrize("given", [None, 3, [], {}, torch.zeros(0, 2)])
