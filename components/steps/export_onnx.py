@@ -166,8 +166,8 @@ class _TestInputs:
 
     def __init__(self, dataset: Path, export: ExportSettings) -> None:
         self._dataset, self._limit = dataset, export.parity_samples
-        # A file with a fixed batch size runs whole batches only.
         sample = sum(4 * prod(each.shape) for each in Dataset(dataset).info().inputs.values())
+        # A file with a fixed batch size runs whole batches only.
         self._size = export.options().batch_size or max(_BATCH, _BATCH_BYTES // sample)
 
     def __iter__(self) -> Iterator[Any]:

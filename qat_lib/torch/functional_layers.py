@@ -1,4 +1,4 @@
-"""Replace functions of weights, and layers that compute theirs, by modules that quantization wraps."""
+"""Give each weight a plain module, since quantization wraps modules."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def normed_to_plain(traced: fx.GraphModule) -> None:
     """Replace layers with a weight or spectral norm by layers with the weight that it computes.
 
     Args:
-        traced: the traced module, changed in place; the replaced layers stay as they are.
+        traced: the traced module, changed in place. The layers themselves are not changed.
     """
     for path in {str(node.target) for node in traced.graph.find_nodes(op="call_module")}:
         layer = traced.get_submodule(path)
@@ -171,7 +171,7 @@ def _split_parameters(traced: fx.GraphModule) -> None:
 def _computed_to_parameters(traced: fx.GraphModule) -> None:
     """Replace weights that are computed from parameters alone by parameters with their values.
 
-    Only if nothing else reads these parameters.
+    Parameters with other readers remain: a copy would no longer be trained with them.
     """
     graph = traced.graph
     fixed: dict[fx.Node, None] = {}
@@ -185,11 +185,12 @@ def _computed_to_parameters(traced: fx.GraphModule) -> None:
         weight = arguments(node).get("weight") if is_layer else None
         if not isinstance(weight, fx.Node) or weight not in fixed or weight.op == "get_attr":
             continue
-        steps = [each for each in fixed if each is weight or _reads(weight, each)]
+        needed = _needed_for(weight)
+        steps = [each for each in fixed if each in needed]
         reads = [each for each in steps if each.op == "get_attr"]
         targets = {each.target for each in reads}
         others = [each for each in graph.find_nodes(op="get_attr") if each not in reads]
-        is_alone = all(user is node or user in steps for each in steps for user in each.users)
+        is_alone = all(user is node or user in needed for each in steps for user in each.users)
         if not is_alone or any(each.target in targets for each in others):
             continue
         sources = [each for each in reads if isinstance(_value(traced, each), nn.Parameter)]
@@ -209,14 +210,18 @@ def _computed_to_parameters(traced: fx.GraphModule) -> None:
             node.replace_input_with(weight, graph.get_attr(f"{sources[0].target}_computed"))
         for step in reversed(steps):
             graph.erase_node(step)
-        for target in {str(each.target) for each in sources}:
-            path, _, name = target.rpartition(".")
-            delattr(traced.get_submodule(path), name)
+        for place in {_place(traced, each) for each in sources}:
+            delattr(*place)
 
 
-def _reads(node: fx.Node, other: fx.Node) -> bool:
-    """Return whether a node is computed from another one."""
-    return any(each is other or _reads(each, other) for each in node.all_input_nodes)
+def _needed_for(node: fx.Node) -> set[fx.Node]:
+    """Return a node, and all nodes that it is computed from."""
+    found, waiting = {node}, [node]
+    while waiting:
+        new = set(waiting.pop().all_input_nodes) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _is_parameter(traced: fx.GraphModule, node: fx.Node) -> bool:
@@ -226,7 +231,7 @@ def _is_parameter(traced: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _is_container(traced: fx.GraphModule, holder: nn.Module) -> bool:
-    """Return whether torch.fx made a module, to hold others; the others are the user's own."""
+    """Return whether a module is a container made by torch.fx, and not one of the user's."""
     return holder is traced or type(holder) is nn.Module
 
 

@@ -29,8 +29,8 @@ def required_arguments(module: nn.Module) -> list[str]:
 def chosen_arguments(module: nn.Module, batch: Any) -> list[str]:
     """Return the names of forward's arguments that a batch of data is for.
 
-    They are those without a default and those that the batch has an array for by name; the first
-    one if there is none of both, as in the models of Hugging Face.
+    They are those without a default and those that the batch has an array for by name. If there
+    are none, it is for the first one, as with the models of Hugging Face.
 
     Raises:
         CalibrationError: forward lacks an argument of the batch.
@@ -79,7 +79,7 @@ def call_with(module: nn.Module, function: Any, arguments: Mapping[str, Any]) ->
 
 
 def _arguments(module: nn.Module) -> list[inspect.Parameter]:
-    """Return the arguments of forward that have a name."""
+    """Return forward's arguments except ``*args`` and ``**kwargs``."""
     found = inspect.signature(module.forward).parameters.values()
     return [x for x in found if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
 

@@ -151,6 +151,20 @@ def test_computed_weight_becomes_a_parameter() -> None:
     assert type(quantized.get_submodule(path)).__name__ == "QuantConv2d"
 
 
+def test_weight_computed_in_many_steps_becomes_a_parameter() -> None:
+    def normalized(module: Any, x: torch.Tensor) -> torch.Tensor:
+        weight = module.w.exp()
+        for _ in range(30):  # each step reads the one before twice
+            weight = weight / weight.sum(0)
+            weight = weight / weight.sum(1, keepdim=True)
+        return functional.linear(x, weight)
+
+    module = Calls(normalized, w=(8, 8))
+    traced = trace_module(module)
+    assert modules(traced) == {"w_computed": "Linear"}
+    assert torch.equal(traced(X), module(X))
+
+
 @pytest.mark.parametrize(
     "function",
     [
