@@ -7,9 +7,9 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   with the zero point 128 have the same steps and are correct. With a Concat anywhere in the graph,
   also signed integers that a convolution reads behind a Transpose, MaxPool, Resize or the like.
   Kernels for AMX read both correctly, but a served model may run on a CPU without AMX.
-- An INT8 convolution or product without a bias, read by both a quantizer and a floating-point
-  operator: the quantizer reads it without its scale. With a Clip at the limits of float32 in
-  between, both reads are correct.
+- An INT8 convolution or product without a bias, read more than once, such as by the mean and the
+  difference of a LayerNormalization, or by a quantizer and an Add: one read is without its scale.
+  With a Clip at the limits of float32 in between, all are correct.
 - An INT8 product with weights, multiplied by constants that differ along another axis than the last,
   such as those of a LayerScale on transposed tensors. A Clip in between, as above.
 - An INT8 convolution, reshaped in front of a Clip and a quantizer: the scale of the first channel is
@@ -341,7 +341,7 @@ def _is_signed(graph: OnnxGraph, quantize: Node) -> bool:
 
 
 def _torn_tensors(graph: OnnxGraph) -> Iterator[str]:
-    """Yield outputs of INT8 kernels without a bias, read by both Q and float nodes."""
+    """Yield outputs of INT8 kernels without a bias that are read more than once."""
     for node in graph.nodes:
         is_float = bool(node.outputs) and graph.dtype(node.outputs[0]) == "float32"
         if node.op not in _WEIGHTED or not is_float or _has_bias(graph, node):
@@ -349,11 +349,17 @@ def _torn_tensors(graph: OnnxGraph) -> Iterator[str]:
         source = graph.producer(node.input(0))
         if source is None or source.op != "DequantizeLinear":
             continue
-        readers = graph.consumers(node.outputs[0])
-        quantizers = sum(reader.op == "QuantizeLinear" for reader in readers)
-        is_read_in_float = len(readers) > quantizers or node.outputs[0] in graph.output_names
-        if quantizers and is_read_in_float:
-            yield node.outputs[0]
+        output = node.outputs[0]
+        # A square reads its operand twice; the nodes of a subgraph do not name it as an input.
+        reads = [
+            reader.op
+            for reader in graph.consumers(output)
+            for _ in range(max(reader.inputs.count(output), 1))
+        ]
+        if output in graph.output_names:
+            reads.append("output")
+        if len(reads) > 1 and set(reads) != {"QuantizeLinear"}:
+            yield output
 
 
 def _rescaled_rows(graph: OnnxGraph) -> Iterator[str]:
