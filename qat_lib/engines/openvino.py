@@ -340,9 +340,9 @@ def advise(onnx: Path, graph: GraphSummary, library: str) -> str:
     right = f"The graph itself is right: ONNX Runtime takes it, and {library} does not."
     if any(operator in _LOOPS for _, operator in graph.order):
         return (
-            f"{right} The graph steps through time in a Loop, which is how GRU, SimpleRNN, "
-            "ConvLSTM, and layers with a mask are exported. Build with backend='onnxruntime', or "
-            "make the layers with unroll=True and export again."
+            f"{right} The graph steps through time in a Loop, which is how ConvLSTM and recurrent "
+            "layers with cells of your own are exported. Build with backend='onnxruntime', or make "
+            "the layers with unroll=True and export again."
         )
     quantized = ", or leave the layer out of quantization" if graph.weights is not None else ""
     return (

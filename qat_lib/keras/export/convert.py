@@ -5,7 +5,8 @@ The result contains the weights, and metadata of each node names its layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from qat_lib.export.graph import (
 )
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.keras.export.precision import float32_array
-from qat_lib.keras.export.prepare import freezable, prepare_graph
+from qat_lib.keras.export.prepare import prepare_graph
+from qat_lib.keras.export.recurrent import use_operators
 from qat_lib.keras.export.trace import Trace, trace_model
 from qat_lib.keras.structure import layers_of
 
@@ -107,31 +109,20 @@ def _without_counterpart(proto: Any, opset: int) -> list[str]:
 
 
 def _convert_graph(trace: Trace, opset: int) -> Any:
-    """Convert without weights, or with constant weights if tf2onnx requires them (LSTM)."""
-    # Constants make the conversion slower with the size of the model: use them only if necessary.
-    try:
-        return _process(trace, opset)
-    except ValueError as error:
-        if "must be Const" not in str(error):
-            raise
-    return _process(trace, opset, freezable(trace.graph_def, trace.weights, trace.markers))
-
-
-def _process(trace: Trace, opset: int, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
     """Run tf2onnx without its optimizers; the lowering passes replace them."""
     import tensorflow as tf
     from tf2onnx import tfonnx
 
-    weights = [name for name in trace.weights if name.partition(":")[0] not in (frozen or {})]
     with quiet("tf2onnx"), tf.Graph().as_default() as graph:
-        tf.import_graph_def(prepare_graph(trace.graph_def, frozen), name="")
+        tf.import_graph_def(prepare_graph(trace.graph_def), name="")
         try:
             converted = tfonnx.process_tf_graph(
                 graph,
                 opset=opset,
-                input_names=[*trace.inputs, *weights],
+                input_names=[*trace.inputs, *trace.weights],
                 output_names=[name for name, _ in trace.outputs],
                 continue_on_error=False,
+                custom_rewriter=[partial(use_operators, trace.recurrent)],
             )
         except Exception as error:  # tf2onnx raises exceptions of many types
             raise ValueError(str(error)) from error

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from qat_lib.keras.export.precision import float32_array, use_float32
+from qat_lib.keras.export.precision import use_float32
 
 
-def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
+def prepare_graph(graph_def: Any) -> Any:
     """Return a copy of a ``GraphDef`` prepared for tf2onnx.
 
     The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, products instead
     of ``RFFT``, and constant output sizes. A Pad before a convolution with explicit padding remains
-    a separate node.
-
-    Args:
-        graph_def: the traced graph.
-        frozen: placeholder -> constant array to replace it. Default None: no constants.
+    a separate node. Two reversals in a row are left out.
     """
     result = type(graph_def)()
     result.CopyFrom(graph_def)
     use_float32(result)
-    for node in result.node:
-        if frozen and node.name in frozen:
-            _as_constant(node, frozen[node.name])
     for node in list(result.node):
         if node.op == "Erfc":
             _with_erf(result, node)
@@ -35,44 +27,10 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
         elif node.op in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
             _with_constant_size(result, node)
     _keep_padding(result)
+    _leave_out_reversals(result)
     for function in result.library.function:
         _with_erf_inside(function)
     return result
-
-
-def freezable(
-    graph_def: Any, weights: Mapping[str, Any], markers: Collection[str]
-) -> dict[str, np.ndarray]:
-    """Return the weights to freeze, namely those without a quantizer.
-
-    tf2onnx requires constant weights in recurrent layers.
-
-    Args:
-        graph_def: the traced graph.
-        weights: tensor of a placeholder -> its weight.
-        markers: marker tensors of the quantizers.
-
-    Returns:
-        Placeholder -> array.
-    """
-    marking = {node_of(tensor) for tensor in markers}
-    quantized: set[str] = set()
-    for node in graph_def.node:
-        if node.name in marking:
-            quantized.update(node_of(tensor) for tensor in node.input)
-    names = {node_of(tensor): value for tensor, value in weights.items()}
-    return {name: float32_array(value) for name, value in names.items() if name not in quantized}
-
-
-def _as_constant(node: Any, array: np.ndarray) -> None:
-    import tensorflow as tf
-
-    dtype = node.attr["dtype"].type
-    # Const rejects the other attributes of a Placeholder, such as its shape.
-    node.op = "Const"
-    for key in set(node.attr) - {"dtype", "_output_shapes"}:
-        del node.attr[key]
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array, dtype=dtype))
 
 
 def _with_erf(graph_def: Any, node: Any) -> None:
@@ -221,6 +179,21 @@ def _keep_padding(graph_def: Any) -> None:
         zero.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, dtype=dtype.type))
         pad.op = "PadV2"
         pad.input.append(zero.name)
+
+
+def _leave_out_reversals(graph_def: Any) -> None:
+    """Replace a reversal of a reversal, as of the outputs of a Bidirectional layer."""
+    by_name = {node.name: node for node in graph_def.node}
+    for node in graph_def.node:
+        if node.op != "ReverseV2":
+            continue
+        inner, axes = (by_name[node_of(name)] for name in node.input)
+        if inner.op != "ReverseV2" or axes.op != "Const":
+            continue
+        if by_name[node_of(inner.input[1])].attr["value"] == axes.attr["value"]:
+            node.op = "Identity"
+            node.input[:] = [inner.input[0]]
+            del node.attr["Tidx"]
 
 
 def node_of(tensor: str) -> str:

@@ -20,6 +20,7 @@ import tensorflow as tf
 from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.keras.export.precision import float32_for, float32_semantics
 from qat_lib.keras.export.prepare import node_of
+from qat_lib.keras.export.recurrent import Operator, whole_sequences
 from qat_lib.keras.graph.composites import merged_steps
 from qat_lib.keras.graph.existing_quantizers import refuse_keras_quantized
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
@@ -43,6 +44,7 @@ class Trace:
         origins: name scope -> path of the corresponding layer of the float model: the inner layer
             of a wrapper (``backbone/conv1``), or the layer that computes the input of a quantizer.
         markers: graph tensor of a quantizer's marker -> name of the quantizer.
+        recurrent: placeholder of a recurrent layer -> its ONNX operator.
         operations: path of the layer -> the Keras layer or operation.
         tensors: single output tensor of a layer -> path of the layer.
         shapes: output of a TensorFlow Reshape -> its static shape (None for an open dimension) and
@@ -56,6 +58,7 @@ class Trace:
     scopes: dict[str, str]
     origins: dict[str, str]
     markers: dict[str, str]
+    recurrent: dict[str, Operator]
     operations: dict[str, Any]
     tensors: dict[str, str]
     shapes: dict[str, tuple[list[int | None], Any]]
@@ -186,7 +189,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             markers.update(found)
             return outputs
 
-    with float32_semantics(model), merged_steps(model):
+    with float32_semantics(model), merged_steps(model), whole_sequences(model) as recurrent:
         concrete = _concrete(forward, specs, weight_specs)
     names = [tensor.name for tensor in concrete.inputs]
     input_names = _unique([x.name for x in functional.inputs])
@@ -201,6 +204,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         scopes=calls.scopes,
         origins=calls.origins,
         markers=markers,
+        recurrent=recurrent,
         operations=calls.operations,
         tensors=calls.tensors,
         shapes=_reshaped(concrete.graph),

@@ -233,26 +233,6 @@ def test_convert_gives_a_reshape_the_shape_that_tensorflow_knows() -> None:
     assert {v.dtype for v in found} == {ir.DataType.FLOAT}
 
 
-@pytest.mark.parametrize(
-    ("message", "runs"),
-    [("the kernel must be Const here", 2), ("something else", 1)],
-    ids=["constants", "else"],
-)
-def test_convert_tries_once_more_with_weights_in_the_graph(
-    monkeypatch: pytest.MonkeyPatch, message: str, runs: int
-) -> None:
-    calls: list[Any] = []
-
-    def process(trace: Any, opset: int, frozen: Any = None) -> Any:
-        calls.append(frozen)
-        raise ValueError(message)
-
-    monkeypatch.setattr(conversion, "_process", process)
-    with pytest.raises(ExportError, match=f"to operator set 17: {message}"):
-        convert(dense(), opset=17)
-    assert [frozen is None for frozen in calls] == [True, False][:runs]
-
-
 def converted_to(monkeypatch: pytest.MonkeyPatch, *nodes: tuple[str, str]) -> None:
     """Let tf2onnx give a graph of operators ``(domain, type)``."""
     made = [
@@ -260,7 +240,7 @@ def converted_to(monkeypatch: pytest.MonkeyPatch, *nodes: tuple[str, str]) -> No
         for i, (d, op) in enumerate(nodes)
     ]
     proto = onnx.helper.make_model(onnx.helper.make_graph(made, "g", [], []))
-    monkeypatch.setattr(conversion, "_process", lambda *_: proto)
+    monkeypatch.setattr(conversion, "_convert_graph", lambda *_: proto)
 
 
 def test_convert_names_operators_without_a_counterpart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,9 +309,3 @@ def test_convert_keeps_tf2onnx_quiet_and_its_log_level(monkeypatch: pytest.Monke
 def test_batch_normalization_is_looked_for_in_layers_only() -> None:
     assert conversion._batch_norm(SimpleNamespace(scale=True)) is None
     assert conversion._batch_norm(layers.ReLU()) is None
-
-
-def test_convert_freezes_weights_where_tf2onnx_wants_constants() -> None:
-    x = keras.Input((5, 3), name="x")
-    converted = check(keras.Model(x, layers.LSTM(2, name="lstm")(x)), normal(4, 5, 3), batch=4)
-    assert [v.name for v in converted.graph.inputs] == ["x"]

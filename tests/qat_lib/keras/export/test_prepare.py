@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from qat_lib.keras.export.prepare import freezable, prepare_graph
+from qat_lib.keras.export.prepare import prepare_graph
 
 X = np.float32([[-2.0, -0.5, 0.0], [0.25, 1.0, 3.0]])
 
@@ -178,41 +178,24 @@ def test_prepare_graph_leaves_a_size_of_unknown_rank() -> None:
     assert source.op == "Pack"
 
 
-def test_prepare_graph_freezes_the_named_placeholders() -> None:
-    def build(x: Any) -> Any:
-        kernel = tf.compat.v1.placeholder(tf.float32, (3, 2), name="kernel")
-        bias = tf.compat.v1.placeholder(tf.float32, (2,), name="bias")
-        return x @ kernel + bias
-
-    graph_def = graph_of(build)
-    kernel, bias = np.arange(6, dtype=np.float32).reshape(3, 2), np.float32([5, 7])
-    prepared = prepare_graph(graph_def, {"kernel": kernel})
-    assert (node(prepared, "kernel").op, node(prepared, "bias").op) == ("Const", "Placeholder")
-    assert set(node(prepared, "kernel").attr) <= {"dtype", "value", "_output_shapes"}
-    np.testing.assert_allclose(run(prepared, x=X, bias=bias), X @ kernel + bias)
-    assert ops(prepare_graph(graph_def)).count("Placeholder") == 3
-    assert ops(graph_def).count("Placeholder") == 3
-
-
 def test_prepare_graph_writes_half_precision_in_float32() -> None:
     prepared = prepare_graph(graph_of(lambda x: x * 2.0, dtype=tf.float16))
     assert run(prepared, x=X).dtype == np.float32
 
 
-def test_freezable_weights_are_those_that_no_quantizer_reads() -> None:
-    def build(x: Any) -> Any:
-        weights = [
-            tf.compat.v1.placeholder(tf.float32, (3,), name=name) for name in ("a", "b", "c")
-        ]
-        with tf.name_scope("L0/"):
-            marked = tf.identity(weights[0], name="kernel_quantizer")
-            plain = tf.identity(weights[1], name="plain")
-        return x * marked * plain * tf.nn.relu(weights[2])
+@pytest.mark.parametrize(("axis", "left"), [(1, 0), (0, 2)])
+def test_reversals_that_cancel_are_left_out(axis: int, left: int) -> None:
+    prepared = prepare_graph(graph_of(lambda x: tf.reverse(tf.reverse(x + 1, [1]), [axis])))
+    behind = reachable(prepared, "y")
+    assert sum(each.op == "ReverseV2" for each in behind) == left
+    expected = np.flip(np.flip(X + 1, 1), axis)
+    np.testing.assert_array_equal(run(prepared, x=X), expected)
 
-    values = {f"{name}:0": np.float64([index, 1, 2]) for index, name in enumerate("abc")}
-    found = freezable(graph_of(build), values, {"L0/kernel_quantizer:0"})
-    assert {name: array.tolist() for name, array in found.items()} == {
-        "b": [1, 1, 2],
-        "c": [2, 1, 2],
-    }
-    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
+
+def reachable(graph_def: Any, name: str) -> list[Any]:
+    by_name = {each.name: each for each in graph_def.node}
+    found, waiting = [], [name]
+    while waiting:
+        found.append(by_name[waiting.pop()])
+        waiting += [each.partition(":")[0] for each in found[-1].input]
+    return found
