@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -215,11 +214,11 @@ class PtqRecipe:
         return BiasReport(samples=0)
 
 
-def loaded_model(model: Any) -> Any:
-    """Return ``model``, or the Keras model of the ``.keras`` file at that path."""
-    if isinstance(model, str | os.PathLike):
-        return import_module("qat_lib").load_model(model)
-    return model
+def open_model(model: Any, data: Any) -> Any:
+    """Return a PyTorch module as it is, else what ``qat_lib.keras.loading.open_model`` returns."""
+    if is_module(model):
+        return model
+    return import_module("qat_lib.keras.loading").open_model(model, data)
 
 
 def front_end_of(model: Any) -> FrontEnd:

@@ -128,15 +128,23 @@ def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
 
 
 def _user_model(settings: ModelSettings, shapes: Shapes, task: Task) -> Any:
+    import keras
+
+    from qat_lib.keras.structure import with_graph
+
     function = import_callable("model.name", settings.name)
     given: dict[str, Any] = {"input_shape": shapes, "classes": len(task.data.classes)}
     # Only for named parameters: a function with ``**options`` may pass all of them on.
     parameters = inspect.signature(function).parameters
     more: dict[str, Any] = {"output_shape": task.output_shape, "task": task.data.task}
     given |= {name: value for name, value in more.items() if name in parameters}
-    return call_with(
+    model = call_with(
         "model.name", settings.name, function, given, settings.options, any_keyword=True
     )
+    if isinstance(shapes, Mapping):
+        inputs = {name: keras.Input(shape, name=name) for name, shape in shapes.items()}
+        return with_graph(model, inputs)
+    return with_graph(model, keras.Input(shapes))
 
 
 def user_modules_of(model: Any) -> dict[str, str]:

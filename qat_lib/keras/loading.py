@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.calibrators.batches import BatchReader
+from qat_lib.errors import CalibrationError, ConfigError, UnsupportedModelError
 from qat_lib.files.keras_archive import check_keras_archive
 from qat_lib.keras.apply.recursion import deep_graphs
-from qat_lib.keras.structure import layers_of
+from qat_lib.keras.structure import has_graph, layers_of, with_graph
 from qat_lib.keras.wrappers import WeightedBaseQuantizeWrapper  # the import registers all layers
 from qat_lib.support.foreign_errors import describe_error
 
@@ -42,6 +45,38 @@ def load_model(path: str | Path) -> Any:
             f"The model file {str(file)!r} can't be loaded: {reason}."
         ) from error
     return model
+
+
+def open_model(model: Any, data: Any) -> Any:
+    """Return a model with a graph of layers, of a ``.keras`` file or of a subclassed model.
+
+    Args:
+        model: a Keras model, or the path of a file.
+        data: one input, or several by name, in any form that ``calibrate`` takes; a subclassed
+            model gets inputs of the same shapes.
+
+    Raises:
+        UnsupportedModelError: see ``load_model`` and ``with_graph``.
+        CalibrationError: the data has another form.
+    """
+    if isinstance(model, str | os.PathLike):
+        model = load_model(Path(model))
+    if not isinstance(model, keras.Model) or has_graph(model):
+        return model
+    reader = BatchReader(
+        inputs=1, is_array=lambda part: hasattr(part, "shape"), convert=lambda part: part
+    )
+    for batch in reader.batches(data, 1):
+        if isinstance(batch, Mapping):
+            inputs = {name: _input_like(part, name) for name, part in batch.items()}
+            return with_graph(model, inputs)
+        return with_graph(model, keras.tree.map_structure(_input_like, batch))
+    raise CalibrationError("Expected at least one sample of calibration data. Received none.")
+
+
+def _input_like(batch: Any, name: str | None = None) -> Any:
+    kind = keras.backend.standardize_dtype(batch.dtype)
+    return keras.Input(batch.shape[1:], dtype="float32" if kind == "float64" else kind, name=name)
 
 
 def bind_weights(model: Any) -> None:

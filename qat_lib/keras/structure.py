@@ -51,6 +51,30 @@ def functional_of(model: Any) -> Any:
     return model
 
 
+def with_graph(model: Any, inputs: Any) -> Any:
+    """Return ``model``, or the Functional form of a subclassed model, with the same layers.
+
+    Args:
+        model: the model.
+        inputs: ``keras.Input`` tensors in the structure that the model takes.
+
+    Raises:
+        UnsupportedModelError: ``call`` of a subclassed model can't be followed.
+    """
+    if not isinstance(model, keras.Model) or has_graph(model):
+        return model
+    try:
+        # Not the model itself, which would be the only layer of the result.
+        return keras.Model(inputs, model.call(inputs), name=model.name)
+    except Exception as error:  # the code of a user's own class
+        shapes = ", ".join(str(tensor.shape) for tensor in keras.tree.flatten(inputs))
+        raise UnsupportedModelError(
+            f"{type(model).__name__} {model.name!r} is a subclassed model, whose `call` can't be "
+            f"followed for inputs of shape {shapes}: {str(error).strip().splitlines()[0]} Use "
+            "layers and keras.ops in `call`, or build a Functional model."
+        ) from error
+
+
 def refuse_scope_names(model: Any) -> None:
     """Reject layer names that TensorFlow can't train or trace.
 

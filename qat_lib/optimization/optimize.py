@@ -23,7 +23,7 @@ from qat_lib.files.whole_files import write_text
 from qat_lib.optimization.metrics import Metric, MetricName, Outputs, choose_metric
 from qat_lib.optimization.trial import LEAST_RATIO, EngineTrial
 from qat_lib.pages import numbers
-from qat_lib.ptq import FrontEnd, PtqRecipe, front_end_of, loaded_model
+from qat_lib.ptq import FrontEnd, PtqRecipe, front_end_of, open_model
 
 Method: TypeAlias = Literal["calibration", "float layers", "training"]
 Progress = Callable[[str, int, int], None]
@@ -181,8 +181,9 @@ def optimize(
     accept those from the smallest to the largest.
 
     Args:
-        model: a Functional or Sequential Keras model, the path of its ``.keras`` file, or a PyTorch
-            module that torch.fx traces; it is not changed.
+        model: a Keras model, the path of its ``.keras`` file, or a PyTorch module that torch.fx
+            traces; it is not changed. ``call`` of a subclassed Keras model must use layers and
+            ``keras.ops`` only.
         data: calibration data in any form that ``calibrate`` takes.
         output: folder for the files; files of an earlier call are replaced.
         labels: class numbers ``(samples,)`` of the test data, for the metric ``"accuracy"``.
@@ -227,7 +228,7 @@ def optimize(
                 "Expected data that can be read several times: arrays, a list, a tf.data.Dataset or "
                 f"a DataLoader. Received: {type(each).__name__}."
             )
-    model = loaded_model(model)
+    model = open_model(model, data)
     folder = _make_folder(Path(output))
     recipe = (recipe or PtqRecipe()).for_metric(metric)
     place = recipe.deployment

@@ -391,11 +391,23 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             return keras.Model(inputs, keras.layers.Dense(classes, name="head", activation="softmax")(x))
 
         class Subclassed(keras.Model):
-            def call(self, x):
-                return x
+            def __init__(self, classes):
+                super().__init__()
+                self.flatten = keras.layers.Flatten()
+                self.head = keras.layers.Dense(classes, activation="softmax")
 
-        def subclassed():
-            return Subclassed()
+            def call(self, x):
+                return self.head(self.flatten(x))
+
+        def subclassed(classes):
+            return Subclassed(classes)
+
+        class Branching(Subclassed):
+            def call(self, x):
+                return super().call(x) if float(x[0, 0, 0, 0]) > 0 else x
+
+        def branching(classes):
+            return Branching(classes)
 
         class NoHead(CustomQDQInsertionCase):
             def case(self, keras_model, qspec):
@@ -418,6 +430,14 @@ def test_a_users_own_function_builds_the_model(user_module: str) -> None:
     assert last_activation(model) == "softmax"
 
 
+def test_a_users_own_subclassed_model_has_a_graph(user_module: str) -> None:
+    from qatline.components.training.model_source import last_activation, open_model
+
+    model, _ = open_model(ModelSettings(name=f"{user_module}:subclassed"), (8, 8, 1), TEN)
+    assert last_activation(model) == "softmax"
+    assert model.output_shape == (None, 10)
+
+
 def test_a_users_own_case_decides(user_module: str) -> None:
     import qat_lib
     from qatline.components.training.model_source import open_model
@@ -436,7 +456,7 @@ def test_a_users_own_case_decides(user_module: str) -> None:
         ("keras.applications:ResNet49", ConfigError, "keras.applications has no 'ResNet49'"),
         ("no_such_module:build", ConfigError, "can't be imported"),
         ("users_own_module:missing", ConfigError, "can't be imported"),
-        ("users_own_module:subclassed", UnsupportedModelError, "subclassed model"),
+        ("users_own_module:branching", UnsupportedModelError, "subclassed model, whose `call`"),
     ],
 )
 def test_a_model_name_that_leads_nowhere_is_refused(

@@ -75,7 +75,7 @@ def choose_equalization(
 
 
 def _has_depthwise_in_float(model: Any) -> bool:
-    calls = LayerGraph(model, subclassed_within=True).calls
+    calls = LayerGraph(model).calls
     if any(call.traits.existing is not None for call in calls):
         return False
     return any("depthwise" in call.traits.roles for call in calls)

@@ -167,7 +167,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         )
     refuse_keras_quantized(model)
     refuse_scope_names(model)
-    graph = LayerGraph(model, subclassed_within=True)
+    graph = LayerGraph(model)
     functional = functional_of(model)
     variables = _weight_variables(model)
     specs, weight_specs = [], []

@@ -79,10 +79,10 @@ class Call(GraphCall):
 class LayerGraph(CallGraph):
     """The flat graph of a Functional or Sequential Keras model.
 
+    A nested subclassed model is one layer.
+
     Args:
         model: a built model.
-        subclassed_within: whether to accept nested subclassed models, each as one layer. Default
-            False: they are rejected.
 
     Raises:
         UnsupportedModelError: the model is subclassed or not built.
@@ -91,10 +91,10 @@ class LayerGraph(CallGraph):
     calls: tuple[Call, ...]
     catalog = REGISTRY
 
-    def __init__(self, model: Any, *, subclassed_within: bool = False) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
         function = functional_of(model)
-        builder = _Flattener(subclassed_within)
+        builder = _Flattener()
         builder.add(function, None, ())
         self.name = str(model.name)
         self.calls = tuple(builder.calls)
@@ -127,8 +127,7 @@ class LayerGraph(CallGraph):
 class _Flattener:
     """Collects the calls of a model, with nested models expanded in place."""
 
-    def __init__(self, subclassed_within: bool) -> None:
-        self._subclassed_within = subclassed_within
+    def __init__(self) -> None:
         self.calls: list[Call] = []
         self.names: dict[int, str] = {}
         self.shapes: dict[str, tuple[int | None, ...]] = {}
@@ -150,14 +149,10 @@ class _Flattener:
             # Inputs of nested models are aliases of outer tensors, not calls.
             if node.is_input and around and isinstance(node.operation, keras.layers.InputLayer):
                 continue
-            if self._is_nested(node.operation):
+            if isinstance(node.operation, keras.Model) and has_graph(node.operation):
                 self._add_nested(node, training, around)
             else:
                 self._add_call(node, training, around)
-
-    def _is_nested(self, operation: Any) -> bool:
-        is_layer = self._subclassed_within and not has_graph(operation)
-        return isinstance(operation, keras.Model) and not is_layer
 
     def _add_nested(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
         inner = functional_of(node.operation)

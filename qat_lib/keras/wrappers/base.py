@@ -10,6 +10,7 @@ import keras
 
 from qat_lib.errors import SpecError
 from qat_lib.keras.quantizers import TensorQuantizer
+from qat_lib.keras.structure import has_graph
 from qat_lib.keras.wrappers.registry import REGISTRY, SUFFIX
 
 PACKAGE = "qat_lib"
@@ -65,10 +66,11 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         weight_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(layer, keras.layers.Layer) or isinstance(layer, keras.Model):
+        is_model = isinstance(layer, keras.Model) and has_graph(layer)
+        if not isinstance(layer, keras.layers.Layer) or is_model:
             raise SpecError(
-                "A wrapper needs a Keras layer that is not a model. Received: "
-                f"{type(layer).__name__}."
+                "A wrapper needs a Keras layer that is not a Functional or Sequential model. "
+                f"Received: {type(layer).__name__}."
             )
         kwargs.setdefault("name", f"quant_{layer.name}")
         kwargs.setdefault("dtype", layer.dtype_policy)

@@ -11,10 +11,12 @@ import h5py
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import qat_lib
 from qat_lib import load_model
-from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.errors import CalibrationError, ConfigError, UnsupportedModelError
+from qat_lib.keras.loading import open_model
 from qat_lib.models.weights import load_weights
 
 Edit = Callable[[bytes], bytes]
@@ -203,3 +205,37 @@ def test_files_of_version_0_1_0_load(load: Any) -> None:
     model = load(saved.with_suffix(".keras"))
     assert len(qat_lib.model_quantizers(model)) == 8
     np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-5)
+
+
+class Scaled(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x: Any) -> Any:
+        parts = x.values() if isinstance(x, dict) else [x]
+        return sum(self.dense(part) for part in parts)
+
+
+@pytest.mark.parametrize("form", ["array", "float64", "dict", "dataset", "batches"])
+def test_subclassed_model_gets_inputs_like_the_data(form: str) -> None:
+    x = np.ones((4, 3), np.float64 if form == "float64" else np.float32)
+    forms: dict[str, Any] = {
+        "dict": {"a": x, "b": x},
+        "dataset": tf.data.Dataset.from_tensor_slices((x, np.ones(4))).batch(2),
+        "batches": [x, x],
+    }
+    found = open_model(Scaled(), forms.get(form, x))
+    assert len(found.inputs) == (2 if form == "dict" else 1)
+    assert {(each.shape, each.dtype) for each in found.inputs} == {((None, 3), "float32")}
+
+
+def test_subclassed_model_needs_data() -> None:
+    with pytest.raises(CalibrationError, match="at least one sample"):
+        open_model(Scaled(), [])
+
+
+def test_models_with_a_graph_and_their_files_are_opened_without_data(saved: Path) -> None:
+    model = load_model(saved)
+    assert open_model(model, None) is model
+    assert open_model(str(saved), None).name == model.name

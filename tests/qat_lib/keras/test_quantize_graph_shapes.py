@@ -412,14 +412,25 @@ def test_a_subclassed_model_is_refused() -> None:
     assert len(model_quantizers(quantize_model(model))) == 2
 
 
-def test_subclassed_model_inside_functional_is_refused() -> None:
+def test_subclassed_model_inside_functional_is_one_layer() -> None:
     class Inner(keras.Model):
+        def __init__(self, name: str | None = None) -> None:
+            super().__init__(name=name)
+            self.dense = layers.Dense(4)
+
         def call(self, x: Any) -> Any:
-            return x * 2
+            return keras.ops.relu(self.dense(x)) * 2
+
+        def get_config(self) -> dict[str, Any]:
+            return {"name": self.name}
 
     x = keras.Input((6,))
-    with pytest.raises(UnsupportedModelError, match="subclassed"):
-        quantize_model(keras.Model(x, layers.Dense(2)(Inner()(x))))
+    model = keras.Model(x, layers.Dense(2)(Inner(name="inner")(x)))
+    quantized = quantize_model(model)
+    assert len(model_quantizers(quantized)) == 4
+    data = np.random.default_rng(0).normal(size=(16, 6)).astype(np.float32)
+    calibrate(quantized, data)
+    np.testing.assert_allclose(quantized(data), model(data), atol=0.05)
 
 
 def test_a_subclass_of_functional_is_quantized(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 import qat_lib
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.keras.graph.layer_graph import LayerGraph
-from qat_lib.keras.structure import count_calls, layers_inside, layers_of, maker_of
+from qat_lib.keras.structure import count_calls, layers_inside, layers_of, maker_of, with_graph
 
 PACKAGES = Path(qat_lib.__file__).parent.parent
 PRIVATE = {
@@ -52,13 +54,41 @@ def test_layer_graph_paths() -> None:
     assert [call.name for call in calls] == ["x", "dense", "dense@1", "dense_1"]
 
 
-def test_layer_graph_subclassed_within() -> None:
+def test_subclassed_model_within_is_one_call() -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(x, Custom(name="custom")(x))
-    with pytest.raises(UnsupportedModelError, match="'custom' is a subclassed model"):
-        LayerGraph(model)
-    calls = LayerGraph(model, subclassed_within=True).calls
-    assert [call.layer for call in calls] == ["x", "custom"]
+    assert [call.layer for call in LayerGraph(model).calls] == ["x", "custom"]
+
+
+class Net(keras.Model):
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.first, self.last = keras.layers.Dense(5), keras.layers.Dense(2)
+
+    def call(self, x: Any) -> Any:
+        return self.last(keras.ops.relu(self.first(x)))
+
+
+def test_graph_of_a_subclassed_model_has_its_layers() -> None:
+    model, x = Net(), np.ones((3, 4), np.float32)
+    functional = with_graph(model, keras.Input((4,)))
+    assert functional.layers[1] is model.first
+    assert functional.layers[-1] is model.last
+    np.testing.assert_array_equal(functional(x), model(x))
+    assert with_graph(functional, None) is functional
+
+
+def test_call_that_reads_values_has_no_graph() -> None:
+    class Branching(Net):
+        def call(self, x: Any) -> Any:
+            return self.last(x) if float(x[0, 0]) > 0 else x
+
+    with pytest.raises(UnsupportedModelError) as raised:
+        with_graph(Branching(name="mine"), keras.Input((4,)))
+    message = str(raised.value)
+    assert message.startswith("Branching 'mine' is a subclassed model, whose `call` can't be ")
+    assert "inputs of shape (None, 4)" in message
+    assert "\n" not in message
 
 
 def test_keras_graph_records() -> None:

@@ -213,7 +213,7 @@ def test_quantize_model_keeps_stand_alone_wrapper() -> None:
 
 def test_wrapper_of_non_layer_is_refused() -> None:
     for wrong in (None, "conv", pooled()):
-        with pytest.raises(SpecError, match="needs a Keras layer that is not a model"):
+        with pytest.raises(SpecError, match="needs a Keras layer that is not a Functional"):
             NonWeightedBaseQuantizeWrapper(wrong)
 
 
