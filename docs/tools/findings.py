@@ -136,7 +136,7 @@ DETAILS = {
         "Round the channels of your architecture to a multiple of 16.",
     ),
     "V26": (
-        "`ConvTranspose` with one scale per channel.",
+        "`ConvTranspose` with one scale per channel, for TensorRT.",
         "Leave the layer in float, or give its weight one scale.",
     ),
     "V27": (

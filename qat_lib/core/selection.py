@@ -66,7 +66,8 @@ class Selector:
         support = traits.support
         # The default table comes last and exists in full mode only.
         if self.mode == "full" and support is not None and support.is_default(self.cpu):
-            config = LayerConfig(name=layer, quantize_weight=support.quantize_weight)
+            has_weight = support.quantize_weight or support.on_vnni
+            config = LayerConfig(name=layer, quantize_weight=has_weight)
             return Decision(config=config, source="default")
         return None
 

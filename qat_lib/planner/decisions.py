@@ -107,7 +107,13 @@ def _why_not(
 def _why_off(graph: CallGraph, call: GraphCall, selector: Selector) -> str:
     """Return the default table's reason against a call, as the start of a sentence."""
     if "transposed" in call.traits.roles:
-        return "TensorRT has few INT8 kernels of transposed convolutions, some slower than float; "
+        if selector.cpu is None:
+            why = "TensorRT has few INT8 kernels of transposed convolutions, some slower than float"
+        elif selector.cpu == "vnni":
+            why = "INT8 kernels of groups, windows above 4 and steps above 2 are slow or wrong"
+        else:
+            why = f"{selector.cpu} CPUs compute most transposed convolutions faster in float"
+        return f"{why}; "
     if call.traits.support is not None and call.traits.support.quantize_input:
         # Only the CPU turns off a layer of the default table.
         return (

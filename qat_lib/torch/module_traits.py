@@ -12,7 +12,7 @@ from torch.nn import modules as float_nn
 from torch.nn.parameter import UninitializedParameter
 
 from qat_lib.graph.roles import TABLE, Operation, Role
-from qat_lib.graph.traits import WIDE_WINDOW, Support, Traits, Weights
+from qat_lib.graph.traits import WIDE_WINDOW, Support, Traits, Weights, is_fast_transposed
 from qat_lib.torch.existing_quantizers import existing_quantizers
 from qat_lib.torch.functions import (
     CLAMPS,
@@ -241,6 +241,7 @@ def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) ->
     def plan_weights() -> Weights:
         return {"weight": (axis,)}
 
+    layer: Any = module
     is_plain = "convolution" in roles and getattr(module, "groups", 0) == 1
     return Support(
         quantize_input=is_on,
@@ -248,6 +249,8 @@ def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) ->
         plan_weights=plan_weights,
         pairs=_pairs(module, roles),
         channels=getattr(module, "in_channels", None) if is_plain else None,
+        on_vnni="transposed" in roles
+        and is_fast_transposed(layer.kernel_size, layer.stride, layer.dilation, layer.groups),
     )
 
 

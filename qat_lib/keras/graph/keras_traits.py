@@ -7,7 +7,7 @@ from typing import Any, Literal
 from keras import layers
 
 from qat_lib.graph.roles import TABLE, Role
-from qat_lib.graph.traits import Support, Traits, Weights
+from qat_lib.graph.traits import Support, Traits, Weights, is_fast_transposed
 from qat_lib.keras.graph import layer_traits as known
 from qat_lib.keras.graph.existing_quantizers import existing_quantizers
 from qat_lib.keras.structure import layers_inside
@@ -121,6 +121,10 @@ def _support(operation: Any) -> Support | None:
         internal=wrapper.internal_names,
         pairs=_pairs(operation),
         channels=_channels(operation),
+        on_vnni=isinstance(operation, known.TRANSPOSED)
+        and is_fast_transposed(
+            operation.kernel_size, operation.strides, operation.dilation_rate, groups=1
+        ),
     )
 
 

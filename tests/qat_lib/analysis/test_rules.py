@@ -150,6 +150,8 @@ def test_v26_transposed_convolutions(op: str, axis: int | None, group: int, text
     messages = [finding.message for finding in findings(g, "V26")]
     assert len(messages) == bool(text)
     assert all(text in message for message in messages)
+    on_cpu = analyze_graph(g.graph(), target="openvino")
+    assert "V26" not in {finding.code for finding in on_cpu.findings}
 
 
 def scores(

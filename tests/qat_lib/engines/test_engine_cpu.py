@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import qat_lib
 from qat_lib.engines import (
     BuildSpec,
     EngineArtifact,
@@ -26,6 +28,7 @@ from qat_lib.engines.agreement import bound_of
 from qat_lib.engines.environment import cpu_device, cpu_kind
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.errors import ConfigError, EngineBuildError, EngineError
+from qat_lib.ptq import PtqRecipe
 from qat_lib.support.answers import difference
 
 
@@ -38,6 +41,23 @@ def test_engine_answers_like_the_reference(built: EngineArtifact, int8_onnx: Pat
             received = engine.infer(batch["input"])["logits"]
             assert received.shape == (batch_size, 10)
             assert difference([received], [expected]) <= bound_of(built.manifest, half=False)
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(cpu_kind() != "vnni", reason="other CPUs compute them in float")
+def test_transposed_convolutions_are_in_int8(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    layers = keras.layers
+    x = image = keras.Input((8, 8, 3), name="x")
+    for window, step in ((2, 2), (3, 1), (4, 2)):
+        up = layers.Conv2DTranspose(8, window, step, padding="same", activation="relu")
+        x = layers.Conv2D(8, 3, padding="same")(up(x))
+    model = keras.Model(image, x)
+    data = np.random.default_rng(0).normal(size=(32, 8, 8, 3)).astype(np.float32)
+    quantized = PtqRecipe(backend="openvino").quantize(model, data)
+    qat_lib.export_onnx(quantized, tmp_path / "m.onnx", target="openvino")
+    manifest = build_engine(tmp_path / "m.onnx", BuildSpec(backend="openvino")).manifest
+    assert manifest.precision.int8_layers == manifest.precision.weighted_layers == 6
 
 
 def test_infer_many_takes_any_number_of_samples(built: EngineArtifact) -> None:

@@ -66,6 +66,30 @@ def test_layers_off_by_default_have_a_cause() -> None:
     assert all("name it in a spec" in details[layer] for layer in ("up", "broadcast"))
 
 
+@pytest.mark.parametrize(
+    ("options", "cpu", "why"),
+    [
+        ({}, "vnni", ""),
+        ({"kernel_size": 4}, "vnni", ""),
+        ({"strides": 1}, "vnni", ""),
+        ({"kernel_size": 5}, "vnni", "INT8 kernels of groups, windows above 4"),
+        ({"strides": 3}, "vnni", "INT8 kernels of groups, windows above 4"),
+        ({"strides": 1, "dilation_rate": 2}, "vnni", "INT8 kernels of groups, windows above 4"),
+        ({}, "avx2", "avx2 CPUs compute most transposed convolutions faster in float"),
+        ({}, "arm", "arm CPUs compute most transposed convolutions faster in float"),
+    ],
+)
+def test_transposed_convolutions_by_cpu(options: dict[str, Any], cpu: Any, why: str) -> None:
+    x = keras.Input((8, 8, 3))
+    given = {"kernel_size": 2, "strides": 2, **options}
+    up = keras.layers.Conv2DTranspose(4, name="up", **given)
+    plan = plan_quantization(keras.Model(x, up(x)), cpu=cpu)
+    details = {skipped.layer: skipped.detail for skipped in plan.skipped}
+    assert details.get("up", "").startswith(why)
+    assert ("up/kernel" in weights(plan)) == (not why)
+    assert (("up", 0) in reads(plan)) == (not why)
+
+
 def reasons(plan: QuantizationPlan) -> dict[str, str]:
     return {skipped.layer: skipped.reason for skipped in plan.skipped}
 

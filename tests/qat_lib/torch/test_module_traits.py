@@ -183,6 +183,23 @@ def test_support_is_that_of_the_default_table(
 
 
 @pytest.mark.parametrize(
+    ("module", "is_on"),
+    [
+        (nn.ConvTranspose2d(4, 8, 2, stride=2), True),
+        (nn.ConvTranspose1d(4, 8, 4, stride=2, padding=1), True),
+        (nn.ConvTranspose2d(4, 8, 2, stride=2, groups=2), False),
+        (nn.ConvTranspose2d(4, 8, (2, 5)), False),
+        (nn.ConvTranspose3d(4, 8, 4, stride=4), False),
+        (nn.ConvTranspose2d(4, 8, 3, dilation=2), False),
+    ],
+)
+def test_transposed_convolutions_are_on_for_vnni(module: nn.Module, is_on: bool) -> None:
+    support = module_traits(module, 1).support
+    assert support is not None
+    assert (support.is_default("vnni"), support.is_default("avx2")) == (is_on, False)
+
+
+@pytest.mark.parametrize(
     ("module", "obstacle"),
     [
         (nn.LSTM(4, 4), "its gates are one kernel"),
