@@ -14,7 +14,8 @@ def prepare_graph(graph_def: Any) -> Any:
 
     The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, products instead
     of ``RFFT``, and constant output sizes. A Pad before a convolution with explicit padding remains
-    a separate node. Two reversals in a row are left out.
+    a separate node. Two reversals in a row are left out, as is the order of zeros by their signs in
+    Keras's argmax and argmin.
     """
     result = type(graph_def)()
     result.CopyFrom(graph_def)
@@ -28,6 +29,7 @@ def prepare_graph(graph_def: Any) -> Any:
             _with_constant_size(result, node)
     _keep_padding(result)
     _leave_out_reversals(result)
+    _leave_out_signs_of_zero(result)
     for function in result.library.function:
         _with_erf_inside(function)
     return result
@@ -194,6 +196,32 @@ def _leave_out_reversals(graph_def: Any) -> None:
             node.op = "Identity"
             node.input[:] = [inner.input[0]]
             del node.attr["Tidx"]
+
+
+def _leave_out_signs_of_zero(graph_def: Any) -> None:
+    """Let argmax and argmin compare numbers alone.
+
+    Keras ranks -0.0 below 0.0 and reads the sign from the bits, which ONNX can't.
+    """
+    by_name = {node.name: node for node in graph_def.node}
+
+    def made_by(node: Any, *ops: str) -> bool:
+        """Return whether a chain of first operands consists of these operators."""
+        for op in ops:
+            node = by_name.get(node_of(node.input[0])) if node.input else None
+            if node is None or node.op != op:
+                return False
+        return True
+
+    for node in graph_def.node:
+        if node.op != "SelectV2" or not made_by(node, "LogicalAnd"):
+            continue
+        (condition, _, value) = node.input
+        _, sign = by_name[node_of(condition)].input
+        less = by_name[node_of(sign)]
+        if less.op == "Less" and made_by(less, "BitwiseAnd", "Bitcast"):
+            node.op = "Identity"
+            node.input[:] = [value]
 
 
 def node_of(tensor: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from math import erf
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -199,3 +200,10 @@ def reachable(graph_def: Any, name: str) -> list[Any]:
         found.append(by_name[waiting.pop()])
         waiting += [each.partition(":")[0] for each in found[-1].input]
     return found
+
+
+@pytest.mark.parametrize("function", [keras.ops.argmax, keras.ops.argmin])
+def test_argmax_and_argmin_do_not_read_bits(function: Any) -> None:
+    prepared = prepare_graph(graph_of(lambda x: function(x, axis=-1)))
+    assert not {"Bitcast", "BitwiseAnd", "SelectV2"} & {n.op for n in reachable(prepared, "y")}
+    np.testing.assert_array_equal(run(prepared, x=X), np.asarray(function(X, axis=-1)))
