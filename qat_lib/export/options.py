@@ -154,6 +154,7 @@ PASSES = (
     Pass("nearest_resize.use_nearest_resize"),
     Pass("recover_prelu.recover_prelu"),
     Pass("batched_dense.merge_batched_dense"),
+    Pass("depth_to_space.merge_depth_to_space"),
     Pass("layout.remove_transposes"),
     # A second time, for Transposes that `remove_transposes` has moved onto constants.
     Pass("fold_constants.fold_constants"),
@@ -170,7 +171,7 @@ PASSES = (
     Pass("padding.merge_padding"),
     Pass("bounds.remove_redundant_bounds"),
     Pass("clips.write_clips"),
-    Pass("pool_order.quantize_before_max_pools", in_unsigned_graphs),
+    Pass("quantize_order.quantize_early", in_unsigned_graphs),
     Pass("strides.hoist_strides", in_unsigned_graphs),
     Pass("unsigned.quantize_unsigned", in_unsigned_graphs),
     # A second time, for the types that `quantize_unsigned` has changed.

@@ -15,7 +15,7 @@ from qat_lib.analysis import analyze_onnx, to_html
 from qat_lib.calibrators.batches import read_arrays
 from qat_lib.core.plan import QuantizationPlan
 from qat_lib.core.spec import QuantizationSpec
-from qat_lib.engines import EngineArtifact, choose_backend, load_engine
+from qat_lib.engines import EngineArtifact, choose_backend, load_engine, read_manifest
 from qat_lib.engines.backend import get_backend
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files.output_files import check_output
@@ -274,7 +274,8 @@ def optimize(
         run.train(quantized, train)
 
     run.report("latency", 0, 1)
-    float_engine = trial.fastest_float(
+    run.speed_up_floats(max_drop)
+    float_engine = trial.fastest(
         built.path, lambda path: max_drop is None or run.float_value - run.value(path) <= max_drop
     )
     times = trial.compare({"float": float_engine.path, "int8": run.artifact.path})
@@ -375,6 +376,25 @@ class _Run:
         self.report("training", 0, 1)
         train(quantized)
         self._build("training", quantized, began)
+
+    def speed_up_floats(self, max_drop: float | None) -> None:
+        """Compute layers that stayed in float in FP16 or BF16 if that is faster."""
+        precision = self.artifact.manifest.precision
+        is_built_here = self.artifact.manifest.backend == self.trial.backend
+        if precision.int8_layers == precision.weighted_layers or not is_built_here:
+            return
+        value = self.attempts[-1].value
+
+        def accepts(engine: Path) -> bool:
+            nonlocal value
+            value = self.value(engine)
+            return max_drop is None or self.float_value - value <= max_drop
+
+        path = self.artifact.path
+        if self.trial.fastest(path, accepts).precision != "fp32":
+            self.artifact = replace(self.artifact, manifest=read_manifest(path))
+            drop = self.float_value - value
+            self.attempts[-1] = replace(self.attempts[-1], value=value, drop=drop)
 
     def _build(
         self, method: Method, quantized: Any, began: float, floats: tuple[str, ...] = ()

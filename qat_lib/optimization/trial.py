@@ -33,12 +33,12 @@ _ROUNDS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class FloatEngine:
-    """The fastest float engine of a model.
+class FastestEngine:
+    """The fastest engine of a graph.
 
     Attributes:
         path: its file.
-        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
+        precision: that of its float layers, ``"fp32"``, ``"fp16"`` or ``"bf16"``.
         warnings: precisions without an engine, each with the reason.
     """
 
@@ -98,10 +98,10 @@ class EngineTrial:
         front_end_of(model).export_like(model, onnx, self.example, **options)
         return build_engine(onnx, replace(self._spec(onnx), backend=backend or self.backend))
 
-    def fastest_float(
+    def fastest(
         self, path: Path, accepts: Callable[[Path], bool] = lambda _: True
-    ) -> FloatEngine:
-        """Replace the engine of ``build_float`` by one in FP16 or BF16 if that is faster.
+    ) -> FastestEngine:
+        """Replace an engine by one with its float layers in FP16 or BF16 if that is faster.
 
         A supported precision may be slower than FP32, such as FP16 on many CPUs with AMX.
 
@@ -111,7 +111,7 @@ class EngineTrial:
         """
         backend = get_backend(self.backend)
         if backend.supports("typed_graphs"):
-            return FloatEngine(path=path, precision="fp16")
+            return FastestEngine(path=path, precision="fp16")
         onnx = path.with_suffix(".onnx")
         warnings: list[str] = []
         with TemporaryDirectory(dir=self.folder) as folder:
@@ -144,7 +144,7 @@ class EngineTrial:
                             path.parent / f"{path.stem}{file.name.removeprefix(precision)}"
                         )
                     break
-        return FloatEngine(path=path, precision=precision, warnings=tuple(warnings))
+        return FastestEngine(path=path, precision=precision, warnings=tuple(warnings))
 
     def build_int8(
         self, quantized: Any, name: str, *, backend: BackendChoice | None = None, **options: Any

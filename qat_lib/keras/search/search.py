@@ -213,7 +213,7 @@ class _Search:
     def compared(self, floats: Floats, trial: EngineTrial) -> SpeedComparison:
         """Return the latencies of a placement, of every layer in INT8, and of the float engine."""
         self.report("latency", 0, 1)
-        float_engine = trial.fastest_float(trial.build_float(self.candidates.model).path)
+        float_engine = trial.fastest(trial.build_float(self.candidates.model).path)
         paths = {
             "float": float_engine.path,
             "int8": trial.build_int8(self.candidates.quantized(floats), "int8").path,

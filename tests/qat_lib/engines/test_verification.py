@@ -120,6 +120,20 @@ def test_graph_that_answers_nan_makes_no_engine(
     assert list(output.parent.iterdir()) == []
 
 
+def test_graph_of_positive_numbers_is_compared_on_such(cpu_backend: Any, tmp_path: Path) -> None:
+    """Random numbers below 0 have no logarithm."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])
+    node = helper.make_node("Log", ["x"], ["y"], name="log")
+    opset = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph([node], "positive", [x], [y])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    manifest = build_engine(path, BuildSpec(backend=cpu_backend, max_batch_size=4)).manifest
+    assert manifest.verification is not None
+    assert manifest.verification["differences"]["y"] < 1e-5
+
+
 def test_old_engine_survives_a_wrong_one(fp32_onnx: Path, tmp_path: Path, spoil: Spoil) -> None:
     spec = BuildSpec(backend="onnxruntime", max_batch_size=2)
     artifact = build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")

@@ -295,7 +295,7 @@ def test_quantization_moves_in_front_of_a_max_pool(lab, rng):
         d = DequantizeLinear<axis = 1>(q, s, z)
         y = Relu(d) }"""
     model = lab.build(text, s=np.asarray(0.013, np.float32), z=np.zeros((), np.int8))
-    lowered = lab.check(model, passes.quantize_before_max_pools, image(rng, 1, 2, 6, 6))
+    lowered = lab.check(model, passes.quantize_early, image(rng, 1, 2, 6, 6))
     assert lab.order(lowered) == ["Relu", "QuantizeLinear", "DequantizeLinear", "MaxPool", "Relu"]
 
 
@@ -309,7 +309,7 @@ def test_quantizer_stays_behind_pool_of_shared_input(lab, rng):
         s=np.asarray(0.013, np.float32),
         z=np.zeros((), np.int8),
     )
-    lowered = lab.check(model, passes.quantize_before_max_pools, image(rng, 1, 2, 6, 6))
+    lowered = lab.check(model, passes.quantize_early, image(rng, 1, 2, 6, 6))
     assert lab.order(lowered)[1] == "MaxPool"
 
 

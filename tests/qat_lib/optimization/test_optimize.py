@@ -16,7 +16,7 @@ from planted_faults import scale_channel
 
 import qat_lib
 from qat_lib.core.plan import QuantizationPlan
-from qat_lib.engines import load_engine
+from qat_lib.engines import load_engine, read_manifest
 from qat_lib.errors import (
     CalibrationError,
     ConfigError,
@@ -24,6 +24,7 @@ from qat_lib.errors import (
     UnsupportedModelError,
 )
 from qat_lib.optimization import optimize
+from qat_lib.optimization.trial import EngineTrial
 from qat_lib.ptq import PtqRecipe
 
 IMAGES = np.random.default_rng(0).normal(size=(48, 8, 8, 5)).astype(np.float32)
@@ -125,6 +126,29 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         return iter([(IMAGES[:16], np.zeros(16)), (IMAGES[16:], np.zeros(32))])
+
+
+@pytest.mark.parametrize("floats", [(), ("conv2",)])
+def test_optimize_tries_half_precision_for_layers_in_float(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, floats: tuple[str, ...]
+) -> None:
+    tried: list[str] = []
+    fastest = EngineTrial.fastest
+
+    def spy(self: EngineTrial, path: Path, accepts: Any = lambda _: True) -> Any:
+        found = fastest(self, path, accepts)
+        tried.append(f"{path.name} {read_manifest(path).spec['float_precision']}")
+        assert tried[-1].endswith(found.precision)
+        return found
+
+    monkeypatch.setattr(EngineTrial, "fastest", spy)
+    spec = qat_lib.QuantizationSpec()
+    for name in floats:
+        spec.add(name, quantize_input=False, quantize_weight=False)
+    found = optimize(classifier(), IMAGES, tmp_path, spec=spec, max_drop=1, **QUICK)
+    assert [each.split()[0] for each in tried] == ["model.engine"] * len(floats) + ["float.engine"]
+    assert found.int8_layers == found.weighted_layers - len(floats)
+    assert found.value == found.attempts[-1].value == found.float_value - found.attempts[-1].drop
 
 
 def test_optimize_takes_a_file(tmp_path: Path) -> None:

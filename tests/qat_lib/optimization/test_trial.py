@@ -63,7 +63,7 @@ def test_fastest_float_engine_replaces_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: dict[str, float], best: str
 ) -> None:
     builds = Builds(monkeypatch, tmp_path, **times)
-    found = builds.trial.fastest_float(builds.path)
+    found = builds.trial.fastest(builds.path)
     assert (found.path, found.precision) == (builds.path, best)
     assert builds.left() == {f"float{suffix}": best for suffix in SUFFIXES}
     failed = [name for name, time in times.items() if time == float("inf")]
@@ -76,7 +76,7 @@ def test_float_engine_of_low_quality_is_not_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builds = Builds(monkeypatch, tmp_path, fp32=1.0, bf16=0.1)
-    found = builds.trial.fastest_float(builds.path, lambda path: path.read_text() != "bf16")
+    found = builds.trial.fastest(builds.path, lambda path: path.read_text() != "bf16")
     assert found.precision == "fp32"
     assert set(builds.left().values()) == {"fp32"}
 
@@ -86,7 +86,7 @@ def test_wrong_float_engine_gives_way_to_the_next(
 ) -> None:
     builds = Builds(monkeypatch, tmp_path, fp32=1.0, bf16=0.5, fp16=0.1)
     builds.wrong.add("fp16")
-    found = builds.trial.fastest_float(builds.path)
+    found = builds.trial.fastest(builds.path)
     assert found.precision == "bf16"
     assert set(builds.left().values()) == {"bf16"}
     assert found.warnings == ("No FP16 engine: fp16 of float.onnx is wrong",)

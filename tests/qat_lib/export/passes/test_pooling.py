@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graph_text import assert_same, build, check_rewrite, ints
 
-from qat_lib.export.passes import quantize_before_max_pools, use_global_pools
+from qat_lib.export.passes import quantize_early, use_global_pools
 
 OPEN = "(float[N,3,H,5] x) => (float y)"
 GLOBAL = {
@@ -104,13 +104,13 @@ FRONT = "r = Softmax<axis=1>(x)\n"
 def test_a_quantizer_moves_in_front_of_a_max_pool(lab, scale):
     before = FRONT + POOL.format("r") + PAIR.format("p", scale) + "y = Exp(d)"
     after = FRONT + PAIR.format("r", scale) + POOL.format("d") + "y = Exp(p)"
-    check_rewrite(lab, quantize_before_max_pools, IMAGE, before, after, **SCALES)
+    check_rewrite(lab, quantize_early, IMAGE, before, after, **SCALES)
 
 
 def test_a_quantizer_moves_from_the_output(lab):
     before = FRONT + POOL.format("r") + PAIR.format("p", "s, z").replace("d =", "y =")
     after = FRONT + PAIR.format("r", "s, z") + POOL.format("d").replace("p =", "y =")
-    check_rewrite(lab, quantize_before_max_pools, IMAGE, before, after, **SCALES)
+    check_rewrite(lab, quantize_early, IMAGE, before, after, **SCALES)
 
 
 POOLED = FRONT + POOL.format("r")
@@ -133,7 +133,7 @@ BEHIND = {
 def test_a_quantizer_stays_behind_a_pool(lab, case):
     check_rewrite(
         lab,
-        quantize_before_max_pools,
+        quantize_early,
         TWO if "z9" in BEHIND[case] else IMAGE,
         BEHIND[case],
         **SCALES,
@@ -149,4 +149,4 @@ def test_the_next_pool_is_met_after_one_that_stays(lab, case):
     after = (
         f"{BEHIND[case]}\n {first}\n {pair.format('e')} {last.replace('(e)', '(h)')}\n z9 = Exp(o)"
     )
-    check_rewrite(lab, quantize_before_max_pools, TWO, before, after, **SCALES)
+    check_rewrite(lab, quantize_early, TWO, before, after, **SCALES)

@@ -1,7 +1,7 @@
-"""Quantize in front of max pools, with an exact result.
+"""Quantize in front of max pools and DepthToSpace, with an exact result.
 
-Quantization is monotonic, so the result is the same, and the pool runs on bytes. OpenVINO fuses the
-quantization into the convolution that way; TensorRT moves it there itself.
+Quantization is monotonic, so the result is the same, and the operator runs on bytes. OpenVINO fuses
+the quantization into the convolution that way; TensorRT moves it there itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from qat_lib.export.passes.transposes import has_many_scales
 
 
 @lowering_pass
-def quantize_before_max_pools(model: ir.Model) -> None:
-    """Turn ``MaxPool -> Q -> DQ`` into ``Q -> DQ -> MaxPool``."""
+def quantize_early(model: ir.Model) -> None:
+    """Turn ``MaxPool -> Q -> DQ`` into ``Q -> DQ -> MaxPool``, and likewise for DepthToSpace."""
     for pool in list(model.graph):
         source, quantize = operand(pool, 0), only_consumer(pool.outputs[0])
         if (
-            not is_op(pool, "MaxPool")
+            not is_op(pool, "MaxPool", "DepthToSpace")
             or len(pool.outputs) > 1
             or not is_op(quantize, "QuantizeLinear")
         ):
