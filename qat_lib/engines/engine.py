@@ -184,10 +184,12 @@ class Engine(ABC):
         return time_requests(send, seconds, least=least, clients=self.clients)
 
     def random_batch(self, batch_size: int, *, seed: int = 0) -> dict[str, Array]:
-        """Return normal random input of ``batch_size`` samples, by input name."""
-        return self.random_request(
-            {check.info.name: check.shape(batch_size) for check in self._inputs}, seed=seed
-        )
+        """Return normal random input of ``batch_size`` samples, by input name.
+
+        Integers are 0 and 1, which are rows of every table.
+        """
+        shapes = {check.info.name: check.shape(batch_size) for check in self._inputs}
+        return self.random_request(shapes, seed=seed, integers_below=2)
 
     def random_request(
         self, shapes: Mapping[str, Sequence[int]], *, seed: int = 0, integers_below: int = 127

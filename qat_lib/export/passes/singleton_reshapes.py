@@ -29,6 +29,7 @@ from qat_lib.export.graph import (
     replace,
     scalar,
 )
+from qat_lib.export.passes.layout_axes import single_axis
 from qat_lib.graph.roles import ARITHMETIC, PAIR, onnx_operators
 
 RESHAPES = onnx_operators("reshape")
@@ -69,9 +70,13 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
         return False
     source = first.inputs[0]
     before, after = dims(source), dims(output)
-    if source is None or after is None or after.count(None) > 1:
+    if source is None:
         return False
-    if before == after:
+    if _undoes(node, first):
+        replace(output, source)
+    elif after is None or after.count(None) > 1:
+        return False
+    elif before == after:
         replace(output, source)
     # In a Reshape target, 0 would copy an input size.
     elif 0 not in after:
@@ -86,6 +91,15 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
     if not first.outputs[0].uses() and not first.outputs[0].is_graph_output():
         graph.remove(first, safe=True)
     return True
+
+
+def _undoes(node: ir.Node, first: ir.Node) -> bool:
+    """Return whether a Squeeze and an Unsqueeze cancel, whatever the other sizes are."""
+    if {node.op_type, first.op_type} != {"Squeeze", "Unsqueeze"}:
+        return False
+    size = rank(first.inputs[0] if is_op(first, "Squeeze") else first.outputs[0])
+    axis = None if size is None else single_axis(first, size)
+    return size is not None and axis is not None and axis == single_axis(node, size)
 
 
 POINTWISE = PAIR | ARITHMETIC | onnx_operators("rectifier") | {"Sigmoid", "HardSigmoid", "Tanh"}

@@ -96,7 +96,18 @@ def test_reshapes_of_two_open_axes(lab):
     """
     signature = "(float[N,M,1] x) => (float y, float z)"
     text = "a = Squeeze(x, last)\n b = Unsqueeze(a, last)\n y = Exp(b)\n c = Unsqueeze(a, front)\n z = Exp(c)"
-    check_rewrite(lab, eliminate_singleton_reshapes, signature, text, last=ints(2), front=ints(0))
+    after = "y = Exp(x)\n a = Squeeze(x, last)\n c = Unsqueeze(a, front)\n z = Exp(c)"
+    axes = {"last": ints(2), "front": ints(0)}
+    check_rewrite(lab, eliminate_singleton_reshapes, signature, text, after, **axes)
+
+
+@pytest.mark.parametrize(("added", "dropped", "gone"), [(-3, 1, True), (1, -3, True), (1, 2, False)])
+def test_unsqueeze_of_open_sizes_and_its_squeeze(lab, added, dropped, gone):
+    signature = "(float[N,M,K] x) => (float y)"
+    text = "a = Unsqueeze(x, added)\n b = Squeeze(a, dropped)\n y = Exp(b)"
+    axes = {"added": ints(added), "dropped": ints(dropped)}
+    after = "y = Exp(x)" if gone else None
+    check_rewrite(lab, eliminate_singleton_reshapes, signature, text, after, **axes)
 
 
 def test_reshapes_of_one_open_axis(lab):
