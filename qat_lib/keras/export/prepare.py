@@ -14,8 +14,8 @@ def prepare_graph(graph_def: Any) -> Any:
 
     The copy uses float32 instead of half precision, ``Erf`` instead of ``Erfc``, products instead
     of ``RFFT``, and constant output sizes. A Pad before a convolution with explicit padding remains
-    a separate node. Two reversals in a row are left out, as is the order of zeros by their signs in
-    Keras's argmax and argmin.
+    a separate node. Left out are two reversals in a row, the order of zeros by their signs in Keras's
+    argmax and argmin, and the conversion of negative indices.
     """
     result = type(graph_def)()
     result.CopyFrom(graph_def)
@@ -30,6 +30,7 @@ def prepare_graph(graph_def: Any) -> Any:
     _keep_padding(result)
     _leave_out_reversals(result)
     _leave_out_signs_of_zero(result)
+    _leave_out_negative_indices(result)
     for function in result.library.function:
         _with_erf_inside(function)
     return result
@@ -222,6 +223,26 @@ def _leave_out_signs_of_zero(graph_def: Any) -> None:
         if less.op == "Less" and made_by(less, "BitwiseAnd", "Bitcast"):
             node.op = "Identity"
             node.input[:] = [value]
+
+
+def _leave_out_negative_indices(graph_def: Any) -> None:
+    """Let a Gather read negative indices, which count from the end in ONNX, too.
+
+    Keras adds the size to those, in an Embedding by ten nodes of ONNX.
+    """
+    by_name = {node.name: node for node in graph_def.node}
+    for node in graph_def.node:
+        if node.op != "GatherV2":
+            continue
+        select = by_name[node_of(node.input[1])]
+        if select.op != "SelectV2":
+            continue
+        is_negative, moved, indices = (by_name[node_of(name)] for name in select.input)
+        compared = [node_of(name) for name in is_negative.input]
+        added = [node_of(name) for name in moved.input]
+        ops = (is_negative.op, moved.op)
+        if ops == ("Less", "AddV2") and compared[0] == indices.name and indices.name in added:
+            node.input[1] = select.input[2]
 
 
 def node_of(tensor: str) -> str:

@@ -101,7 +101,9 @@ def test_reshapes_of_two_open_axes(lab):
     check_rewrite(lab, eliminate_singleton_reshapes, signature, text, after, **axes)
 
 
-@pytest.mark.parametrize(("added", "dropped", "gone"), [(-3, 1, True), (1, -3, True), (1, 2, False)])
+@pytest.mark.parametrize(
+    ("added", "dropped", "gone"), [(-3, 1, True), (1, -3, True), (1, 2, False)]
+)
 def test_unsqueeze_of_open_sizes_and_its_squeeze(lab, added, dropped, gone):
     signature = "(float[N,M,K] x) => (float y)"
     text = "a = Unsqueeze(x, added)\n b = Squeeze(a, dropped)\n y = Exp(b)"

@@ -207,3 +207,13 @@ def test_argmax_and_argmin_do_not_read_bits(function: Any) -> None:
     prepared = prepare_graph(graph_of(lambda x: function(x, axis=-1)))
     assert not {"Bitcast", "BitwiseAnd", "SelectV2"} & {n.op for n in reachable(prepared, "y")}
     np.testing.assert_array_equal(run(prepared, x=X), np.asarray(function(X, axis=-1)))
+
+
+def test_negative_indices_are_left_to_gather() -> None:
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    taken = graph_of(lambda x: keras.ops.take(table, x, axis=0), dtype=tf.int32)
+    prepared = prepare_graph(taken)
+    assert "SelectV2" in {each.op for each in reachable(taken, "y")}
+    assert "SelectV2" not in {each.op for each in reachable(prepared, "y")}
+    indices = np.int32([[0, 3, 1]])
+    np.testing.assert_array_equal(run(prepared, x=indices), table[indices])
