@@ -214,11 +214,11 @@ class PtqRecipe:
         return BiasReport(samples=0)
 
 
-def open_model(model: Any, data: Any) -> Any:
-    """Return a PyTorch module as it is, else what ``qat_lib.keras.loading.open_model`` returns."""
+def loaded_model(model: Any, data: Any) -> Any:
+    """Return a PyTorch module, or what ``qat_lib.keras.loading.functional_model`` returns."""
     if is_module(model):
         return model
-    return import_module("qat_lib.keras.loading").open_model(model, data)
+    return import_module("qat_lib.keras.loading").functional_model(model, data)
 
 
 def front_end_of(model: Any) -> FrontEnd:

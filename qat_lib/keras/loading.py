@@ -47,7 +47,7 @@ def load_model(path: str | Path) -> Any:
     return model
 
 
-def open_model(model: Any, data: Any) -> Any:
+def functional_model(model: Any, data: Any) -> Any:
     """Return a model with a graph of layers, of a ``.keras`` file or of a subclassed model.
 
     Args:

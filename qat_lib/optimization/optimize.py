@@ -23,7 +23,7 @@ from qat_lib.files.whole_files import write_text
 from qat_lib.optimization.metrics import Metric, MetricName, Outputs, choose_metric
 from qat_lib.optimization.trial import LEAST_RATIO, EngineTrial
 from qat_lib.pages import numbers
-from qat_lib.ptq import FrontEnd, PtqRecipe, front_end_of, open_model
+from qat_lib.ptq import FrontEnd, PtqRecipe, front_end_of, loaded_model
 
 Method: TypeAlias = Literal["calibration", "float layers", "training"]
 Progress = Callable[[str, int, int], None]
@@ -228,7 +228,7 @@ def optimize(
                 "Expected data that can be read several times: arrays, a list, a tf.data.Dataset or "
                 f"a DataLoader. Received: {type(each).__name__}."
             )
-    model = open_model(model, data)
+    model = loaded_model(model, data)
     folder = _make_folder(Path(output))
     recipe = (recipe or PtqRecipe()).for_metric(metric)
     place = recipe.deployment

@@ -230,18 +230,33 @@ def _leave_out_negative_indices(graph_def: Any) -> None:
 
     Keras adds the size to those, in an Embedding by ten nodes of ONNX.
     """
+    import tensorflow as tf
+
     by_name = {node.name: node for node in graph_def.node}
+
+    def number(name: str) -> Any:
+        """Return a constant, also if it is cast or the size of an axis; else None."""
+        node = by_name[node_of(name)]
+        if node.op == "Cast":
+            return number(node.input[0])
+        if node.op == "StridedSlice":
+            sizes, start = number(node.input[0]), number(node.input[1])
+            return None if sizes is None or start is None else sizes[tuple(start)]
+        return tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
+
     for node in graph_def.node:
         if node.op != "GatherV2":
             continue
-        select = by_name[node_of(node.input[1])]
-        if select.op != "SelectV2":
+        table, select = (by_name[node_of(name)] for name in node.input[:2])
+        shapes, axis = table.attr["_output_shapes"].list.shape, number(node.input[2])
+        if select.op != "SelectV2" or not shapes or axis is None:
             continue
-        is_negative, moved, indices = (by_name[node_of(name)] for name in select.input)
-        compared = [node_of(name) for name in is_negative.input]
-        added = [node_of(name) for name in moved.input]
-        ops = (is_negative.op, moved.op)
-        if ops == ("Less", "AddV2") and compared[0] == indices.name and indices.name in added:
+        less, added, indices = (by_name[node_of(name)] for name in select.input)
+        if (less.op, added.op) != ("Less", "AddV2"):
+            continue
+        size = shapes[0].dim[int(axis)].size
+        reads = [(node_of(each.input[0]), number(each.input[1])) for each in (less, added)]
+        if reads == [(indices.name, 0), (indices.name, size)]:
             node.input[1] = select.input[2]
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 import qat_lib
 from qat_lib import load_model
 from qat_lib.errors import CalibrationError, ConfigError, UnsupportedModelError
-from qat_lib.keras.loading import open_model
+from qat_lib.keras.loading import functional_model
 from qat_lib.models.weights import load_weights
 
 Edit = Callable[[bytes], bytes]
@@ -225,17 +225,17 @@ def test_subclassed_model_gets_inputs_like_the_data(form: str) -> None:
         "dataset": tf.data.Dataset.from_tensor_slices((x, np.ones(4))).batch(2),
         "batches": [x, x],
     }
-    found = open_model(Scaled(), forms.get(form, x))
+    found = functional_model(Scaled(), forms.get(form, x))
     assert len(found.inputs) == (2 if form == "dict" else 1)
     assert {(each.shape, each.dtype) for each in found.inputs} == {((None, 3), "float32")}
 
 
 def test_subclassed_model_needs_data() -> None:
     with pytest.raises(CalibrationError, match="at least one sample"):
-        open_model(Scaled(), [])
+        functional_model(Scaled(), [])
 
 
 def test_models_with_a_graph_and_their_files_are_opened_without_data(saved: Path) -> None:
     model = load_model(saved)
-    assert open_model(model, None) is model
-    assert open_model(str(saved), None).name == model.name
+    assert functional_model(model, None) is model
+    assert functional_model(str(saved), None).name == model.name

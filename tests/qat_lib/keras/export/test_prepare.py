@@ -209,11 +209,26 @@ def test_argmax_and_argmin_do_not_read_bits(function: Any) -> None:
     np.testing.assert_array_equal(run(prepared, x=X), np.asarray(function(X, axis=-1)))
 
 
-def test_negative_indices_are_left_to_gather() -> None:
+@pytest.mark.parametrize(
+    ("indices_of", "left"),
+    [
+        (lambda x: x, False),
+        (lambda x: tf.where(x < 1, x + 4, x), True),
+        (lambda x: tf.where(x < 0, x + 3, x), True),
+        (lambda x: tf.where(x > 0, x + 4, x), True),
+    ],
+    ids=["keras", "other bound", "other size", "other order"],
+)
+def test_negative_indices_are_left_to_gather(indices_of: Any, left: bool) -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
-    taken = graph_of(lambda x: keras.ops.take(table, x, axis=0), dtype=tf.int32)
-    prepared = prepare_graph(taken)
-    assert "SelectV2" in {each.op for each in reachable(taken, "y")}
-    assert "SelectV2" not in {each.op for each in reachable(prepared, "y")}
+
+    def taken(x: Any) -> Any:
+        return tf.gather(table, indices_of(x)) if left else keras.ops.take(table, x, axis=0)
+
+    traced = graph_of(taken, dtype=tf.int32)
+    prepared = prepare_graph(traced)
+    assert "SelectV2" in {each.op for each in reachable(traced, "y")}
+    assert ("SelectV2" in {each.op for each in reachable(prepared, "y")}) == left
     indices = np.int32([[0, 3, 1]])
-    np.testing.assert_array_equal(run(prepared, x=indices), table[indices])
+    if not left:
+        np.testing.assert_array_equal(run(prepared, x=indices), table[indices])
