@@ -146,6 +146,67 @@ def signals() -> Given:
     return {"model": keras.Model(inputs, x), "data": normal(32, 2048, 4)}
 
 
+def lines_of_text() -> Given:
+    """Return a reader of lines: convolutions, two bidirectional LSTMs, and a masked GRU."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((200, 48, 1))
+    for channels in (32, 64):
+        x = layers.Conv2D(channels, 3, padding="same", activation="relu")(x)
+        x = layers.MaxPooling2D()(x)
+    x = layers.Dense(64, activation="relu")(layers.Reshape((50, 12 * 64))(x))
+    for units in (128, 64):
+        x = layers.Bidirectional(layers.LSTM(units, return_sequences=True))(x)
+    x = layers.GRU(64, return_sequences=True)(layers.Masking()(x))
+    return {"model": keras.Model(inputs, layers.Dense(40)(x)), "data": normal(32, 200, 48, 1)}
+
+
+def transposed_unet() -> Given:
+    """Return a U-Net with transposed convolutions."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((96, 128, 3))
+    skipped = []
+    for channels in (16, 32, 64):
+        x = layers.Conv2D(channels, 3, padding="same", activation="relu")(x)
+        skipped.append(x)
+        x = layers.MaxPooling2D()(x)
+    x = layers.Conv2D(128, 3, padding="same", activation="relu")(x)
+    for channels, other in zip((64, 32, 16), reversed(skipped), strict=True):
+        x = layers.Conv2DTranspose(channels, 2, strides=2)(x)
+        x = layers.Concatenate()([x, other])
+        x = layers.Conv2D(channels, 3, padding="same", activation="relu")(x)
+    return {"model": keras.Model(inputs, layers.Conv2D(11, 1)(x)), "data": normal(16, 96, 128, 3)}
+
+
+def subclassed_super_resolution() -> Given:
+    """Return a subclassed model that makes images of any size four times as large."""
+    import keras
+    from keras import layers, ops
+
+    class SuperResolution(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = [layers.Conv2D(32, 3, padding="same", activation="relu") for _ in range(4)]
+            self.grow = [layers.Conv2D(128, 3, padding="same") for _ in range(2)]
+            self.last = layers.Conv2D(3, 3, padding="same")
+
+        def call(self, x: Any) -> Any:
+            for layer in self.first:
+                x = layer(x)
+            for layer in self.grow:
+                x = layer(x)
+                batch, height, width, channels = ops.shape(x)
+                x = ops.reshape(x, (batch, height, width, 2, 2, channels // 4))
+                x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
+                x = ops.reshape(x, (batch, 2 * height, 2 * width, channels // 4))
+            return self.last(x)
+
+    return {"model": SuperResolution(), "data": normal(16, 48, 48, 3)}
+
+
 def keras_hub_resnet() -> Given:
     """Return a backbone of keras_hub."""
     import keras_hub
@@ -315,6 +376,9 @@ MODELS: tuple[Callable[[], Given], ...] = (
     regressor,
     two_inputs,
     signals,
+    lines_of_text,
+    transposed_unet,
+    subclassed_super_resolution,
     keras_hub_resnet,
     mixed_precision,
     torch_module,

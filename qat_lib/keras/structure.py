@@ -52,27 +52,36 @@ def functional_of(model: Any) -> Any:
 
 
 def with_graph(model: Any, inputs: Any) -> Any:
-    """Return ``model``, or the Functional form of a subclassed model, with the same layers.
+    """Return ``model``, or a Functional model of the layers of a subclassed model.
+
+    A ``call`` that reads sizes or values, or uses TensorFlow, has no graph: then the whole subclassed
+    model is the only layer.
 
     Args:
         model: the model.
-        inputs: ``keras.Input`` tensors in the structure that the model takes.
+        inputs: ``keras.Input`` tensors in the structure that the model takes, open in axis 0 only.
 
     Raises:
-        UnsupportedModelError: ``call`` of a subclassed model can't be followed.
+        UnsupportedModelError: a subclassed model can't be called with such inputs.
     """
     if not isinstance(model, keras.Model) or has_graph(model):
         return model
+    example = keras.tree.map_structure(
+        lambda x: keras.ops.zeros((1, *x.shape[1:]), x.dtype), inputs
+    )
     try:
-        # Not the model itself, which would be the only layer of the result.
-        return keras.Model(inputs, model.call(inputs), name=model.name)
-    except Exception as error:  # the code of a user's own class
-        shapes = ", ".join(str(tensor.shape) for tensor in keras.tree.flatten(inputs))
-        raise UnsupportedModelError(
-            f"{type(model).__name__} {model.name!r} is a subclassed model, whose `call` can't be "
-            f"followed for inputs of shape {shapes}: {str(error).strip().splitlines()[0]} Use "
-            "layers and keras.ops in `call`, or build a Functional model."
-        ) from error
+        followed = keras.Model(inputs, model.call(inputs), name=model.name)
+        followed(example)  # an open size in the graph fails here
+    except Exception:  # noqa: BLE001 - the code of a user's own class
+        try:
+            return keras.Model(inputs, model(inputs), name=model.name)
+        except Exception as error:
+            shapes = ", ".join(str(tensor.shape) for tensor in keras.tree.flatten(inputs))
+            raise UnsupportedModelError(
+                f"{type(model).__name__} {model.name!r} is a subclassed model that can't be called "
+                f"with inputs of shape {shapes}: {str(error).strip().splitlines()[0]}"
+            ) from error
+    return followed
 
 
 def refuse_scope_names(model: Any) -> None:

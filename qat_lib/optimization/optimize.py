@@ -182,8 +182,7 @@ def optimize(
 
     Args:
         model: a Keras model, the path of its ``.keras`` file, or a PyTorch module that torch.fx
-            traces; it is not changed. ``call`` of a subclassed Keras model must use layers and
-            ``keras.ops`` only.
+            traces; it is not changed.
         data: calibration data in any form that ``calibrate`` takes.
         output: folder for the files; files of an earlier call are replaced.
         labels: class numbers ``(samples,)`` of the test data, for the metric ``"accuracy"``.

@@ -456,7 +456,11 @@ def test_a_users_own_case_decides(user_module: str) -> None:
         ("keras.applications:ResNet49", ConfigError, "keras.applications has no 'ResNet49'"),
         ("no_such_module:build", ConfigError, "can't be imported"),
         ("users_own_module:missing", ConfigError, "can't be imported"),
-        ("users_own_module:branching", UnsupportedModelError, "subclassed model, whose `call`"),
+        (
+            "users_own_module:branching",
+            UnsupportedModelError,
+            "subclassed model that can't be called",
+        ),
     ],
 )
 def test_a_model_name_that_leads_nowhere_is_refused(

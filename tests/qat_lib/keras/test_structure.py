@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import qat_lib
 from qat_lib.errors import UnsupportedModelError
@@ -78,7 +79,28 @@ def test_graph_of_a_subclassed_model_has_its_layers() -> None:
     assert with_graph(functional, None) is functional
 
 
-def test_call_that_reads_values_has_no_graph() -> None:
+class Flat(Net):
+    def call(self, x: Any) -> Any:
+        batch, size = keras.ops.shape(x)
+        return super().call(keras.ops.reshape(x, (batch, size)))
+
+
+class Doubled(Net):
+    def call(self, x: Any) -> Any:
+        return tf.add(super().call(x), super().call(x))
+
+
+@pytest.mark.parametrize("kind", [Flat, Doubled])
+def test_subclassed_model_without_a_graph_is_one_layer(kind: type[Net]) -> None:
+    model, x = kind(), np.ones((3, 4), np.float32)
+    functional = with_graph(model, keras.Input((4,)))
+    assert functional.layers[1:] == [model]
+    np.testing.assert_array_equal(functional(x), model(x))
+    quantized = qat_lib.quantize_model(functional)
+    assert len(qat_lib.model_quantizers(quantized)) == 4
+
+
+def test_subclassed_model_that_reads_values_is_refused() -> None:
     class Branching(Net):
         def call(self, x: Any) -> Any:
             return self.last(x) if float(x[0, 0]) > 0 else x
@@ -86,7 +108,7 @@ def test_call_that_reads_values_has_no_graph() -> None:
     with pytest.raises(UnsupportedModelError) as raised:
         with_graph(Branching(name="mine"), keras.Input((4,)))
     message = str(raised.value)
-    assert message.startswith("Branching 'mine' is a subclassed model, whose `call` can't be ")
+    assert message.startswith("Branching 'mine' is a subclassed model that can't be called with ")
     assert "inputs of shape (None, 4)" in message
     assert "\n" not in message
 
