@@ -6,7 +6,8 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
   the quantized tensors as real-valued, and round each value to a whole number. Unsigned integers
   with the zero point 128 have the same steps and are correct. With a Concat anywhere in the graph,
   also signed integers that a convolution reads behind a Transpose, MaxPool, Resize or the like.
-  Kernels for AMX read both correctly, but a served model may run on a CPU without AMX.
+  Kernels for AMX read both correctly, but a served model may run on a CPU without AMX. Products
+  read signed integers correctly behind a Concat of tokens, and can't be compiled with a zero point.
 - An INT8 convolution or product without a bias, read more than once, such as by the mean and the
   difference of a LayerNormalization, or by a quantizer and an Add: one read is without its scale.
   With a Clip at the limits of float32 in between, all are correct.
@@ -224,9 +225,12 @@ def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:
         if node.op in _MISREAD and graph.dtype(node.outputs[0]) in ("", "float32", "float16")
         if not graph.is_constant(node.outputs[0])
     ]
+    around = {node.name: (*_before(graph, node), *_behind(graph, node)) for node in misread}
+    tokens = [around[node.name] for node in misread if _joins_tokens(graph, node)]
+    kept = {found.name for pairs in tokens for found in pairs}
     for node in misread:
-        for found in (*_before(graph, node), *_behind(graph, node)):
-            if _is_signed(graph, found):
+        for found in around[node.name]:
+            if found.name not in kept and _is_signed(graph, found):
                 yield found
     if not any(node.op == _CONCAT for node in misread):
         return
@@ -235,6 +239,16 @@ def _misread_pairs(graph: OnnxGraph) -> Iterator[Node]:
             quantize, passed = _source(graph, node.input(0))
             if quantize is not None and passed & _MOVERS and _is_signed(graph, quantize):
                 yield quantize
+
+
+def _joins_tokens(graph: OnnxGraph, node: Node) -> bool:
+    """Return whether products, but no convolutions, read the rows that a Concat joins."""
+    shape = graph.shape(node.outputs[0])
+    if node.op != _CONCAT or shape is None or node.attributes["axis"] in (-1, len(shape) - 1):
+        return False
+    pairs = [pair for each in _behind(graph, node) for pair in graph.consumers(each.outputs[0])]
+    readers = {reader.op for pair in pairs for reader in graph.consumers(pair.outputs[0])}
+    return "MatMul" in readers and readers.isdisjoint(_CONVOLUTIONS)
 
 
 def _before(graph: OnnxGraph, node: Node) -> Iterator[Node]:

@@ -100,6 +100,20 @@ def concat(path: Path, place: str, zero: Any = SIGNED, pool: bool = False) -> Pa
     return graph.save(path, graph.conv(y, 2 * CHANNELS, 0.1))
 
 
+def tokens(path: Path, axis: int, before: bool) -> Path:
+    """Write a product of rows that a Concat joins from rows of rank 2 or 3."""
+    graph = Graph()
+    row = graph.node("Reshape", "x", graph.constant(np.array([0, 6 * CHANNELS, 6])))
+    parts = [
+        graph.node("Slice", row, *(graph.constant(np.array([i])) for i in (start, start + 2, 1)))
+        for start in (0, 4)
+    ]
+    if before:
+        parts = [graph.pair(part) for part in parts]
+    joined = graph.pair(graph.node("Concat", *parts, axis=axis))
+    return graph.save(path, graph.product(joined, 12 if axis in (2, -1) else 6), shape=None)
+
+
 def torn(path: Path, reader: str, bias: float | None = None) -> Path:
     """Write a convolution that is read several times, once by a quantizer or only in float."""
     graph = Graph()
@@ -296,6 +310,17 @@ def test_moved_tensors_beside_a_concat_are_computed_as_the_graph_says(
 def test_moved_tensors_without_a_concat_remain_signed(tmp_path: Path) -> None:
     path = far_concat(tmp_path / "m.onnx", "Transpose", join="Add")
     assert sound_form(path, "vnni") == SoundForm()
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("axis", [1, 2, -1, -2])
+def test_product_of_joined_rows_is_computed_as_the_graph_says(
+    tmp_path: Path, axis: int, before: bool
+) -> None:
+    pytest.importorskip("openvino")
+    manifest = build(tokens(tmp_path / "m.onnx", axis, before))
+    assert max(manifest.verification["differences"].values()) < 0.02
+    assert manifest.precision.int8_layers == 1
 
 
 @pytest.mark.parametrize("reader", ["output", "add", "sigmoid", "deviation", "square"])
