@@ -124,9 +124,9 @@ class _Input:
         # Without a recorded layout the shape decides; it is ambiguous only if both layouts are
         # equal.
         self._channels_first = len(shape) > 1 and (
-            taken != shape if layout is None else layout.startswith("NC")
+            not _fits(taken, shape) if layout is None else layout.startswith("NC")
         )
-        if taken != ((shape[-1], *shape[:-1]) if self._channels_first else shape):
+        if not _fits(taken, (shape[-1], *shape[:-1]) if self._channels_first else shape):
             of = "(height, width, channels)" if len(shape) == 3 else "per sample"
             raise DataError(
                 f"The engine takes inputs of shape {taken}, the data set has {shape} {of}. Build "
@@ -136,3 +136,10 @@ class _Input:
     def arranged(self, x: Array) -> Array:
         """Return a batch in the engine's layout."""
         return np.ascontiguousarray(np.moveaxis(x, -1, 1)) if self._channels_first else x
+
+
+def _fits(taken: Shape, shape: Shape) -> bool:
+    """Return whether a sample has a shape, with -1 for any size."""
+    return len(taken) == len(shape) and all(
+        size in (-1, wanted) for wanted, size in zip(taken, shape, strict=True)
+    )

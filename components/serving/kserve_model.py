@@ -181,9 +181,10 @@ def _arrays(payload: kserve.InferRequest, expected: list[dict[str, Any]]) -> dic
             wanted in (-1, size) for wanted, size in zip(each["shape"], shape, strict=True)
         )
         if tensor.datatype != each["datatype"] or not fits or not all(shape):
-            sizes = ["samples" if size == -1 else str(size) for size in each["shape"]]
+            sizes = ["any" if size == -1 else str(size) for size in each["shape"]]
             raise InvalidInput(
-                f"expected {name} as {each['datatype']} of shape ({', '.join(sizes)}), received "
+                f"expected {name} as {each['datatype']} of shape "
+                f"({', '.join(['samples', *sizes[1:]])}), received "
                 f"{tensor.datatype} {tuple(shape)}"
             )
         try:

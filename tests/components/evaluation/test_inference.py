@@ -10,6 +10,7 @@ import pytest
 
 from qat_lib.engines import BuildSpec, build_engine, load_engine
 from qat_lib.engines.check import check_engine
+from qat_lib.engines.spec import ShapeProfile
 from qat_lib.errors import DataError
 from qatline.components.evaluation.inference import EngineRunner
 
@@ -21,6 +22,9 @@ SEVERAL = """<ir_version: 8, opset_import: ["" : 17]>
 IMAGES = """<ir_version: 8, opset_import: ["" : 17]>
     net (float[N,3,4,5] x) => (float[N,3,4,5] y) { y = Neg (x) }"""
 
+OPEN = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[N,M,3] x) => (float[N,M,3] y) { y = Neg (x) }"""
+
 Shapes = tuple[int, ...] | dict[str, tuple[int, ...]]
 
 
@@ -29,7 +33,9 @@ def built(folder: Path, graph: str, *, embedded: bool = False) -> Path:
     if embedded:
         model.metadata_props.add(key="qatline.preprocessing_embedded", value="true")
     onnx.save(model, folder / "model.onnx")
-    spec = BuildSpec(backend="onnxruntime", max_batch_size=4)
+    profile = ShapeProfile(minimum=(1, 2, 3), optimum=(4, 5, 3), maximum=(4, 5, 3))
+    shapes = {"x": profile} if graph == OPEN else {}
+    spec = BuildSpec(backend="onnxruntime", max_batch_size=4, shapes=shapes)
     return build_engine(folder / "model.onnx", spec, output=folder / "model.engine").path
 
 
@@ -65,6 +71,16 @@ def test_images_meet_the_layout_of_the_engine(tmp_path: Path) -> None:
     x = floats(6, 4, 5, 3)
     with runner(tmp_path, IMAGES, (4, 5, 3)) as run:
         np.testing.assert_array_equal(run(x), -np.moveaxis(x, -1, 1))
+
+
+def test_open_sizes_fit_any(tmp_path: Path) -> None:
+    with load_engine(built(tmp_path, OPEN)) as engine:
+        run = EngineRunner(engine, (-1, 3))
+        for length in (2, 5):
+            x = floats(4, length, 3)
+            np.testing.assert_array_equal(run(x), -x)
+        with pytest.raises(DataError, match="takes inputs of shape"):
+            EngineRunner(engine, (-1, 4))
 
 
 @pytest.mark.parametrize(
