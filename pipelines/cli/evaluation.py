@@ -8,14 +8,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qat_lib.engines.onnx_graph import read_summary
+from qat_lib.engines.spec import ShapeProfile
 from qat_lib.errors import ConfigError
 from qatline.components.artifacts.metric import Metric
 from qatline.components.data.labelled import AsFloat, Labelled
-from qatline.components.evaluation.inference import EngineRunner
+from qatline.components.evaluation.inference import EngineRunner, Shape
 from qatline.components.tasks import (
     Outputs,
     check_numbers,
@@ -92,7 +94,7 @@ def evaluate_file(
             )
         shapes, run = _keras(model, part, data)
         return _measured(model, "keras", shapes, run, part, task, batch_size)
-    with opened(model, batch_size) as engine:
+    with opened(model, batch_size, part.input_shape) as engine:
         runner = EngineRunner(engine, part.input_shape, raw=True)
         found = _measured(
             model,
@@ -130,7 +132,9 @@ def _keras(
 
 
 @contextmanager
-def opened(model: Path, batch_size: int) -> Iterator[Engine]:
+def opened(
+    model: Path, batch_size: int, sample: Shape | Mapping[str, Shape] = ()
+) -> Iterator[Engine]:
     """Open an engine, built temporarily for an ONNX file.
 
     ONNX Runtime builds it; it is deleted when the block ends.
@@ -138,6 +142,8 @@ def opened(model: Path, batch_size: int) -> Iterator[Engine]:
     Args:
         model: the engine, or the ONNX file.
         batch_size: largest batch of a temporary engine.
+        sample: shape of a sample of the only input, or of each of several by name, for inputs of
+            open sizes.
 
     Raises:
         EngineLoadError, ExportError: The file can't be used.
@@ -150,9 +156,24 @@ def opened(model: Path, batch_size: int) -> Iterator[Engine]:
         return
     with tempfile.TemporaryDirectory(prefix="qatline-") as folder:
         spec = BuildSpec(backend="onnxruntime", max_batch_size=batch_size)
+        spec = replace(spec, shapes=_profiles(model, batch_size, sample))
         built = build_engine(model, spec, output=Path(folder) / "model.engine", verify=False)
         with load_engine(built.path) as engine:
             yield engine
+
+
+def _profiles(
+    model: Path, batch_size: int, sample: Shape | Mapping[str, Shape]
+) -> dict[str, ShapeProfile]:
+    """Return the profiles of the inputs of open sizes."""
+    profiles = {}
+    for info in read_summary(model).inputs:
+        given = sample.get(info.name, ()) if isinstance(sample, Mapping) else sample
+        if None in info.shape[1:] and len(given) == len(info.shape) - 1:
+            rest = [wanted or size for wanted, size in zip(info.shape[1:], given, strict=True)]
+            largest = (batch_size, *rest)
+            profiles[info.name] = ShapeProfile(minimum=(1, *rest), optimum=largest, maximum=largest)
+    return profiles
 
 
 def _measured(

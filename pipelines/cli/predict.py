@@ -102,17 +102,15 @@ def _run(
             list(network.output_names),
         )
         return _numbers(outputs), outputs, _guessed(outputs, ())
-    with opened(model, batch_size) as engine:
+    arrays = model_views.read_inputs(data) if is_array else None
+    with opened(model, batch_size, () if arrays is None else _sample_shapes(arrays)) as engine:
         from qatline.components.evaluation.inference import EngineRunner
 
         names: Sequence[str] = ()
-        if is_array:
-            inputs = model_views.read_inputs(data)
-        else:
+        inputs = arrays
+        if inputs is None:
             names, inputs = _images(data, engine.manifest)
-        several = isinstance(inputs, Mapping)
-        shapes = {key: x.shape[1:] for key, x in inputs.items()} if several else inputs.shape[1:]
-        runner = EngineRunner(engine, shapes, raw=True)
+        runner = EngineRunner(engine, _sample_shapes(inputs), raw=True)
         outputs = _collect(
             _batches(inputs, batch_size),
             lambda batch: runner(runner.as_taken(batch)),
@@ -120,6 +118,12 @@ def _run(
         )
         decoding = engine.manifest.decoding or _guessed(outputs, engine.manifest.classes)
         return names or _numbers(outputs), outputs, decoding
+
+
+def _sample_shapes(inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: x.shape[1:] for name, x in inputs.items()}
+    return inputs.shape[1:]
 
 
 def _images(data: Path, manifest: Any) -> tuple[list[str], Any]:

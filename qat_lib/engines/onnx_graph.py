@@ -212,9 +212,10 @@ def bounded(infos: tuple[TensorInfo, ...], spec: BuildSpec) -> tuple[TensorInfo,
 
 def _default_profile(info: TensorInfo, max_batch_size: int) -> ShapeProfile:
     if None in info.shape[1:]:
+        sample = "x".join(str(size or 224) for size in info.shape[1:])
         raise ConfigError(
             f"Input {info} has dynamic dimensions besides the batch: give shapes for it, "
-            f"such as {info.name}:1x3x224x224,8x3x224x224,32x3x224x224."
+            f"such as {info.name}:1x{sample},8x{sample},32x{sample}."
         )
     rest: Any = info.shape[1:]
     first = info.shape[0] if info.shape else None

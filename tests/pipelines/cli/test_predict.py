@@ -103,3 +103,17 @@ def test_predict_refuses_images_that_do_not_fit(folder: Path, tmp_path: Path) ->
     done = runner.invoke(app, ["predict", str(folder / "m.engine"), str(tmp_path / "none.png")])
     assert done.exit_code == 1
     assert "can't be read" in done.stderr
+
+
+def test_predict_takes_open_sizes_from_the_data(tmp_path: Path) -> None:
+    x = keras.Input((None, 4), name="x")
+    model = keras.Model(x, layers.Dense(2, name="y")(layers.GRU(3)(x)))
+    path = tmp_path / "m.onnx"
+    qat_lib.export_onnx(model, path, target="onnxruntime")
+    values = np.random.default_rng(0).normal(size=(5, 9, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", values)
+    np.savez(tmp_path / "x.npz", x=values)
+    for name in ("x.npy", "x.npz"):
+        predict(tmp_path, str(path), str(tmp_path / name), "-o", str(tmp_path / "y.npz"))
+        with np.load(tmp_path / "y.npz") as outputs:
+            np.testing.assert_allclose(outputs["y"], model(values), atol=1e-5)
