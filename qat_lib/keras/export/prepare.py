@@ -190,7 +190,7 @@ def _leave_out_reversals(graph_def: Any) -> None:
     for node in graph_def.node:
         if node.op != "ReverseV2":
             continue
-        inner, axes = (by_name[node_of(name)] for name in node.input)
+        inner, axes = (by_name[node_of(name)] for name in node.input[:2])
         if inner.op != "ReverseV2" or axes.op != "Const":
             continue
         if by_name[node_of(inner.input[1])].attr["value"] == axes.attr["value"]:
@@ -217,9 +217,8 @@ def _leave_out_signs_of_zero(graph_def: Any) -> None:
     for node in graph_def.node:
         if node.op != "SelectV2" or not made_by(node, "LogicalAnd"):
             continue
-        (condition, _, value) = node.input
-        _, sign = by_name[node_of(condition)].input
-        less = by_name[node_of(sign)]
+        condition, _, value = node.input[:3]
+        less = by_name[node_of(by_name[node_of(condition)].input[1])]
         if less.op == "Less" and made_by(less, "BitwiseAnd", "Bitcast"):
             node.op = "Identity"
             node.input[:] = [value]
@@ -234,29 +233,35 @@ def _leave_out_negative_indices(graph_def: Any) -> None:
 
     by_name = {node.name: node for node in graph_def.node}
 
-    def number(name: str) -> Any:
-        """Return a constant, also if it is cast or the size of an axis; else None."""
+    def constant(name: str) -> Any:
+        node = by_name[node_of(name)]
+        return tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
+
+    def number(name: str) -> int | None:
+        """Return a constant integer, also if it is cast or one of the sizes of a shape."""
         node = by_name[node_of(name)]
         if node.op == "Cast":
             return number(node.input[0])
         if node.op == "StridedSlice":
-            sizes, start = number(node.input[0]), number(node.input[1])
-            return None if sizes is None or start is None else sizes[tuple(start)]
-        return tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
+            sizes, start = (constant(each) for each in node.input[:2])
+            is_size = sizes is not None and sizes.ndim == 1 and start is not None
+            return int(sizes[start[0]]) if is_size and start.shape == (1,) else None
+        value = constant(name)
+        return None if value is None or value.size != 1 else int(value.item())
 
     for node in graph_def.node:
         if node.op != "GatherV2":
             continue
         table, select = (by_name[node_of(name)] for name in node.input[:2])
-        shapes, axis = table.attr["_output_shapes"].list.shape, number(node.input[2])
-        if select.op != "SelectV2" or not shapes or axis is None:
+        axis = number(node.input[2])
+        if select.op != "SelectV2" or "_output_shapes" not in table.attr or axis is None:
             continue
-        less, added, indices = (by_name[node_of(name)] for name in select.input)
-        if (less.op, added.op) != ("Less", "AddV2"):
+        sizes = [dim.size for shape in table.attr["_output_shapes"].list.shape for dim in shape.dim]
+        less, added, indices = (by_name[node_of(name)] for name in select.input[:3])
+        if (less.op, added.op) != ("Less", "AddV2") or not -len(sizes) <= axis < len(sizes):
             continue
-        size = shapes[0].dim[int(axis)].size
         reads = [(node_of(each.input[0]), number(each.input[1])) for each in (less, added)]
-        if reads == [(indices.name, 0), (indices.name, size)]:
+        if reads == [(indices.name, 0), (indices.name, sizes[axis])]:
             node.input[1] = select.input[2]
 
 

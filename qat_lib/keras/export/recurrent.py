@@ -179,7 +179,9 @@ def _placeholder(
 
 def _is_zero(state: Any) -> bool:
     """Return whether a state consists of zeros, as Keras makes them for a batch of any size."""
-    value = tf.get_static_value(state.op.inputs[1] if state.op.type == "Fill" else state)
+    value = tf.get_static_value(state)
+    if value is None and state.op.type == "Fill":
+        value = tf.get_static_value(state.op.inputs[1])
     return value is not None and not np.any(value)
 
 

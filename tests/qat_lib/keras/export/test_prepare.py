@@ -216,8 +216,9 @@ def test_argmax_and_argmin_do_not_read_bits(function: Any) -> None:
         (lambda x: tf.where(x < 1, x + 4, x), True),
         (lambda x: tf.where(x < 0, x + 3, x), True),
         (lambda x: tf.where(x > 0, x + 4, x), True),
+        (lambda x: tf.where(x < 0, x + np.int32([4, 4, 4]), x), True),
     ],
-    ids=["keras", "other bound", "other size", "other order"],
+    ids=["keras", "other bound", "other size", "other order", "several numbers"],
 )
 def test_negative_indices_are_left_to_gather(indices_of: Any, left: bool) -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)

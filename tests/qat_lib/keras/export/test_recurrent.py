@@ -71,6 +71,13 @@ def test_initial_states(kind: str, masked: bool) -> None:
     assert check(layer, masked=masked) == {kind}
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_initial_states_that_are_constants(value: float) -> None:
+    state = np.full((5, UNITS), value, np.float32)
+    layer = layers.GRU(UNITS)
+    assert check(lambda x: layer(x, initial_state=keras.ops.convert_to_tensor(state))) == {"GRU"}
+
+
 @pytest.mark.parametrize(
     "layer",
     [
