@@ -215,7 +215,7 @@ class PtqRecipe:
 
 
 def loaded_model(model: Any, data: Any) -> Any:
-    """Return a PyTorch module, or what ``qat_lib.keras.loading.functional_model`` returns."""
+    """Return a PyTorch module as it is, or a Keras model with a graph of layers."""
     if is_module(model):
         return model
     return import_module("qat_lib.keras.loading").functional_model(model, data)

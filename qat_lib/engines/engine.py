@@ -186,7 +186,7 @@ class Engine(ABC):
     def random_batch(self, batch_size: int, *, seed: int = 0) -> dict[str, Array]:
         """Return normal random input of ``batch_size`` samples, by input name.
 
-        Integers are 0 and 1, which are rows of every table.
+        Integers are 0 and 1: valid rows of every lookup table.
         """
         shapes = {check.info.name: check.shape(batch_size) for check in self._inputs}
         return self.random_request(shapes, seed=seed, integers_below=2)

@@ -94,7 +94,7 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _undoes(node: ir.Node, first: ir.Node) -> bool:
-    """Return whether a Squeeze and an Unsqueeze cancel, whatever the other sizes are."""
+    """Return whether a Squeeze and an Unsqueeze cancel for any other sizes."""
     if {node.op_type, first.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
     size = rank(first.inputs[0] if is_op(first, "Squeeze") else first.outputs[0])

@@ -202,7 +202,7 @@ def _leave_out_reversals(graph_def: Any) -> None:
 def _leave_out_signs_of_zero(graph_def: Any) -> None:
     """Let argmax and argmin compare numbers alone.
 
-    Keras ranks -0.0 below 0.0 and reads the sign from the bits, which ONNX can't.
+    Keras ranks -0.0 below 0.0, by the sign bit. ONNX has no operator to read it.
     """
     by_name = {node.name: node for node in graph_def.node}
 
@@ -225,7 +225,7 @@ def _leave_out_signs_of_zero(graph_def: Any) -> None:
 
 
 def _leave_out_negative_indices(graph_def: Any) -> None:
-    """Let a Gather read negative indices, which count from the end in ONNX, too.
+    """Let a Gather read negative indices: they count from the end in ONNX, too.
 
     Keras adds the size to those, in an Embedding by ten nodes of ONNX.
     """

@@ -141,7 +141,7 @@ def _places(mask: Any, backwards: bool) -> tuple[Any, Any]:
 
 
 def _selection(place: Any, step: Any, counts: Any) -> Any:
-    """Return a matrix for each sequence whose rows select one step each, or none."""
+    """Return a matrix for each sequence; each of its rows selects one step or none."""
     return tf.cast(tf.equal(place, step) & counts, tf.float32)
 
 
