@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -128,6 +130,46 @@ def pack_inputs(model: Any, parts: Sequence[Any]) -> Any:
     """Return tensors, one per input, in the input structure of a model."""
     structure = input_structure(functional_of(model))
     return parts[0] if structure is None else keras.tree.pack_sequence_as(structure, list(parts))
+
+
+def run_eagerly(model: Any, inputs: Any) -> Any:
+    """Return the outputs of a model for inference, releasing tensors after their last reader.
+
+    ``Model.__call__`` keeps the tensors of all layers to its end: 2.9 GB for 32 photographs in
+    MobileNetV2.
+
+    Args:
+        model: a Keras model; a subclassed one is called as usual.
+        inputs: a batch, in any form that the model takes.
+    """
+    if not has_graph(model):
+        return model(inputs, training=False)
+    function = functional_of(model)
+    # Keras's checks and conversions come before this method.
+    function._run_through_graph = partial(_run_releasing, function)
+    try:
+        return model(inputs, training=False)
+    finally:
+        del function._run_through_graph
+
+
+def _run_releasing(function: Any, inputs: Any, operation_fn: Callable[[Any], Any]) -> Any:
+    nodes = [node for node in graph_nodes(function) if not node.is_input]
+    readers = Counter(id(tensor) for node in nodes for tensor in node.input_tensors)
+    readers.update(id(tensor) for tensor in function.outputs)
+    values = {id(x): y for x, y in zip(function.inputs, keras.tree.flatten(inputs), strict=True)}
+    for node in nodes:
+        args, kwargs = node.arguments.fill_in(values)
+        outputs = keras.tree.flatten(operation_fn(node.operation)(*args, **kwargs))
+        values.update((id(x), y) for x, y in zip(node.outputs, outputs, strict=True))
+        readers.subtract(id(tensor) for tensor in node.input_tensors)
+        # A name for the outputs or arguments would keep a tensor during the next call.
+        del args, kwargs, outputs
+        for tensor in (*node.input_tensors, *node.outputs):
+            if readers[id(tensor)] == 0:
+                values.pop(id(tensor), None)
+    found = [values[id(tensor)] for tensor in function.outputs]
+    return keras.tree.pack_sequence_as(output_structure(function), found)
 
 
 def output_structure(function: Any) -> Any:

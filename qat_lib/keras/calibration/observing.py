@@ -16,6 +16,7 @@ from qat_lib.calibrators.collecting import collecting
 from qat_lib.calibrators.histogram import MagnitudeHistogram
 from qat_lib.calibrators.sampling import PER_SAMPLE
 from qat_lib.keras.quantizers import TensorQuantizer
+from qat_lib.keras.structure import run_eagerly
 from qat_lib.support.foreign_errors import describe_error
 
 
@@ -96,7 +97,7 @@ class ModelCalls:
         """Run the model on a batch, and update the histograms."""
         run = self._graph_for(batch)
         if run is None:
-            self.model(batch, training=False)
+            run_eagerly(self.model, batch)
         else:
             run(keras.tree.map_structure(tf.convert_to_tensor, batch))
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from qat_lib.keras.correction.equalization import equalize
 from qat_lib.keras.correction.lockstep import read_samples
 from qat_lib.keras.graph.layer_graph import LayerGraph
-from qat_lib.keras.structure import pack_inputs
+from qat_lib.keras.structure import pack_inputs, run_eagerly
 from qat_lib.lockstep.bias import EqualizationChoice
 
 Quantize: TypeAlias = Callable[[Any, Sequence[Any]], Any]
@@ -83,7 +83,7 @@ def _has_depthwise_in_float(model: Any) -> bool:
 
 def _outputs(model: Any, batches: Sequence[Any]) -> list[np.ndarray]:
     """Return each output over all batches, as float32 ``(samples, values)``."""
-    found = [keras.tree.flatten(model(batch, training=False)) for batch in batches]
+    found = [keras.tree.flatten(run_eagerly(model, batch)) for batch in batches]
     joined = []
     for parts in zip(*found, strict=True):
         values = np.concatenate([np.asarray(tf.cast(part, tf.float32)) for part in parts])

@@ -12,7 +12,7 @@ import tensorflow as tf
 from qat_lib.calibrators.collecting import collecting
 from qat_lib.keras.calibration.observing import Histogram
 from qat_lib.keras.diagnosis.sites import Site
-from qat_lib.keras.structure import pack_inputs
+from qat_lib.keras.structure import pack_inputs, run_eagerly
 
 # Samples per run, kept small because several copies of each tensor are live at once.
 _CHUNK = 8
@@ -176,5 +176,5 @@ def watch_errors(model: Any, batches: Iterable[Any], sites: Sequence[Site]) -> d
             parts = list(batch) if isinstance(batch, (list, tuple)) else [batch]
             for start in range(0, len(parts[0]), _CHUNK):
                 chunk = [part[start : start + _CHUNK] for part in parts]
-                model(pack_inputs(model, chunk), training=False)
+                run_eagerly(model, pack_inputs(model, chunk))
     return watcher.found

@@ -6,8 +6,9 @@ The graph made of them knows where each call stands.
 from __future__ import annotations
 
 import ast
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -17,12 +18,19 @@ import tensorflow as tf
 import qat_lib
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.keras.graph.layer_graph import LayerGraph
-from qat_lib.keras.structure import count_calls, layers_inside, layers_of, maker_of, with_graph
+from qat_lib.keras.structure import (
+    count_calls,
+    layers_inside,
+    layers_of,
+    maker_of,
+    run_eagerly,
+    with_graph,
+)
 
 PACKAGES = Path(qat_lib.__file__).parent.parent
 PRIVATE = {
     *("_nodes_by_depth", "_functional", "_flatten_layers", "_inbound_nodes", "_outbound_nodes"),
-    *("_operations", "_keras_history", "_inputs_struct", "_outputs_struct"),
+    *("_operations", "_keras_history", "_inputs_struct", "_outputs_struct", "_run_through_graph"),
 }
 
 
@@ -121,3 +129,57 @@ def test_keras_graph_records() -> None:
     assert model not in layers_inside(model)
     assert count_calls(model.get_layer("dense")) == 1
     assert maker_of(model.outputs[0]) is model.get_layer("dense")
+
+
+class _Alive(keras.layers.Layer):
+    """Adds 1, and counts the earlier outputs of such layers in memory."""
+
+    made: ClassVar[list[weakref.ref[Any]]] = []
+    counts: ClassVar[list[int]] = []
+
+    def call(self, x: Any) -> Any:
+        y = x + 1.0
+        if tf.executing_eagerly() and tf.is_tensor(y):
+            self.counts.append(sum(ref() is not None for ref in self.made))
+            self.made.append(weakref.ref(y))
+        return y
+
+
+def test_run_eagerly_releases_tensors_after_their_last_reader() -> None:
+    x = y = keras.Input((4,))
+    for _ in range(6):
+        y = _Alive()(y)
+    model = keras.Model(x, y)
+    _Alive.made.clear()
+    _Alive.counts.clear()
+    outputs = run_eagerly(model, tf.zeros((2, 4)))
+    assert outputs.numpy().tolist() == [[6.0] * 4] * 2
+    assert _Alive.counts == [0, 1, 1, 1, 1, 1]
+
+
+def test_run_eagerly_matches_a_call() -> None:
+    a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    shared = keras.layers.Dense(4, activation="relu")
+    inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    dropped = keras.layers.Dropout(0.9)(shared(a), training=True)
+    total = keras.layers.Add()([dropped, shared(b), a])
+    model = keras.Model({"a": a, "b": b}, {"sum": total, "copy": total, "b": b, "inner": inner(b)})
+    rng = np.random.default_rng(0)
+    batch = {name: rng.normal(size=(5, 4)).astype("float32") for name in "ab"}
+    expected = model(batch, training=False)
+    found = run_eagerly(model, batch)
+    assert list(found) == list(expected)
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[name], tensor)
+    # Keras's own method is back, also after an error.
+    with pytest.raises(ValueError, match="incompatible"):
+        run_eagerly(model, {"a": batch["a"], "b": batch["b"][:, :3]})
+    assert "_run_through_graph" not in vars(model)
+
+
+def test_run_eagerly_calls_a_subclassed_model() -> None:
+    class Own(keras.Model):
+        def call(self, x: Any, training: bool | None = None) -> Any:
+            return x * 2.0 if training is False else x
+
+    assert run_eagerly(Own(), tf.ones((1, 2))).numpy().tolist() == [[2.0, 2.0]]
