@@ -58,7 +58,7 @@ def difference(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]
     if expected[0].dtype.kind not in "fV":
         unequal = [*map(np.ravel, map(np.not_equal, answers, expected))]
         return float(np.concatenate(unequal).mean())
-    squares, count, worst, finite = 0.0, 0, 0.0, []
+    squares, worst, moments = 0.0, 0.0, np.zeros(3)
     for one, other in zip(_samples(answers), _samples(expected), strict=True):
         # Infinities and NaN must agree exactly; the RMS covers the finite values.
         mask = np.isfinite(other)
@@ -67,17 +67,28 @@ def difference(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]
         if not np.isfinite(one[mask]).all():
             return float("inf")
         away = one[mask] - other[mask]
-        squares, count = squares + float(np.sum(np.square(away))), count + away.size
-        worst = max(worst, _rms(away))
-        finite.append(other[mask])
-    typical = max(math.sqrt(squares / max(count, 1)), _WORST * worst)
-    return typical / answer_spread(np.concatenate(finite))
+        square = float(away @ away)
+        squares, worst = squares + square, max(worst, math.sqrt(square / max(away.size, 1)))
+        moments += _moments(other[mask])
+    typical = max(math.sqrt(squares / max(moments[0], 1)), _WORST * worst)
+    return typical / _spread(moments)
 
 
 def answer_spread(values: Floats) -> float:
     """Return the standard deviation of the answers, bounded from below."""
-    found = _rms(values - values.mean()) if values.size else 0.0
-    return max(found, _LEAST_SPREAD * _rms(values), _TINY)
+    return _spread(_moments(values.ravel()))
+
+
+def _moments(values: Floats) -> Floats:
+    """Return the number of values, their sum and their sum of squares."""
+    return np.array([values.size, values.sum(), values @ values])
+
+
+def _spread(moments: Floats) -> float:
+    _, mean, squares = moments / max(moments[0], 1)
+    # Rounding matters only for a variance far below the bound.
+    variance = max(squares - mean**2, 0.0)
+    return max(math.sqrt(variance), _LEAST_SPREAD * math.sqrt(squares), _TINY)
 
 
 def other_labels(answers: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> float | None:
@@ -105,16 +116,16 @@ def have_equal_shapes(answers: Sequence[NDArray[Any]], expected: Sequence[NDArra
 
 
 def _samples(arrays: Iterable[NDArray[Any]]) -> Iterator[Floats]:
-    """Yield each sample as a vector; an output without a batch is one sample."""
+    """Yield each sample as a vector of float64; an output without a batch is one sample."""
     for array in arrays:
-        yield from sample_rows(array)
+        for row in _rows(array):
+            yield row.astype(np.float64)
 
 
 def sample_rows(array: NDArray[Any]) -> Any:
     """Return each sample as a row of float64; an output without a batch is one row."""
-    values = array.astype(np.float64)
-    return values.reshape(len(values) or 1, -1) if values.ndim else values.reshape(1, 1)
+    return _rows(array).astype(np.float64)
 
 
-def _rms(values: Floats) -> float:
-    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+def _rows(array: NDArray[Any]) -> NDArray[Any]:
+    return array.reshape(len(array) or 1, -1) if array.ndim else array.reshape(1, 1)

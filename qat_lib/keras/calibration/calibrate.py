@@ -16,6 +16,7 @@ from qat_lib.calibrators.gains import Gains, GroupedWeights, Readings, reader_ga
 from qat_lib.calibrators.methods import chosen_method
 from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.keras.calibration.observing import ModelCalls, TensorHistograms
+from qat_lib.keras.correction.lockstep import fitting_batch
 from qat_lib.keras.graph.layer_graph import Call, LayerGraph
 from qat_lib.keras.quantizers import model_quantizers
 from qat_lib.keras.quantizers.channel_relu import ChannelReLU
@@ -44,7 +45,7 @@ def calibrate(
             Default: ``"auto"``, or ``"percentile"`` if ``percentile`` is given. The calibrator of a
             quantizer takes precedence.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
-        batch_size: batch size for array data.
+        batch_size: batch size for array data; smaller if the tensors of a batch would exceed 1 GiB.
         freeze: whether to freeze the calibrated ranges during training. Default True, as advised by
             NVIDIA's QAT guide.
         on_batch: called with the number of processed batches.
@@ -62,7 +63,7 @@ def calibrate(
             f"The model {model.name!r} has no quantizer: pass it through quantize_model first."
         )
     reader = BatchReader(inputs=len(model.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
-    batches = reader.batches(data, batch_size)
+    batches = reader.batches(data, _fitting_batch(model, batch_size))
     calibration = Calibration(
         quantizers=quantizers,
         method=method,
@@ -74,6 +75,13 @@ def calibrate(
     histograms = TensorHistograms(keras_gains(model) if calibration.needs_gains else None)
     call_model = ModelCalls(model, histograms)
     return calibration.run(histograms, batches, call_model, on_batch)
+
+
+def _fitting_batch(model: Any, batch_size: int) -> int:
+    try:
+        return fitting_batch(LayerGraph(model), batch_size)
+    except UnsupportedModelError:
+        return batch_size
 
 
 def _is_array(data: Any) -> bool:

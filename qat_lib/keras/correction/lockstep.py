@@ -94,7 +94,7 @@ def read_samples(
         graph: the graph of the model.
         data: data in any form accepted by ``calibrate``.
         samples: number of samples, at least 1; fewer if their tensors would exceed ``memory``.
-        batch_size: batch size for array data.
+        batch_size: greatest batch size for array data; see ``fitting_batch``.
         together: whether the tensors of all batches are in memory at once, as in one
             ``run_lockstep``. Default True; if False, the limit applies to the inputs only.
         memory: limit in bytes. Default: 1 GiB.
@@ -106,13 +106,18 @@ def read_samples(
     size = bytes_per_sample(graph) if together else inputs
     reader = BatchReader(inputs=len(graph.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
     names = [tensor.name for tensor in graph.model.inputs]
-    batches = reader.batches(data, batch_size)
+    batches = reader.batches(data, fitting_batch(graph, batch_size))
     taken = take_samples(batches, samples, names, lambda _: size, memory)
     return list(keras.tree.map_structure(tf.convert_to_tensor, taken))
 
 
 def _is_array(data: Any) -> bool:
     return isinstance(data, np.ndarray) or bool(tf.is_tensor(data))
+
+
+def fitting_batch(graph: LayerGraph, batch_size: int) -> int:
+    """Return the greatest batch size up to ``batch_size`` whose tensors take 1 GiB, at least 1."""
+    return min(batch_size, max(1, MEMORY // bytes_per_sample(graph)))
 
 
 def bytes_per_sample(graph: LayerGraph) -> int:

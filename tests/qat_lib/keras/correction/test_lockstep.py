@@ -10,6 +10,7 @@ from qat_lib.errors import CalibrationError
 from qat_lib.keras.correction.lockstep import (
     BothForms,
     bytes_per_sample,
+    fitting_batch,
     read_samples,
     run_lockstep,
 )
@@ -119,6 +120,22 @@ def dictionary_model():
     inputs = {"b": keras.Input((4,), name="b"), "a": keras.Input((3,), name="a")}
     y = keras.layers.Dense(3, name="dense")(inputs["b"])
     return keras.Model(inputs, keras.layers.Concatenate(name="cat")([y, inputs["a"]]))
+
+
+@pytest.mark.parametrize(("side", "expected"), [(64, 32), (4096, 4), (16384, 1)])
+def test_fitting_batch_takes_a_gibibyte(side, expected):
+    x = keras.Input((side, side, 1))
+    graph = LayerGraph(keras.Model(x, keras.layers.ReLU()(x)))
+    assert fitting_batch(graph, 32) == expected
+
+
+def test_calibrate_takes_smaller_batches_of_large_samples(network, images, monkeypatch):
+    quantized = qat_lib.quantize_model(network, custom_qdq_cases="auto")
+    limit = 2 * bytes_per_sample(LayerGraph(quantized))
+    monkeypatch.setattr("qat_lib.keras.correction.lockstep.MEMORY", limit)
+    assert qat_lib.calibrate(quantized, images).batches == 3
+    assert qat_lib.calibrate(quantized, images, batch_size=1).batches == 6
+    assert qat_lib.calibrate(quantized, [images]).batches == 1
 
 
 def test_read_samples_takes_inputs_by_name():
