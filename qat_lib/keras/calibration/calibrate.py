@@ -16,8 +16,7 @@ from qat_lib.calibrators.gains import Gains, GroupedWeights, Readings, reader_ga
 from qat_lib.calibrators.methods import chosen_method
 from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.keras.calibration.observing import ModelCalls, TensorHistograms
-from qat_lib.keras.correction.lockstep import fitting_batch
-from qat_lib.keras.graph.layer_graph import Call, LayerGraph
+from qat_lib.keras.graph.layer_graph import Call, LayerGraph, fitting_batch
 from qat_lib.keras.quantizers import model_quantizers
 from qat_lib.keras.quantizers.channel_relu import ChannelReLU
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.calibrators.batches import BatchReader
-from qat_lib.keras.graph.layer_graph import Call, LayerGraph
+from qat_lib.keras.graph.layer_graph import Call, LayerGraph, bytes_per_sample, fitting_batch
 from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, MEMORY, take_samples
 from qat_lib.lockstep.steps import BothForms, Form, ModelStep, Prepare, Visit, run_steps
 
@@ -102,8 +102,8 @@ def read_samples(
     Raises:
         CalibrationError: the data is empty, or ``samples`` is below 1.
     """
-    inputs = BYTES_PER_ELEMENT * sum(_elements(graph.shapes[tensor]) for tensor in graph.inputs)
-    size = bytes_per_sample(graph) if together else inputs
+    inputs = sum(math.prod(size or 1 for size in graph.shapes[each][1:]) for each in graph.inputs)
+    size = bytes_per_sample(graph) if together else BYTES_PER_ELEMENT * inputs
     reader = BatchReader(inputs=len(graph.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
     names = [tensor.name for tensor in graph.model.inputs]
     batches = reader.batches(data, fitting_batch(graph, batch_size))
@@ -113,33 +113,3 @@ def read_samples(
 
 def _is_array(data: Any) -> bool:
     return isinstance(data, np.ndarray) or bool(tf.is_tensor(data))
-
-
-def fitting_batch(graph: LayerGraph, batch_size: int) -> int:
-    """Return the greatest batch size up to ``batch_size`` whose tensors take 1 GiB, at least 1."""
-    return min(batch_size, max(1, MEMORY // bytes_per_sample(graph)))
-
-
-def bytes_per_sample(graph: LayerGraph) -> int:
-    """Return the peak memory of the tensors of one sample in both forms, in bytes.
-
-    An axis of unknown size counts as 1.
-    """
-    readers = {tensor: len(graph.consumers(tensor)) for tensor in graph.order}
-    alive = {tensor: _elements(graph.shapes[tensor]) for tensor in graph.inputs}
-    peak = sum(alive.values())
-    for call in graph.calls:
-        if call.is_input:
-            continue
-        # Inputs and outputs of a call are alive at once; tensors are freed after their last reader.
-        alive.update({tensor: _elements(graph.shapes[tensor]) for tensor in call.outputs})
-        peak = max(peak, sum(alive.values()))
-        for tensor in call.inputs:
-            readers[tensor] -= 1
-            if readers[tensor] == 0:
-                alive.pop(tensor, None)
-    return 2 * BYTES_PER_ELEMENT * peak  # both forms
-
-
-def _elements(shape: Sequence[int | None]) -> int:
-    return math.prod(size or 1 for size in shape[1:])

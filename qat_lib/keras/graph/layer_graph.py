@@ -5,7 +5,8 @@ Nested models are flattened; shared layers appear once per call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from qat_lib.keras.graph.keras_traits import traits_of, unwrapped
 from qat_lib.keras.structure import functional_of, graph_nodes, has_graph
 from qat_lib.keras.wrappers import REGISTRY
 from qat_lib.keras.wrappers.inner import is_composite
+from qat_lib.lockstep.samples import BYTES_PER_ELEMENT, MEMORY
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -208,3 +210,33 @@ class _Flattener:
         self._used.add(name)
         self._layers[id(operation)] = name
         return name
+
+
+def fitting_batch(graph: LayerGraph, batch_size: int) -> int:
+    """Return ``batch_size``, or fewer samples, whose tensors fit into 1 GiB; at least 1."""
+    return min(batch_size, max(1, MEMORY // bytes_per_sample(graph)))
+
+
+def bytes_per_sample(graph: LayerGraph) -> int:
+    """Return the peak memory of the tensors of one sample in both forms, in bytes.
+
+    An axis of unknown size counts as 1.
+    """
+    readers = {tensor: len(graph.consumers(tensor)) for tensor in graph.order}
+    alive = {tensor: _elements(graph.shapes[tensor]) for tensor in graph.inputs}
+    peak = sum(alive.values())
+    for call in graph.calls:
+        if call.is_input:
+            continue
+        # Inputs and outputs of a call are alive at once; tensors are freed after their last reader.
+        alive.update({tensor: _elements(graph.shapes[tensor]) for tensor in call.outputs})
+        peak = max(peak, sum(alive.values()))
+        for tensor in call.inputs:
+            readers[tensor] -= 1
+            if readers[tensor] == 0:
+                alive.pop(tensor, None)
+    return 2 * BYTES_PER_ELEMENT * peak  # both forms
+
+
+def _elements(shape: Sequence[int | None]) -> int:
+    return math.prod(size or 1 for size in shape[1:])

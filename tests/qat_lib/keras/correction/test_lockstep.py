@@ -9,12 +9,10 @@ import qat_lib
 from qat_lib.errors import CalibrationError
 from qat_lib.keras.correction.lockstep import (
     BothForms,
-    bytes_per_sample,
-    fitting_batch,
     read_samples,
     run_lockstep,
 )
-from qat_lib.keras.graph.layer_graph import LayerGraph
+from qat_lib.keras.graph.layer_graph import LayerGraph, bytes_per_sample, fitting_batch
 
 
 @pytest.fixture
@@ -132,7 +130,7 @@ def test_fitting_batch_takes_a_gibibyte(side, expected):
 def test_calibrate_takes_smaller_batches_of_large_samples(network, images, monkeypatch):
     quantized = qat_lib.quantize_model(network, custom_qdq_cases="auto")
     limit = 2 * bytes_per_sample(LayerGraph(quantized))
-    monkeypatch.setattr("qat_lib.keras.correction.lockstep.MEMORY", limit)
+    monkeypatch.setattr("qat_lib.keras.graph.layer_graph.MEMORY", limit)
     assert qat_lib.calibrate(quantized, images).batches == 3
     assert qat_lib.calibrate(quantized, images, batch_size=1).batches == 6
     assert qat_lib.calibrate(quantized, [images]).batches == 1
