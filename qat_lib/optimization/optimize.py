@@ -163,7 +163,7 @@ def optimize(
     spec: QuantizationSpec | None = None,
     preprocessing: Any = None,
     classes: Sequence[str] = (),
-    max_batch_size: int = 32,
+    max_batch_size: int | None = None,
     seconds: float = 2.0,
     on_progress: Progress | None = None,
 ) -> Optimized:
@@ -197,7 +197,8 @@ def optimize(
         spec: which layers to treat differently.
         preprocessing: conversion of raw images to model inputs, recorded in the files.
         classes: names of the classes, recorded in the files.
-        max_batch_size: largest batch of the engines. Default 32.
+        max_batch_size: largest batch of the engines. Default None: 32, or fewer samples whose
+            largest tensor takes 1 GiB.
         seconds: measuring time for each engine. Default 2.
         on_progress: called with the phase, the number of finished steps and the total.
 

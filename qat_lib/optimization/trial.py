@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnx
 
 from qat_lib.engines import (
     BuildSpec,
@@ -23,13 +25,18 @@ from qat_lib.engines import (
 )
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnx_graph import read_model, summarize_graph
+from qat_lib.engines.spec import Shape
 from qat_lib.errors import EngineBuildError
+from qat_lib.onnx_view.shapes import declared_types, fixed_sizes, infer_graph
 from qat_lib.options import Backend, BackendChoice
 from qat_lib.ptq import front_end_of
 
 LEAST_RATIO = 1.02
 """Minimum speedup of INT8 over the float engine to be chosen."""
 _ROUNDS = 16
+_BATCH = 32
+LARGEST_TENSOR = 2**30
+"""Largest number of bytes of one tensor in a batch of unstated size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +65,7 @@ class EngineTrial:
         batches: returns the inputs batch by batch; only models whose inputs have open sizes need
             them, for the smallest and largest size of a sample.
         batch_size: number of samples per timed request.
-        max_batch_size: largest batch of the engines.
+        max_batch_size: largest batch of the engines. Default 1; None: 32, or fewer large samples.
         seconds: measuring time for each engine.
     """
 
@@ -67,7 +74,7 @@ class EngineTrial:
     example: Mapping[str, np.ndarray] = field(default_factory=dict)
     batches: Callable[[], Iterable[Sequence[np.ndarray]]] = tuple
     batch_size: int = 1
-    max_batch_size: int = 1
+    max_batch_size: int | None = 1
     seconds: float = 2.0
 
     @classmethod
@@ -165,13 +172,26 @@ class EngineTrial:
 
     def _spec(self, onnx: Path) -> BuildSpec:
         """Return the build, with the sizes of the samples for inputs of open sizes."""
-        spec = BuildSpec(backend=self.backend, max_batch_size=self.max_batch_size)
-        inputs = summarize_graph(onnx, read_model(onnx)).inputs
-        if all(None not in info.shape[1:] for info in inputs):
+        model = read_model(onnx)
+        inputs = summarize_graph(onnx, model).inputs
+        has_open_sizes = any(None in info.shape[1:] for info in inputs)
+        sizes = self._sizes
+        if not has_open_sizes:
+            sizes = [(tuple(fixed_sizes(info.shape[1:])),) * 2 for info in inputs]
+        most = self.max_batch_size
+        if most is None:
+            batched = {
+                info.name: largest
+                for info, (_, largest) in zip(inputs, sizes, strict=True)
+                if info.shape[:1] == (None,)
+            }
+            most = _largest_batch(model, batched)
+        spec = BuildSpec(backend=self.backend, max_batch_size=most)
+        if not has_open_sizes:
             return spec
         shapes = {}
-        for info, (smallest, largest) in zip(inputs, self._sizes, strict=True):
-            count = info.shape[0] or self.max_batch_size
+        for info, (smallest, largest) in zip(inputs, sizes, strict=True):
+            count = info.shape[0] or most
             shapes[info.name] = ShapeProfile(
                 minimum=(info.shape[0] or 1, *smallest),
                 optimum=(count, *largest),
@@ -199,3 +219,28 @@ class EngineTrial:
                 loaded, batch_size=self.batch_size, seconds=self.seconds, rounds=_ROUNDS
             )
         return {name: latency.p50_ms for name, latency in found.items()}
+
+
+def _largest_batch(model: onnx.ModelProto, samples: Mapping[str, Shape]) -> int:
+    """Return 32, or fewer samples whose largest tensor takes 1 GiB in FP32; at least 1.
+
+    Build, comparison and inference take several times as much.
+
+    Args:
+        model: the graph.
+        samples: shape of a sample of each input with an open batch.
+    """
+    one, two = (_elements(model, samples, batch) for batch in (1, 2))
+    # Weights, also those behind quantizers, do not grow with the batch.
+    grown = max((count - one.get(name, count) for name, count in two.items()), default=0)
+    return min(_BATCH, max(1, LARGEST_TENSOR // max(1, 4 * grown)))
+
+
+def _elements(model: onnx.ModelProto, samples: Mapping[str, Shape], batch: int) -> dict[str, int]:
+    """Return the number of elements of each tensor of known shape."""
+    given = {name: (batch, *sample) for name, sample in samples.items()}
+    return {
+        name: math.prod(sizes)
+        for name, found in declared_types(infer_graph(model, given))
+        if len(sizes := fixed_sizes(found.shape)) == len(found.shape or ())
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import tensorflow as tf
 from qat_lib.errors import ExportError
 from qat_lib.keras.apply.recursion import deep_graphs
 from qat_lib.keras.export.precision import float32_semantics
-from qat_lib.keras.structure import count_calls, input_structure, layers_of
+from qat_lib.keras.structure import count_calls, input_structure, layers_of, run_eagerly
 
 
 class KerasReference:
@@ -39,7 +40,8 @@ class KerasReference:
         with deep_graphs():
             self.model = keras.Model(model.input, [*model.outputs, *extra]) if extra else model
         rounds = _rounds_images(model)
-        self._call = tf.function(self.model, autograph=False) if rounds else self.model
+        traced = tf.function(partial(self.model, training=False), autograph=False)
+        self._run = traced if rounds else partial(run_eagerly, self.model)
 
     def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of the model, then those of the layers, as arrays.
@@ -60,7 +62,7 @@ class KerasReference:
                     f"{x.shape}. Pass the data as the Keras model takes them."
                 )
         with float32_semantics(self.model):
-            outputs = self._call(self._arranged(inputs), training=False)
+            outputs = self._run(self._arranged(inputs))
         return [np.asarray(y) for y in keras.tree.flatten(outputs)]
 
     def in_order(self, item: Any) -> list[Any]:

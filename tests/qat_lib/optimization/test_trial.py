@@ -1,4 +1,4 @@
-"""The float engine that INT8 is compared with: the fastest with sufficient quality."""
+"""Builds and timing of engines: their batches, and the fastest float engine of sufficient quality."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 
-from qat_lib.engines import BuildSpec
+from qat_lib.engines import BuildSpec, load_engine
 from qat_lib.engines.backend import get_backend
 from qat_lib.errors import EngineBuildError
 from qat_lib.optimization import trial as module
@@ -90,3 +92,31 @@ def test_wrong_float_engine_gives_way_to_the_next(
     assert found.precision == "bf16"
     assert set(builds.left().values()) == {"bf16"}
     assert found.warnings == ("No FP16 engine: fp16 of float.onnx is wrong",)
+
+
+@pytest.mark.parametrize("side", [8, None])
+@pytest.mark.parametrize(
+    ("samples", "limit", "expected"), [(None, 2**30, 32), (None, 5 * 2**14, 5), (7, 1, 7)]
+)
+def test_batch_of_large_samples_is_smaller(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    side: int | None,
+    samples: int | None,
+    limit: int,
+    expected: int,
+) -> None:
+    """The largest tensor has 32 x 32 x 4 values of 4 bytes, the weights 4 times as many."""
+    x = keras.Input((side, side, 3))
+    y = keras.layers.UpSampling2D(4)(keras.layers.Conv2D(4, 3, padding="same")(x))
+    pooled = keras.layers.GlobalAveragePooling2D()(y)
+    model = keras.Model(x, keras.layers.Dense(4096)(pooled))
+    monkeypatch.setattr("qat_lib.optimization.trial.LARGEST_TENSOR", limit)
+    trial = EngineTrial(
+        folder=tmp_path,
+        backend="openvino",
+        batches=lambda: [[np.zeros((2, 8, 8, 3), "float32")]],
+        max_batch_size=samples,
+    )
+    with load_engine(trial.build_float(model).path) as engine:
+        assert engine.batch_sizes == (1, expected)
