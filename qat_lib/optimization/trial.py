@@ -175,9 +175,8 @@ class EngineTrial:
         model = read_model(onnx)
         inputs = summarize_graph(onnx, model).inputs
         has_open_sizes = any(None in info.shape[1:] for info in inputs)
-        sizes = self._sizes
-        if not has_open_sizes:
-            sizes = [(tuple(fixed_sizes(info.shape[1:])),) * 2 for info in inputs]
+        fixed = [(tuple(fixed_sizes(info.shape[1:])),) * 2 for info in inputs]
+        sizes = self._sizes if has_open_sizes else fixed
         most = self.max_batch_size
         if most is None:
             batched = {
@@ -222,7 +221,7 @@ class EngineTrial:
 
 
 def _largest_batch(model: onnx.ModelProto, samples: Mapping[str, Shape]) -> int:
-    """Return 32, or fewer samples whose largest tensor takes 1 GiB in FP32; at least 1.
+    """Return 32, or fewer samples whose largest tensor takes at most 1 GiB in FP32; at least 1.
 
     Build, comparison and inference take several times as much.
 
