@@ -135,8 +135,8 @@ def pack_inputs(model: Any, parts: Sequence[Any]) -> Any:
 def run_eagerly(model: Any, inputs: Any) -> Any:
     """Return the outputs of a model for inference, releasing tensors after their last reader.
 
-    ``Model.__call__`` keeps the tensors of all layers to its end: 2.9 GB for 32 photographs in
-    MobileNetV2.
+    ``Model.__call__`` keeps the tensors of all layers until it returns: 2.9 GB for 32 photographs
+    in MobileNetV2.
 
     Args:
         model: a Keras model; a subclassed one is called as usual.

@@ -197,8 +197,8 @@ def optimize(
         spec: which layers to treat differently.
         preprocessing: conversion of raw images to model inputs, recorded in the files.
         classes: names of the classes, recorded in the files.
-        max_batch_size: largest batch of the engines. Default None: 32, or fewer samples whose
-            largest tensor takes at most 1 GiB.
+        max_batch_size: largest batch of the engines. Default None: 32, or fewer to keep
+            all tensors below 1 GiB.
         seconds: measuring time for each engine. Default 2.
         on_progress: called with the phase, the number of finished steps and the total.
 

@@ -221,7 +221,7 @@ class EngineTrial:
 
 
 def _largest_batch(model: onnx.ModelProto, samples: Mapping[str, Shape]) -> int:
-    """Return 32, or fewer samples whose largest tensor takes at most 1 GiB in FP32; at least 1.
+    """Return the largest batch, up to 32, with all tensors below 1 GiB in FP32; at least 1.
 
     Build, comparison and inference take several times as much.
 

@@ -213,7 +213,7 @@ class _Flattener:
 
 
 def fitting_batch(graph: LayerGraph, batch_size: int) -> int:
-    """Return ``batch_size``, or fewer samples, whose tensors fit into 1 GiB; at least 1."""
+    """Return the largest batch size, up to ``batch_size``, that fits into 1 GiB; at least 1."""
     return min(batch_size, max(1, MEMORY // bytes_per_sample(graph)))
 
 
