@@ -26,7 +26,7 @@ from qat_lib.engines import (
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnx_graph import read_model, summarize_graph
 from qat_lib.engines.spec import Shape
-from qat_lib.errors import EngineBuildError
+from qat_lib.errors import EngineError
 from qat_lib.onnx_view.shapes import declared_types, fixed_sizes, infer_graph
 from qat_lib.options import Backend, BackendChoice
 from qat_lib.ptq import front_end_of
@@ -128,8 +128,12 @@ class EngineTrial:
                 spec = replace(self._spec(onnx), **changed)
                 output = Path(folder, f"{precision}.engine")
                 try:
-                    return build_engine(onnx, spec, output=output, verify=verify).path
-                except EngineBuildError as error:  # for example an overflow of FP16
+                    built = build_engine(onnx, spec, output=output, verify=verify).path
+                    # OpenVINO 2026.4 compiles some convolutions in FP16 and fails on the batch.
+                    with load_engine(built) as engine:
+                        engine.infer(engine.random_batch(self.batch_size))
+                    return built
+                except EngineError as error:  # for example an overflow of FP16
                     warnings.append(f"No {precision.upper()} engine: {error}")
                     return None
 

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 import onnxscript
 import torch
+from onnx_ir.passes.common import NameFixPass
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -95,7 +96,8 @@ def _run_exporter(program: Any) -> ir.Model:
             f"torch.onnx could not convert the module: {describe_error(_cause(error))}. "
             "Replace the operation that it names."
         ) from error
-    model: ir.Model = exported.model
+    # A constant may have the name of an operation, such as self.mean that of x.mean().
+    model: ir.Model = NameFixPass()(exported.model).model
     foreign = {node.domain for node in model.graph} - {"", "ai.onnx", DOMAIN}
     if foreign:
         raise ExportError(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
@@ -43,6 +45,7 @@ class ExampleValues:
         # Operations change buffers in place, such as the statistics of a BatchNorm in training.
         with FakeCopyMode(self._mode):
             self._root = copy.deepcopy(root)
+        _teach_einops()
         self._given = iter([self._without_numbers(value) for value in example])
         self._known: dict[fx.Node, Any] = {}
         self.is_computing = False
@@ -157,15 +160,37 @@ class KnownValue:
     def __float__(self) -> float:
         return float(self.tracer.values.plain(self))
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.tracer.values.plain(self), dtype, copy=copy)
+
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__array_"):  # NumPy asks for them before it calls __array__
+            raise AttributeError(name)
         found = self.tracer.values.of(self)
-        # x.device.type is an argument of torch.autocast, x.dtype of torch.finfo: both take no
-        # traced value.
+        # x.device.type is an argument of torch.autocast, x.dtype of torch.finfo, x.ndim a key of
+        # einops, and x.dim() a factor of lists: they take no traced value.
         is_plain = isinstance(found, torch.device) or (
-            isinstance(found, torch.Tensor) and name == "dtype"
+            isinstance(found, torch.Tensor) and name in ("dtype", "ndim", "dim")
         )
         return getattr(found, name) if is_plain else KnownAttribute(self, name)
 
 
 class KnownAttribute(KnownValue, fx.proxy.Attribute):
     """An attribute of a traced value with an example."""
+
+
+def _teach_einops() -> None:
+    """Let einops, if it is imported, work on traced values with an example."""
+    backends = sys.modules.get("einops._backends")
+    if backends is None or "torch.fx" in backends._loaded_backends:
+        return
+
+    class Traced(backends.TorchBackend):  # type: ignore[misc, name-defined]
+        def is_appropriate_type(self, tensor: Any) -> bool:
+            return isinstance(tensor, KnownValue)
+
+        def shape(self, x: Any) -> list[Any]:
+            # einops keeps the tuples of sizes that it has seen, and a traced size has the module.
+            return [x.shape[axis] for axis in range(x.ndim)]
+
+    backends._loaded_backends["torch.fx"] = Traced()

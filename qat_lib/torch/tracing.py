@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import operator
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 from torch import fx, nn
 from torch.fx import _symbolic_trace
 from torch.nn import modules as float_nn
+from torch.nn.utils import parametrize
 
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.roles import other_layers
@@ -26,6 +29,7 @@ from qat_lib.torch.in_place import assigned, follow_in_place
 from qat_lib.torch.inference import in_inference
 from qat_lib.torch.shapes import call_with, example_arguments, required_arguments
 from qat_lib.torch.transformers import is_opened, opened
+from qat_lib.torch.twin_traces import TrainingFlag, follow_batch, follow_mode
 
 logger = logging.getLogger("qat_lib")
 
@@ -33,8 +37,6 @@ TRACED = "qatline_traced"
 """Key in the ``meta`` of modules from ``trace_module``."""
 ROUNDS = "qatline_rounds"
 """Key in their ``meta``: whether they may sum in another order than the module."""
-FLAG = "qatline_training"
-"""Name of the submodule that returns whether the model is training."""
 WHOLE = (float_nn.Conv1d, float_nn.Conv2d, float_nn.Conv3d, float_nn.Linear)
 """Classes whose subclasses are also one operation, unless they override forward."""
 _ROUNDING = 1e-4
@@ -45,14 +47,6 @@ WRAPPED = (
     torch.is_tensor,
 )
 """Functions that torch.fx would call with traced values; most create a tensor from sizes."""
-
-
-class TrainingFlag(nn.Module):
-    """Submodule that replaces reads of ``self.training`` in traced code."""
-
-    def forward(self) -> bool:
-        """Return whether the model is training."""
-        return bool(self.training)
 
 
 class _Value(fx.Proxy):
@@ -88,6 +82,11 @@ class _Value(fx.Proxy):
 
 class _KnownValue(KnownValue, _Value):
     """Traced value that also has the value of an example."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a tensor itself: a proxy is callable, and code such as x-transformers' asks."""
+        value = self.tracer.values.of(self)
+        return self if isinstance(value, torch.Tensor) else super().__call__(*args, **kwargs)
 
 
 class GraphTracer(fx.Tracer):
@@ -162,6 +161,8 @@ class GraphTracer(fx.Tracer):
         """Trace a call of a module, and record the innermost module that fails."""
         if self._is_computing or not self._is_part(m):
             return forward(*args, **kwargs)
+        # A caller may catch the TypeError of unknown arguments, and call again without them.
+        signature(m.forward).bind(*args, **kwargs)
         is_leaf = any(m is leaf for leaf in self._leaves)
         parts = None if is_leaf else opened(m)
         self._open = m if parts else None
@@ -183,8 +184,13 @@ class GraphTracer(fx.Tracer):
             return True
         if type(m).__name__ in other_layers("identity"):
             return True
-        whole = any(type(m).forward is base.forward for base in WHOLE if isinstance(m, base))
-        return whole or bool(super().is_leaf_module(m, module_qualified_name))
+        if any(type(m).forward is base.forward for base in WHOLE if isinstance(m, base)):
+            return True
+        # PyTorch derives the class of a module with a parametrization from the user's.
+        kind = type(m).__bases__[0] if parametrize.is_parametrized(m) else type(m)
+        if kind is not type(m) or kind.__module__.startswith("torch.nn.utils"):
+            return kind.__module__.startswith("torch.nn.modules")
+        return bool(super().is_leaf_module(m, module_qualified_name))
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """Return the traced value of a node."""
@@ -251,7 +257,13 @@ def trace_module(
     if assigns and not given:
         reason = "it assigns to items of a tensor. Give example_input, to compare the results"
         raise UnsupportedModelError(_untraceable(module, reason))
-    follows = _follow_mode(traced, other)
+    nodes = list(traced.graph.nodes)
+    follows = follow_mode(traced, nodes, other)
+    if by_example and (more := _one_more(given)):
+        with unchanged(module), suppress(UnsupportedModelError):
+            larger, _ = _trace(module, arguments, leaves, tuple(more.values()))
+            if follow_batch(nodes, larger, (len(values[0]), len(values[0]) + 1)):
+                given = more
     follow_in_place(traced)
     normed_to_plain(traced)
     traced.meta[ROUNDS] = functions_to_modules(traced) or any(map(is_opened, module.modules()))
@@ -264,6 +276,19 @@ def trace_module(
             _untraceable(module, "the traced module computes other outputs for example_input")
         )
     return traced
+
+
+def _one_more(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an example with one more sample; empty without samples in its first argument."""
+    first = next(iter(given.values()))
+    if not isinstance(first, torch.Tensor) or not first.ndim:
+        return {}
+    return {
+        name: torch.cat([x, x[:1]])
+        if isinstance(x, torch.Tensor) and x.ndim and len(x) == len(first)
+        else x
+        for name, x in given.items()
+    }
 
 
 def _trace(
@@ -302,8 +327,10 @@ def _trace_around(
     while True:
         tracer = GraphTracer(arguments, leaves, guide, buffers=buffers)
         try:
-            # Each attempt may add one leaf, so the loop ends with the number of submodules.
-            graph = tracer.trace(module)
+            # Each attempt may add one leaf, so the loop ends with the number of submodules. Forward
+            # may assign a traced value, as in self.mean = self.mean.to(x.device).
+            with unchanged(module):
+                graph = tracer.trace(module)
             break
         # A module's code may raise anything when it gets proxies of tensors.
         except Exception as error:
@@ -326,6 +353,9 @@ def _trace_around(
                 else:
                     reason += ". If its code depends on sizes, give example_input"
                 raise UnsupportedModelError(_untraceable(module, reason)) from error
+    for tensor, path in tracer.tensor_attrs.items():
+        parent, _, name = path.rpartition(".")
+        setattr(module.get_submodule(parent), name, tensor)
     if tracer.values is not None:
         tracer.values.remove_decided(graph)
     for node in graph.nodes:
@@ -373,8 +403,9 @@ def answers_alike(module: nn.Module, traced: fx.GraphModule, example: Mapping[st
         return torch.randn(x.shape, generator=random).to(x.device)
 
     filled = torch.utils._pytree.tree_map(fill, dict(example))
-    answers = _run(module, filled)
-    with unchanged(module), in_inference(traced), torch.no_grad():
+    # A copy, because a forward may change its inputs in place.
+    answers = _run(module, copy.deepcopy(filled))
+    with unchanged(module), in_inference(traced), torch.no_grad(), _seeded():
         expected, form = torch.utils._pytree.tree_flatten(plain_outputs(answers))
         try:
             found, other = torch.utils._pytree.tree_flatten(traced(*filled.values()))
@@ -393,7 +424,7 @@ def _run(module: nn.Module, arguments: Mapping[str, Any]) -> Any:
         UnsupportedModelError: the module can't run on them.
     """
     try:
-        with unchanged(module), in_inference(module), torch.no_grad():
+        with unchanged(module), in_inference(module), torch.no_grad(), _seeded():
             return call_with(module, module, arguments)
     # The user's code may raise anything.
     except Exception as error:
@@ -404,6 +435,14 @@ def _run(module: nn.Module, arguments: Mapping[str, Any]) -> Any:
             f"{describe_error(error)}. Arguments of forward with a default keep it, unless the data "
             "has an array by that name; others get one array each."
         ) from error
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Let code that adds noise in inference, too, add the same within each block."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
 
 
 def plain_outputs(outputs: Any) -> Any:
@@ -489,82 +528,3 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         for found, content in before:
             found.clear()
             (found.extend if isinstance(found, list) else found.update)(content)
-
-
-def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> bool:
-    """Replace the constants that differ from the trace in the other mode by the training flag.
-
-    Returns:
-        Whether the traced module now computes as the module does in both modes.
-    """
-    nodes, others = list(traced.graph.nodes), list(other.nodes)
-    # Different nodes in both modes: constants alone can't represent the difference.
-    if [_form(node) for node in nodes] != [_form(node) for node in others]:
-        logger.warning(
-            "The forward of %s computes differently in training and in inference. Its quantized "
-            "copy always computes as it does %s.",
-            type(traced).__name__,
-            "in training" if traced.training else "in inference",
-        )
-        return False
-    asks = _Mode(traced)
-    for node, twin in zip(nodes, others, strict=True):
-        if _constants(node) != _constants(twin):
-            node.args = _blend(node.args, twin.args, asks)
-            node.kwargs = _blend(node.kwargs, twin.kwargs, asks)
-    return True
-
-
-def _form(node: fx.Node) -> tuple[Any, ...]:
-    """Return a description of a node without constants that may depend on the mode."""
-    return (node.op, node.name, node.target, _described(node, keep=lambda _: False))
-
-
-def _constants(node: fx.Node) -> Any:
-    return _described(node, keep=lambda value: isinstance(value, bool))
-
-
-def _described(node: fx.Node, keep: Any) -> str:
-    def describe(value: Any) -> Any:
-        if isinstance(value, fx.Node):
-            return value.name
-        return value if keep(value) or not isinstance(value, bool) else "?"
-
-    return repr(fx.node.map_aggregate((node.args, dict(node.kwargs)), describe))
-
-
-class _Mode:
-    """Nodes that return whether the model is training, created on demand."""
-
-    def __init__(self, traced: fx.GraphModule) -> None:
-        self._traced = traced
-        self._nodes: dict[bool, fx.Node] = {}
-
-    def node(self, in_training: bool) -> fx.Node:
-        """Return the node with the value ``in_training`` in training, else its negation."""
-        graph = self._traced.graph
-        if True not in self._nodes:
-            self._traced.add_submodule(FLAG, TrainingFlag().train(self._traced.training))
-            first = next(node for node in graph.nodes if node.op != "placeholder")
-            with graph.inserting_before(first):
-                self._nodes[True] = graph.call_module(FLAG)
-        if in_training not in self._nodes:
-            with graph.inserting_after(self._nodes[True]):
-                self._nodes[False] = graph.call_function(operator.not_, (self._nodes[True],))
-        return self._nodes[in_training]
-
-    @property
-    def training(self) -> bool:
-        """Whether the graph was traced in training."""
-        return bool(self._traced.training)
-
-
-def _blend(mine: Any, other: Any, mode: _Mode) -> Any:
-    """Return the arguments of a node with mode-dependent constants replaced by mode nodes."""
-    if isinstance(mine, (tuple, list)):
-        return type(mine)(_blend(a, b, mode) for a, b in zip(mine, other, strict=True))
-    if isinstance(mine, dict):
-        return {key: _blend(value, other[key], mode) for key, value in mine.items()}
-    if isinstance(mine, bool) and mine != other:
-        return mode.node(mine if mode.training else other)
-    return mine
