@@ -37,12 +37,16 @@ def name_border(model: ir.Model, program: Any, batch: int | None) -> None:
     for value, name in zip(graph.outputs, names, strict=True):
         # ONNX requires unique value names: a dict key may equal an argument of forward.
         value.name = f"{name}_output" if name in taken else name
+    renamed: dict[Any, int | str] = {}
     for value in (*graph.inputs, *graph.outputs):
         if value.shape is not None:
-            shape = enumerate(value.shape)
-            value.shape = ir.Shape(
-                [border_dimension(dim, i, str(value.name), batch) for i, dim in shape]
-            )
+            old = tuple(value.shape)
+            new = [border_dimension(dim, i, str(value.name), batch) for i, dim in enumerate(old)]
+            value.shape = ir.Shape(new)
+            renamed = {**dict(zip(old, new, strict=True)), **renamed}
+    for value in (output for node in graph for output in node.outputs):
+        if value.shape is not None and value not in graph.outputs:
+            value.shape = ir.Shape([renamed.get(dim, dim) for dim in value.shape])
 
 
 def output_names(program: Any) -> list[str]:

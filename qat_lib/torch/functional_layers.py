@@ -174,10 +174,16 @@ def _computed_to_parameters(traced: fx.GraphModule) -> None:
     Parameters with other readers remain: a copy would no longer be trained with them.
     """
     graph = traced.graph
+
+    def is_norm(node: fx.Node) -> bool:
+        """Return whether a node is a parametrization that torch.fx can't trace."""
+        kind = type(traced.get_submodule(str(node.target))) if node.op == "call_module" else object
+        return kind.__module__.startswith("torch.nn.utils")
+
     fixed: dict[fx.Node, None] = {}
     for node in graph.nodes:
         inputs = node.all_input_nodes
-        is_computed = node.op in ("call_function", "call_method") and inputs
+        is_computed = inputs and (node.op in ("call_function", "call_method") or is_norm(node))
         if node.op == "get_attr" or (is_computed and all(each in fixed for each in inputs)):
             fixed[node] = None
     for node in list(graph.nodes):
@@ -197,7 +203,7 @@ def _computed_to_parameters(traced: fx.GraphModule) -> None:
         if not sources or not all(_is_parameter(traced, each) for each in sources):
             continue
         interpreter = fx.Interpreter(traced)
-        with torch.no_grad():
+        with torch.no_grad(), in_inference(traced):
             for step in steps:
                 found = interpreter.run_node(step)
                 # A copy, which a step may change in place.

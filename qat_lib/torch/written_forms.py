@@ -90,6 +90,13 @@ def _write_split(graph: ir.Graph, node: ir.Node) -> None:
     places = {reader: constant(operand(reader, 1)) for reader in consumers(node.outputs[0])}
     # Other readers need the sequence itself.
     known = all(is_op(reader, "SequenceAt") and places[reader] is not None for reader in places)
+    whole = node.inputs[0]
+    if known and whole is not None and _is_one_part(node):
+        for reader in places:
+            replace(reader.outputs[0], whole)
+            graph.remove(reader, safe=True)
+        graph.remove(node, safe=True)
+        return
     if sizes is None or not known or not attribute(node, "keepdims", 1):
         return
     parts = add_constant(graph, np.asarray(sizes, np.int64), f"{node.name}/sizes")
@@ -103,6 +110,22 @@ def _write_split(graph: ir.Graph, node: ir.Node) -> None:
         replace(taken, part)
         graph.remove(reader, safe=True)
     graph.remove(node, safe=True)
+
+
+def _is_one_part(node: ir.Node) -> bool:
+    """Return whether a SplitToSequence takes parts of the tensor's own size, as x.chunk(1) does."""
+    squeeze = producer(node.inputs[1])
+    shape = producer(operand(squeeze, 0)) if is_op(squeeze, "Squeeze") else None
+    if not is_op(shape, "Shape"):
+        return False
+    start, (sized, whole) = attribute(shape, "start", 0), (shape.inputs[0], node.inputs[0])
+    if attribute(shape, "end") != start + 1 or not (
+        sized and sized.shape and whole and whole.shape
+    ):
+        return False
+    size = whole.shape[attribute(node, "axis", 0)]
+    # Open sizes are equal by name.
+    return sized.shape[start] == size and (isinstance(size, int) or size.value is not None)
 
 
 def _part_sizes(node: ir.Node) -> list[int] | None:

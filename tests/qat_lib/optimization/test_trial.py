@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from qat_lib.engines import BuildSpec, load_engine
 from qat_lib.engines.backend import get_backend
-from qat_lib.errors import EngineBuildError
+from qat_lib.errors import EngineBuildError, EngineError
 from qat_lib.optimization import trial as module
 from qat_lib.optimization.trial import EngineTrial
 
@@ -28,9 +29,11 @@ class Builds:
         self.path = folder / "float.engine"
         self._times = times
         self.wrong: set[str] = set()
+        self.failing: set[str] = set()
         backend = type(get_backend("openvino"))
         monkeypatch.setattr(backend, "float_precisions", lambda _: tuple(times))
         monkeypatch.setattr(module, "build_engine", self.build)
+        monkeypatch.setattr(module, "load_engine", self.load)
         monkeypatch.setattr(EngineTrial, "_spec", lambda *_: BuildSpec(backend="openvino"))
         monkeypatch.setattr(EngineTrial, "compare", self.compare)
         self.build(folder / "float.onnx", BuildSpec(backend="openvino"), output=self.path)
@@ -44,6 +47,14 @@ class Builds:
         for suffix in SUFFIXES:
             output.with_suffix(suffix).write_text(precision)
         return SimpleNamespace(path=output)
+
+    def load(self, path: Path) -> Any:
+        def infer(_: Any) -> None:
+            if path.read_text() in self.failing:
+                raise EngineError("OpenVINO failed on the batch")
+
+        engine = SimpleNamespace(infer=infer, random_batch=lambda _: None)
+        return nullcontext(engine)
 
     def compare(self, engines: Mapping[str, Path]) -> dict[str, float]:
         return {name: self._times[path.read_text()] for name, path in engines.items()}
@@ -92,6 +103,17 @@ def test_wrong_float_engine_gives_way_to_the_next(
     assert found.precision == "bf16"
     assert set(builds.left().values()) == {"bf16"}
     assert found.warnings == ("No FP16 engine: fp16 of float.onnx is wrong",)
+
+
+def test_engine_that_does_not_run_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = Builds(monkeypatch, tmp_path, fp32=1.0, fp16=0.1)
+    builds.failing.add("fp16")
+    found = builds.trial.fastest(builds.path)
+    assert found.precision == "fp32"
+    assert set(builds.left().values()) == {"fp32"}
+    assert found.warnings == ("No FP16 engine: OpenVINO failed on the batch",)
 
 
 @pytest.mark.parametrize("side", [8, None])

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import einops
+import numpy as np
 import pytest
 import torch
+from einops.layers.torch import Rearrange
 from torch import nn
 
 import qat_lib
@@ -60,13 +63,95 @@ class Attending(nn.Module):
         return scores.masked_fill(x < 0, torch.finfo(x.dtype).min).softmax(-1)
 
 
-@pytest.mark.parametrize("module", [Detecting(), Counting(), Attending()])
+class Rearranging(nn.Module):
+    """As vit-pytorch's networks: einops as functions and as a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = Rearrange("b c (h p) (w q) -> b (h w) (p q c)", p=4, q=4)
+        self.inner = nn.Linear(48, 6)
+
+    def forward(self, x: Any) -> Any:
+        heads = einops.rearrange(self.inner(self.patches(x)), "b n (h d) -> b h n d", h=2)
+        means = einops.reduce(heads, "b h n d -> b h d", "mean")
+        packed, shapes = einops.pack([heads[:, 0], heads[:, 1]], "b * d")
+        return torch.cat([means, *einops.unpack(packed, shapes, "b * d")], 1)
+
+
+class Asking(nn.Module):
+    """As x-transformers and pytorch-tabnet: asks for the kind of a value, and computes with sizes."""
+
+    def forward(self, x: Any) -> Any:
+        x = x() if callable(x) else x
+        steps = [1] * x.dim()
+        steps[1] = int(np.ceil(x.shape[1] / 2)) + 1
+        return x * torch.ones(*steps) + {3: 1.0, 4: 2.0}[x.ndim]
+
+
+class Windowing(nn.Module):
+    """As SwinIR: the batch size as a number, a multiple of it, and a constant on the input's device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.ones(1, 3, 1, 1)
+
+    def forward(self, x: Any) -> Any:
+        self.mean = self.mean.type_as(x)
+        windows = (x - self.mean).reshape(int(x.shape[0]) * 4, 3, 4, 4)
+        samples = int(windows.shape[0] / 4)
+        return windows.view(samples, -1)[:samples]
+
+
+@pytest.mark.parametrize(
+    "module", [Detecting(), Counting(), Attending(), Rearranging(), Asking(), Windowing()]
+)
 def test_modules_that_need_an_example(module: nn.Module) -> None:
     with pytest.raises(UnsupportedModelError, match="give example_input"):
         trace_module(module)
     traced = trace_module(module, example=EXAMPLE)
     x = torch.randn(5, 3, 8, 8)
     assert torch.equal(traced(x), module(x))
+
+
+def test_constants_that_do_not_follow_the_batch_stay() -> None:
+    class Squaring(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * int(x.shape[0]) ** 2
+
+    traced = trace_module(Squaring(), example=EXAMPLE)
+    assert torch.equal(traced(EXAMPLE + 1), 4 * (EXAMPLE + 1))
+
+
+def test_calls_with_unknown_arguments_raise_in_the_callers_code() -> None:
+    class Retrying(nn.Module):
+        """As speechbrain's networks."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, x: Any) -> Any:
+            try:
+                return self.act(x, lengths=None)
+            except TypeError:
+                return self.act(x)
+
+    x = torch.randn(5, 3)
+    assert torch.equal(trace_module(Retrying())(x), x.relu())
+
+
+class Noisy(nn.Module):
+    """Changes its input in place, and adds noise."""
+
+    def forward(self, x: Any) -> Any:
+        x *= 2
+        return (x if len(x) > 1 else -x) + torch.randn_like(x)
+
+
+def test_comparisons_start_from_the_same_input_and_noise() -> None:
+    traced = trace_module(Noisy(), example=EXAMPLE)
+    assert "randn_like" in traced.code
+    assert not EXAMPLE.any()
 
 
 def test_traced_places_follow_the_size_of_the_input() -> None:

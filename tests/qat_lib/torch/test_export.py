@@ -434,6 +434,35 @@ def test_recurrent_export_leaves_batch_open(export: Any) -> None:
     assert report.mean_difference < 1e-5
 
 
+def test_export_names_constants_apart_from_operations(export: Any, run_onnx: Any) -> None:
+    class Centred(nn.Module):
+        """As DAT: a constant with the name of an operation."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = torch.full((1, 3), 2.0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.mean = self.mean.type_as(x)
+            return (x - self.mean).mean(1)
+
+    x = torch.randn(2, 3)
+    path = export(Centred(), x)
+    np.testing.assert_allclose(run_onnx(path, x.numpy())[0], Centred()(x), atol=1e-6)
+
+
+def test_export_writes_one_chunk_as_its_tensor(export: Any, run_onnx: Any) -> None:
+    class Chunked(nn.Module):
+        """As pytorch-tabnet's normalization, whose batches are smaller than a chunk."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([chunk.relu() for chunk in (x * 2).chunk(1)])
+
+    path = export(Chunked(), torch.randn(2, 3))
+    x = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
+    np.testing.assert_array_equal(run_onnx(path, x)[0], np.maximum(2 * x, 0))
+
+
 def test_export_names_output_apart_from_input(export: Any) -> None:
     class Same(nn.Module):
         def forward(self, output: torch.Tensor) -> torch.Tensor:

@@ -207,6 +207,18 @@ def test_normed_layer_becomes_plain(norm: Any) -> None:
     assert quantized.get_parameter("0.weight").grad is not None
 
 
+@pytest.mark.parametrize("norm", list(NORMS.values())[:2], ids=list(NORMS)[:2])
+def test_normed_layer_with_a_forward_of_its_own_becomes_plain(norm: Any) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(norm(PaddedConv(4, 8, 2, groups=2))).eval()
+    expected = module(X)
+    traced = trace_module(module, example=X)
+    called = [str(node.target) for node in traced.graph.find_nodes(op="call_module")]
+    assert [type(traced.get_submodule(path)) for path in called] == [nn.Conv2d]
+    assert torch.equal(traced(X), expected)
+    assert torch.equal(module(X), expected)
+
+
 def test_overridden_forward_keeps_its_path() -> None:
     module = nn.Sequential(PaddedConv(4, 8, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
     expected = module(X)

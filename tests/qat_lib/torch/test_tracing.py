@@ -18,7 +18,8 @@ import qat_lib.torch
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.torch import TensorQuantizer
 from qat_lib.torch import nn as quant_nn
-from qat_lib.torch.tracing import FLAG, answers_alike, trace_module
+from qat_lib.torch.tracing import answers_alike, trace_module
+from qat_lib.torch.twin_traces import FLAG
 
 
 def targets(module: nn.Module, **options: Any) -> list[str]:

@@ -106,3 +106,18 @@ def test_simplify_leaves_a_sequence_of_unknown_parts() -> None:
     model = build(text, sizes=np.int64(1), zero=np.int64(0))
     simplify(model)  # the batch is open
     assert operators(model) == ["SplitToSequence", "SequenceAt"]
+
+
+@pytest.mark.parametrize(("end", "expected"), [(1, ["Neg"]), (2, None)])
+def test_simplify_writes_a_sequence_of_one_part_as_its_tensor(end: int, expected: Any) -> None:
+    model = build(
+        f"shape = Shape<start = 0, end = {end}>(x) size = Squeeze(shape) "
+        "s = SplitToSequence<axis = 0, keepdims = 1>(x, size) a = SequenceAt(s, zero) y = Neg(a)",
+        zero=np.int64(0),
+    )
+    simplify(model)
+    found = operators(model)
+    # The size of the batch stays, for a later removal of unread nodes.
+    assert [name for name in found if name not in ("Shape", "Squeeze")] == (
+        expected or ["SplitToSequence", "SequenceAt", "Neg"]
+    )
