@@ -222,7 +222,8 @@ def trace_module(
 
     An untraceable submodule without weights, such as a resize to a computed size, becomes one
     operation. Other untraceable code, such as a branch on a size, is traced for the example, and an
-    assignment to items of a tensor is compared on it.
+    assignment to items of a tensor is compared on it. A module that can't be traced for it either,
+    such as one that calls a scripted function, becomes one operation if its parts have no weights.
 
     Args:
         module: the module; it is not changed. An already traced module is returned itself.
@@ -335,10 +336,11 @@ def _trace_around(
         # A module's code may raise anything when it gets proxies of tensors.
         except Exception as error:
             failed = tracer.failed
-            can_be_leaf = failed is not None and (
+            if any(failed is leaf for leaf in leaves):
+                failed = None
+            if failed is not None and (
                 is_opened(failed) or next(failed.parameters(), None) is None
-            )
-            if failed is not None and can_be_leaf and not any(failed is x for x in leaves):
+            ):
                 leaves.append(failed)
             elif example and not guide:
                 # Later, because the branches of an example are right for similar inputs only.
@@ -346,6 +348,8 @@ def _trace_around(
             elif guide and not buffers:
                 # A constant tensor takes no traced size, as in self.positions.expand(x.shape[0]).
                 buffers = True
+            elif guide and failed is not None and _is_innermost(failed):
+                leaves.append(failed)
             else:
                 reason = describe_error(error)
                 if example:
@@ -365,6 +369,11 @@ def _trace_around(
             # Otherwise the generated code refers to a global function named "torch.ones".
             node.meta.pop("is_wrapped", None)
     return graph, bool(guide)
+
+
+def _is_innermost(module: nn.Module) -> bool:
+    """Return whether a module's parameters are all its own, as those of a scripted activation."""
+    return all(next(child.parameters(), None) is None for child in module.children())
 
 
 @contextmanager
