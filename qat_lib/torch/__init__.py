@@ -7,6 +7,8 @@ are imported on first use.
 from __future__ import annotations
 
 import importlib
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from qat_lib.errors import MissingPackageError
@@ -17,6 +19,14 @@ if missing_packages(["torch"]):
         f"qat_lib.torch needs the package torch, which is not installed. {install_hint(['torch'])}",
         name="torch",
     )
+
+# torch.export imports Triton, if installed. Triton 3.8 ends the process with a segmentation fault if
+# TensorFlow 2.21 was imported before it, but not in the other order.
+if "tensorflow" in sys.modules:
+    sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
+else:
+    with suppress(ImportError):
+        importlib.import_module("triton")
 
 if TYPE_CHECKING:
     from qat_lib.torch.apply import apply_plan

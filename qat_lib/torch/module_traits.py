@@ -190,10 +190,10 @@ def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[
 def _window(options: Mapping[str, Any], kind: str) -> int:
     """Return the number of inputs of a pooling for each output."""
     size = options.get("kernel_size", 1)
-    if isinstance(size, tuple | list):
-        return int(math.prod(size))
     dimensions = int(kind[-2]) if kind.startswith("MaxPooling") else 0
-    return int(int(size) ** dimensions)
+    sizes = size if isinstance(size, tuple | list) else [size] * dimensions
+    # A computed size is usually that of the whole tensor.
+    return math.prod(sizes) if all(isinstance(x, int) for x in sizes) else WIDE_WINDOW
 
 
 def _is_depthwise(module: nn.Module) -> bool:

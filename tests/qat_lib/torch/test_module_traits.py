@@ -98,6 +98,8 @@ def test_roles_follow_the_settings(module: nn.Module, role: Role, holds: bool) -
         (lambda x, _: x[x > 0], "range preserving", False),
         (lambda x, _: F.max_pool2d(x, 4), "wide maximum", True),
         (lambda x, _: F.max_pool2d(x, kernel_size=(2, 2)), "wide maximum", False),
+        (lambda x, _: F.max_pool2d(x, (x.size(2), x.size(3))), "wide maximum", True),
+        (lambda x, _: F.max_pool2d(x, x.shape[2:]), "wide maximum", True),
         (lambda x, _: x.T, "range preserving", True),
         (lambda x, w: x * w, "affine", True),
         (lambda x, _: x - 1, "affine", True),
