@@ -21,7 +21,8 @@ OpenVINO 2026.4 (CPU) computes some forms of INT8 graphs incorrectly, found by `
 - A sum or product with constants by channel as the *first* input, in front of a quantizer: the
   plugin fuses both and takes the constant of the first channel for all. The inputs are exchanged.
 - On CPUs with AMX, convolutions of few channels with windows such as 4 x 4 or 8 x 8, in INT8 and BF16
-  (``_misread_windows``): SegFormer, PVT, convolutions of signals. A column of zeros is added.
+  (``_misread_windows``): SegFormer, PVT, convolutions of signals. Also INT8 convolutions of single
+  elements in groups of more than 64 channels: ShuffleNet. A column of zeros is added.
 - On CPUs without VNNI, INT8 weights with sums of two that exceed 16 bits
   (``qat_lib.engines.pair_sums``). The weights of such layers are stored in float32. Graphs planned
   for the CPU contain none.
@@ -490,7 +491,8 @@ def _misread_windows(
     """Yield weights that kernels for AMX misread, as tensors and the stored values.
 
     Their rows of channels and window fill whole tiles, two or more, but the channels alone fill
-    none. Found by trying windows of 2 to 32 elements with 3 to 192 channels.
+    none. Found by trying windows of 2 to 32 elements with 3 to 192 channels. Or see
+    ``_has_misread_groups``.
 
     Args:
         graph: the graph.
@@ -499,13 +501,28 @@ def _misread_windows(
     for node, weights in _convolutions(graph, floats=floats):
         channels, width = weights.shape[1], weights.shape[-1]
         tile = _TILE if weights.dtype == np.int8 else _TILE // 2
-        if channels >= tile or channels * width == tile or channels * width % tile:
+        is_misread = channels < tile < channels * width and channels * width % tile == 0
+        if not is_misread and not _has_misread_groups(node, weights):
             continue
         is_explicit = node.attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
         # Another reader would see the added column.
         is_alone = len(graph.consumers(node.input(1))) == 1
         if is_explicit and is_alone and weights.dtype in (np.int8, np.float32):
             yield node.input(1), weights
+
+
+def _has_misread_groups(node: Node, weights: np.ndarray[Any, Any]) -> bool:
+    """Return whether kernels for AMX misread the groups of an INT8 convolution of single elements.
+
+    The channels of a group fill one tile and a part of another. Found by trying 8 to 320 channels.
+    """
+    channels = weights.shape[1]
+    is_grouped = (
+        node.attributes.get("group", 1) > 1 and max(node.attributes.get("strides", [1])) == 1
+    )
+    if not is_grouped or weights[0, 0].size > 1 or weights.dtype != np.int8:
+        return False
+    return bool(channels > _TILE and channels % _TILE and channels % 4 == 0)
 
 
 def _has_bias(graph: OnnxGraph, node: Node) -> bool:

@@ -412,6 +412,8 @@ def test_constants_as_first_input_are_computed_as_the_graph_says(tmp_path: Path,
         (32, 8, {"group": 2}),
         (16, 16, {"rank": 3}),
         (24, 8, {"dilations": [2, 2], "pads": [4, 4, 3, 3]}),
+        (160, 1, {"group": 2}),
+        (400, 1, {"group": 4, "rank": 3}),
     ],
 )
 def test_wide_windows_are_computed_as_the_graph_says(
@@ -443,9 +445,16 @@ def test_wide_windows_in_bf16_are_computed_as_the_graph_says(
     assert max(manifest.verification["differences"].values()) < 0.02
 
 
-@pytest.mark.parametrize(("channels", "width"), [(16, 4), (16, 5), (64, 4), (3, 16)])
-def test_other_windows_remain(tmp_path: Path, channels: int, width: int) -> None:
-    assert sound_form(windowed(tmp_path / "m.onnx", channels, width), "vnni") == SoundForm()
+@pytest.mark.parametrize(
+    ("channels", "width", "group"),
+    [
+        *[(16, 4, 1), (16, 5, 1), (64, 4, 1), (3, 16, 1)],
+        *[(160, 1, 1), (128, 1, 2), (132, 1, 2), (120, 1, 2), (160, 2, 2)],
+    ],
+)
+def test_other_windows_remain(tmp_path: Path, channels: int, width: int, group: int) -> None:
+    path = windowed(tmp_path / "m.onnx", channels, width, group=group)
+    assert sound_form(path, "vnni") == SoundForm()
 
 
 def test_factors_behind_a_mean_are_computed_as_the_graph_says(tmp_path: Path) -> None:
