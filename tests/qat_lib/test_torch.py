@@ -75,3 +75,20 @@ def test_unknown_torch_name_is_attribute_error() -> None:
     package = pytest.importorskip("qat_lib.torch", reason="needs the extra qatline[torch]")
     with pytest.raises(AttributeError, match="has no attribute 'quantise_model'"):
         _ = package.quantise_model
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("pass", "True"),  # Triton is imported before a later import of TensorFlow
+        ("sys.modules['tensorflow'] = None", "False"),
+        ("import triton; sys.modules['tensorflow'] = None", "True"),
+    ],
+)
+def test_triton_is_never_imported_after_tensorflow(
+    tmp_path: Path, first: str, expected: str
+) -> None:
+    (tmp_path / "triton.py").touch()
+    code = f"sys.path.insert(0, {str(tmp_path)!r}); {first}; import qat_lib.torch; "
+    found = run_python(f"{code}print(sys.modules.get('triton') is not None)", blocked=())
+    assert found == expected
