@@ -44,6 +44,7 @@ def name_border(model: ir.Model, program: Any, batch: int | None) -> None:
             new = [border_dimension(dim, i, str(value.name), batch) for i, dim in enumerate(old)]
             value.shape = ir.Shape(new)
             renamed = {**dict(zip(old, new, strict=True)), **renamed}
+    renamed.pop(ir.SymbolicDim(None), None)  # dimensions without a name may have different sizes
     for value in (output for node in graph for output in node.outputs):
         if value.shape is not None and value not in graph.outputs:
             value.shape = ir.Shape([renamed.get(dim, dim) for dim in value.shape])

@@ -181,12 +181,12 @@ class KnownAttribute(KnownValue, fx.proxy.Attribute):
 
 def _teach_einops() -> None:
     """Let einops, if it is imported, work on traced values with an example."""
-    backends = sys.modules.get("einops._backends")
-    name = "torch.fx"
-    if backends is None or name in backends._loaded_backends:
+    backends: Any = sys.modules.get("einops._backends")
+    loaded, name = getattr(backends, "_loaded_backends", None), "torch.fx"
+    if loaded is None or name in loaded:
         return
 
-    class Traced(backends.TorchBackend):  # type: ignore[name-defined]
+    class Traced(backends.TorchBackend):
         framework_name = name  # einops searches the classes of backends that it has not loaded
 
         def is_appropriate_type(self, tensor: Any) -> bool:
@@ -196,4 +196,4 @@ def _teach_einops() -> None:
             # einops keeps the tuples of sizes that it has seen, and a traced size has the module.
             return [x.shape[axis] for axis in range(x.ndim)]
 
-    backends._loaded_backends[name] = Traced()
+    loaded[name] = Traced()

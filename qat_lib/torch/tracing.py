@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import operator
 from collections import OrderedDict
@@ -161,8 +160,9 @@ class GraphTracer(fx.Tracer):
         """Trace a call of a module, and record the innermost module that fails."""
         if self._is_computing or not self._is_part(m):
             return forward(*args, **kwargs)
-        # A caller may catch the TypeError of unknown arguments, and call again without them.
-        signature(m.forward).bind(*args, **kwargs)
+        with suppress(ValueError):  # a module from torch.jit.trace has no signature
+            # A caller may catch the TypeError of unknown arguments, and call again without them.
+            signature(m.forward).bind(*args, **kwargs)
         is_leaf = any(m is leaf for leaf in self._leaves)
         parts = None if is_leaf else opened(m)
         self._open = m if parts else None
@@ -411,13 +411,17 @@ def answers_alike(module: nn.Module, traced: fx.GraphModule, example: Mapping[st
             return x
         return torch.randn(x.shape, generator=random).to(x.device)
 
+    def copied(x: Any) -> Any:
+        return x.clone() if isinstance(x, torch.Tensor) else x
+
     filled = torch.utils._pytree.tree_map(fill, dict(example))
-    # A copy, because a forward may change its inputs in place.
-    answers = _run(module, copy.deepcopy(filled))
+    # Copies, because a forward may change its inputs in place.
+    answers = _run(module, torch.utils._pytree.tree_map(copied, filled))
     with unchanged(module), in_inference(traced), torch.no_grad(), _seeded():
         expected, form = torch.utils._pytree.tree_flatten(plain_outputs(answers))
         try:
-            found, other = torch.utils._pytree.tree_flatten(traced(*filled.values()))
+            inputs = torch.utils._pytree.tree_map(copied, tuple(filled.values()))
+            found, other = torch.utils._pytree.tree_flatten(traced(*inputs))
         # Wrong shapes raise errors of many types.
         except Exception:  # noqa: BLE001
             return False
@@ -449,7 +453,7 @@ def _run(module: nn.Module, arguments: Mapping[str, Any]) -> Any:
 @contextmanager
 def _seeded() -> Iterator[None]:
     """Let code that adds noise in inference, too, add the same within each block."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.manual_seed(0)
         yield
 

@@ -116,6 +116,8 @@ def _replace_different(
     def blended(mine: Any, twin: Any) -> Any:
         if isinstance(mine, (tuple, list)):
             parts = [blended(a, b) for a, b in zip(mine, twin, strict=True)]
+            if all(map(operator.is_, parts, mine)):
+                return mine  # such as a namedtuple that forward returns
             return parts if isinstance(mine, list) else tuple(parts)
         if isinstance(mine, dict):
             return {key: blended(value, twin[key]) for key, value in mine.items()}

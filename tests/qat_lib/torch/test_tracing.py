@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -139,6 +139,19 @@ class Optional(nn.Module):
     def forward(self, x: Any, mask: Any = None, scale: float = 2.0) -> Any:
         x = x * scale
         return x if mask is None else x * mask
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def test_outputs_in_a_namedtuple_keep_its_class() -> None:
+    class Doubled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return Pair(x, x * 2)
+
+    assert isinstance(trace_module(Doubled())(torch.ones(1)), Pair)
 
 
 def test_arguments_with_a_default_keep_it() -> None:
