@@ -171,6 +171,7 @@ PASSES = (
     Pass("padding.merge_padding"),
     Pass("bounds.remove_redundant_bounds"),
     Pass("clips.write_clips"),
+    Pass("quantize_order.rectify_early", in_unsigned_graphs),
     Pass("quantize_order.quantize_early", in_unsigned_graphs),
     Pass("strides.hoist_strides", in_unsigned_graphs),
     Pass("unsigned.quantize_unsigned", in_unsigned_graphs),

@@ -1,14 +1,24 @@
-"""Quantize in front of max pools and DepthToSpace, with an exact result.
+"""Quantize in front of max pools and DepthToSpace, and behind ReLUs, with an exact result.
 
-Quantization is monotonic, so the result is the same, and the operator runs on bytes. OpenVINO fuses
-the quantization into the convolution that way; TensorRT moves it there itself.
+Quantization is monotonic, so the result is the same, and pools run on bytes. OpenVINO fuses the
+quantization into the convolution that way; TensorRT moves it there itself. Behind several ReLUs of
+one quantized tensor, as in NASNet, OpenVINO would run convolutions in float.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from qat_lib.export.graph import is_op, lowering_pass, only_consumer, operand, replace
+from qat_lib.export.graph import (
+    consumers,
+    insert_before,
+    is_op,
+    lowering_pass,
+    new_node,
+    only_consumer,
+    operand,
+    replace,
+)
 from qat_lib.export.passes.transposes import has_many_scales
 
 
@@ -36,3 +46,22 @@ def quantize_early(model: ir.Model) -> None:
         replace(result, pooled)
         pool.replace_input_with(0, result)
         quantize.outputs[0].shape = result.shape = source.shape
+
+
+@lowering_pass
+def rectify_early(model: ir.Model) -> None:
+    """Turn ``Q -> DQ -> several ReLUs`` into ``ReLU -> Q -> DQ``."""
+    for quantize in list(model.graph):
+        source, dequantize = operand(quantize, 0), only_consumer(quantize.outputs[0])
+        if not is_op(quantize, "QuantizeLinear") or not is_op(dequantize, "DequantizeLinear"):
+            continue
+        result = dequantize.outputs[0]
+        relus = [reader for reader in consumers(result) if is_op(reader, "Relu")]
+        others = len(consumers(result)) > len(relus) or result.is_graph_output()
+        if source is None or len(relus) < 2 or others:
+            continue
+        relu = new_node("Relu", [source], origin=relus[0], shape=source.shape, dtype=source.dtype)
+        quantize.replace_input_with(0, insert_before(quantize, relu))
+        for reader in relus:
+            replace(reader.outputs[0], result)
+            model.graph.remove(reader, safe=True)

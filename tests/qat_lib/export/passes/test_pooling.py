@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graph_text import assert_same, build, check_rewrite, ints
 
-from qat_lib.export.passes import quantize_early, use_global_pools
+from qat_lib.export.passes import quantize_early, rectify_early, use_global_pools
 
 OPEN = "(float[N,3,H,5] x) => (float y)"
 GLOBAL = {
@@ -111,6 +111,31 @@ def test_a_quantizer_moves_from_the_output(lab):
     before = FRONT + POOL.format("r") + PAIR.format("p", "s, z").replace("d =", "y =")
     after = FRONT + PAIR.format("r", "s, z") + POOL.format("d").replace("p =", "y =")
     check_rewrite(lab, quantize_early, IMAGE, before, after, **SCALES)
+
+
+SIGNED = "r = Neg(x)\n"
+RELUS = "a = Relu({})\n b = Relu({})\n y = Sub(a, b)"
+
+
+@pytest.mark.parametrize("scale", ["s, z", "s2, z2"])
+def test_a_relu_moves_in_front_of_the_quantizer_of_several(lab, scale):
+    before = SIGNED + PAIR.format("r", scale) + RELUS.format("d", "d")
+    after = SIGNED + "f = Relu(r)\n" + PAIR.format("f", scale) + "y = Sub(d, d)"
+    check_rewrite(lab, rectify_early, IMAGE, before, after, **SCALES)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        PAIR.format("r", "s, z") + "a = Relu(d)\n y = Exp(a)",
+        PAIR.format("r", "s, z") + RELUS.format("d", "d").replace("Sub(a, b)", "Sum(a, b, d)"),
+        PAIR.format("r", "s, z") + RELUS.format("d", "d").replace("b = Relu", "b = Exp"),
+        PAIR.format("r", "s, z") + RELUS.format("d", "r"),
+        "d = Exp(r)\n" + RELUS.format("d", "d"),
+    ],
+)
+def test_other_relus_stay_behind_the_quantizer(lab, before):
+    check_rewrite(lab, rectify_early, IMAGE, SIGNED + before, **SCALES)
 
 
 POOLED = FRONT + POOL.format("r")

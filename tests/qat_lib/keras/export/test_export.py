@@ -35,11 +35,13 @@ PASSES = [
     "recover_batchnorm",
     "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "remove_redundant_bounds",
     "write_clips",
+    "rectify_early",
     "quantize_early",
     "hoist_strides", "quantize_unsigned", "remove_redundant_bounds again",
     "convert_inputs_to_nchw", "store_float_weights", "convert_float_to_half", "name_canonically",
 ]  # fmt: skip
 OPENVINO = {
+    "rectify_early",
     "quantize_early",
     "hoist_strides",
     "quantize_unsigned",
