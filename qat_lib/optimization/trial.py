@@ -129,7 +129,7 @@ class EngineTrial:
                 output = Path(folder, f"{precision}.engine")
                 try:
                     built = build_engine(onnx, spec, output=output, verify=verify).path
-                    # OpenVINO 2026.4 compiles some convolutions in FP16 and fails on the batch.
+                    # OpenVINO 2026.4 compiles some convolutions in FP16 that it can't run.
                     with load_engine(built) as engine:
                         engine.infer(engine.random_batch(self.batch_size))
                     return built

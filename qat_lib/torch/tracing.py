@@ -83,7 +83,7 @@ class _KnownValue(KnownValue, _Value):
     """Traced value that also has the value of an example."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a tensor itself: a proxy is callable, and code such as x-transformers' asks."""
+        """Return a tensor itself, for code that tests ``callable(x)``: every proxy is callable."""
         value = self.tracer.values.of(self)
         return self if isinstance(value, torch.Tensor) else super().__call__(*args, **kwargs)
 
@@ -452,7 +452,7 @@ def _run(module: nn.Module, arguments: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _seeded() -> Iterator[None]:
-    """Let code that adds noise in inference, too, add the same within each block."""
+    """Make code that adds noise, even in inference, add the same noise within each block."""
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.manual_seed(0)
         yield
