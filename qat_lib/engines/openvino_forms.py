@@ -491,7 +491,7 @@ def _misread_windows(
     """Yield weights that kernels for AMX misread, as tensors and the stored values.
 
     Their rows of channels and window fill whole tiles, two or more, but the channels alone fill
-    none. Found by trying windows of 2 to 32 elements with 3 to 192 channels. Or see
+    none. Found by trying windows of 2 to 32 elements with 3 to 192 channels. See also
     ``_has_misread_groups``.
 
     Args:

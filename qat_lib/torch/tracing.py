@@ -84,8 +84,8 @@ class _KnownValue(KnownValue, _Value):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return a tensor itself, for code that tests ``callable(x)``: every proxy is callable."""
-        value = self.tracer.values.of(self)
-        return self if isinstance(value, torch.Tensor) else super().__call__(*args, **kwargs)
+        is_tensor = isinstance(self.tracer.values.of(self), torch.Tensor)
+        return self if is_tensor and not (args or kwargs) else super().__call__(*args, **kwargs)
 
 
 class GraphTracer(fx.Tracer):

@@ -113,6 +113,31 @@ def test_modules_that_need_an_example(module: nn.Module) -> None:
     assert torch.equal(traced(x), module(x))
 
 
+def snake(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return x + (alpha * x).sin().pow(2) / alpha
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+def test_modules_with_scripted_functions_stay_whole() -> None:
+    scripted = torch.jit.script(snake)
+
+    class Snake(nn.Module):
+        """As the activation of DAC."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.alpha = nn.Parameter(torch.full((1, 4, 1, 1), 2.0))
+
+        def forward(self, x: Any) -> Any:
+            return scripted(x, self.alpha)
+
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), Snake(), nn.Conv2d(4, 2, 1)).eval()
+    traced = trace_module(module, example=EXAMPLE)
+    assert [str(node.target) for node in traced.graph.find_nodes(op="call_module")] == list("012")
+    x = torch.randn(5, 3, 8, 8)
+    assert torch.equal(traced(x), module(x))
+
+
 def test_constants_that_do_not_follow_the_batch_stay() -> None:
     class Squaring(nn.Module):
         def forward(self, x: Any) -> Any:
